@@ -1,0 +1,1 @@
+"""Kernel Coder: train code language models to write GPU kernels."""
