@@ -169,10 +169,10 @@ KC_HOST_DEVICE T mismatch_weight(const LossSpec& spec, const LossToken<T>& token
   const T low = T(spec.mismatch_min), high = T(spec.mismatch_max);
   switch (spec.mismatch) {
     case Mismatch::token_truncate:
-      return token.unscored ? T(1) : clamp(exp(mismatch_log_ratio(token)), low, high);
+      return clamp(exp(mismatch_log_ratio(token)), low, high);
     case Mismatch::token_mask: {
       const T ratio = exp(mismatch_log_ratio(token));
-      return !token.unscored && (ratio < low || ratio > high) ? T(0) : ratio;
+      return ratio < low || ratio > high ? T(0) : ratio;
     }
     case Mismatch::geometric:
       return exp(mismatch_log_ratio(token));
