@@ -5,7 +5,15 @@
 tensor([-0.5000,  0.5000])
 """
 
-from kernel_coder import ops
+import sys
 
 __version__ = "0.1.0"
+
+try:
+    from kernel_coder import ops
+except ImportError:
+    # The report of what is missing has to run above all where something is missing.
+    if sys.orig_argv[1:3] != ["-m", "kernel_coder.env"]:
+        raise
+
 __all__ = ["__version__", "ops"]
