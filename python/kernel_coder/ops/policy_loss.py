@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder import _C
+from kernel_coder.ops._errors import checked
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
 
 
@@ -24,6 +25,7 @@ class LossOutput(NamedTuple):
     entropy: Tensor | None
 
 
+@checked
 def policy_loss(
     logprobs: Tensor,
     advantages: Tensor,
