@@ -30,10 +30,10 @@ struct LossToken {
 template <class T>
 struct SequenceSums {
   int64_t tokens = 0;
-  T log_ratio = 0;       // of the surrogate's token log-ratio
-  T mismatch = 0;        // old - rollout
-  T drift = 0;           // rollout (or old) - logprob
-  T least_mismatch = 0;  // smallest old - rollout, at most 0
+  T log_ratio = 0;                   // of the surrogate's token log-ratio
+  T mismatch = 0;                    // old - rollout
+  T drift = 0;                       // rollout (or old) - logprob
+  T least_mismatch = T(kUnbounded);  // smallest old - rollout
 };
 
 template <class T>

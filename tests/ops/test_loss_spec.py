@@ -48,7 +48,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bnpo": {},
     "cispo": {"surrogate": "cispo", "epsilon_high": 5.0},
     "cispo_verl": {"surrogate": "cispo_two_sided", "log_ratio_clamp": 20.0},
-    "gspo": {"importance_sampling_level": "sequence", "reduction": "sequence_mean", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    "gspo": {
+        "importance_sampling_level": "sequence",
+        "reduction": "sequence_mean",
+        "epsilon": 3e-4,
+        "epsilon_high": 4e-4,
+    },
     "gspo_token": {
         "importance_sampling_level": "sequence_token",
         "reduction": "sequence_mean",

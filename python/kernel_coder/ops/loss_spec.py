@@ -160,9 +160,7 @@ class LossSpec:
             )
             return
         low, high = self.mismatch_min, self.mismatch_max
-        _require(
-            high is None or low <= high, f"mismatch_min must be at most mismatch_max; got {low} and {high}"
-        )
+        _require(high is None or low <= high, f"mismatch_min must be at most mismatch_max; got {low} and {high}")
         _require(
             low > 0 or high is not None or self.mismatch == "token_truncate" or self.mismatch == "sequence_truncate",
             f"mismatch_min or mismatch_max must be given for mismatch '{self.mismatch}', which drops what is outside",

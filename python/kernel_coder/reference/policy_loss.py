@@ -184,12 +184,12 @@ def _surrogate(spec: LossSpec, r: Tensor, logp: Tensor, old: Tensor, A: Tensor) 
             dropped = torch.where(A > 0, change > high, change < -low)
             return torch.where(dropped, 0.0, -r * A), dropped
         case "sapo":
-            tau = torch.where(A > 0, spec.sapo_temperature_pos, spec.sapo_temperature_neg)
+            tau = torch.full_like(A, spec.sapo_temperature_neg).masked_fill(A > 0, spec.sapo_temperature_pos)
             return -4 / tau * torch.sigmoid(tau * (r - 1)) * A, nowhere
         case "vespo":
             w = r.detach().clamp(1e-8, math.exp(20))
-            k = torch.where(A >= 0, spec.vespo_k_pos, spec.vespo_k_neg)
-            lam = torch.where(A >= 0, spec.vespo_lambda_pos, spec.vespo_lambda_neg)
+            k = torch.full_like(A, spec.vespo_k_neg).masked_fill(A >= 0, spec.vespo_k_pos)
+            lam = torch.full_like(A, spec.vespo_lambda_neg).masked_fill(A >= 0, spec.vespo_lambda_pos)
             return -(w**k) * torch.exp(lam * (1 - w)) * A * logp, nowhere
         case "reinforce":
             return -A * logp, nowhere
