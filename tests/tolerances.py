@@ -13,7 +13,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 4e-3, to
 
 
 def relative_error(x: Tensor, reference: Tensor) -> float:
-    """``norm(x - reference) / norm(reference)`` in float64; 0 where both are 0, infinite where only the reference is."""
+    """``norm(x - reference) / norm(reference)`` in float64; 0 if both are 0, infinite if only the reference is."""
     reference = reference.detach().double()
     error = (x.detach().double() - reference).norm()
     scale = reference.norm()
@@ -23,7 +23,7 @@ def relative_error(x: Tensor, reference: Tensor) -> float:
 
 
 def assert_close(x: Tensor, reference: Tensor, *, dtype: torch.dtype | None = None, slack: float = 1.0) -> None:
-    """x agrees with the float64 reference to the tolerance of its dtype (or of ``dtype``, if it was computed in that)."""
+    """x agrees with the float64 reference to the tolerance of its dtype (or of ``dtype``, which it was computed in)."""
     assert x.shape == reference.shape, f"shape {list(x.shape)} instead of {list(reference.shape)}"
     assert bool((x.isfinite() == reference.isfinite()).all()), "finite in one and not in the other"
     error, bound = relative_error(x, reference), slack * TOLERANCE[dtype or x.dtype]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -28,7 +29,7 @@ def policy_loss(
     keep = torch.ones_like(logprobs, dtype=torch.bool) if mask is None else mask
     total = (logprobs[:0] if entropy is None else logprobs[:0] + entropy[:0]).double().sum()  # 0, with a gradient
     metrics = dict.fromkeys(_METRICS, 0.0)
-    for s, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for s, (begin, end) in enumerate(itertools.pairwise(bounds)):
         chosen = torch.arange(begin, end)[keep[begin:end]]
         if len(chosen) == 0:
             continue
@@ -62,9 +63,10 @@ def policy_loss(
 
 
 _METRICS = (
-    "tokens sequences ratio ratio_sq clipped_low clipped_high kl entropy logratio logratio_sq approx_kl is_weight "
-    "mismatch_logratio mismatch_ratio mismatch_ratio_sq rollout_tokens rejected vetoed_sequences"
-).split()
+    *("tokens", "sequences", "ratio", "ratio_sq", "clipped_low", "clipped_high", "kl", "entropy"),
+    *("logratio", "logratio_sq", "approx_kl", "is_weight", "mismatch_logratio", "mismatch_ratio", "mismatch_ratio_sq"),
+    *("rollout_tokens", "rejected", "vetoed_sequences"),
+)
 
 
 def _token_losses(
@@ -79,7 +81,7 @@ def _token_losses(
 ) -> Tensor:
     """The losses of the unmasked tokens of one sequence."""
     unscored = torch.zeros_like(A, dtype=torch.bool) if rollout is None else rollout.isnan()
-    if spec.ratio_to_rollout:
+    if spec.ratio_to_rollout and rollout is not None:
         old = torch.where(unscored, logp.detach(), rollout)
     elif old is None:
         old = logp.detach()
