@@ -116,14 +116,13 @@ class PolicyLoss {
     metrics_[LossMetric::entropy] += token.entropy;
     metrics_[LossMetric::logratio] += terms.log_ratio;
     metrics_[LossMetric::logratio_sq] += terms.log_ratio * terms.log_ratio;
-    metrics_[LossMetric::approx_kl] += std::expm1(terms.log_ratio) - terms.log_ratio;
+    metrics_[LossMetric::approx_kl] += terms.token_ratio - 1.0 - terms.log_ratio;
     metrics_[LossMetric::is_weight] += terms.weight;
     metrics_[LossMetric::rejected] += terms.rejected;
     if (token.has_rollout) {
-      const double ratio = std::exp(terms.mismatch_log_ratio);
       metrics_[LossMetric::mismatch_logratio] += terms.mismatch_log_ratio;
-      metrics_[LossMetric::mismatch_ratio] += ratio;
-      metrics_[LossMetric::mismatch_ratio_sq] += ratio * ratio;
+      metrics_[LossMetric::mismatch_ratio] += terms.mismatch_ratio;
+      metrics_[LossMetric::mismatch_ratio_sq] += terms.mismatch_ratio * terms.mismatch_ratio;
       metrics_[LossMetric::rollout_tokens] += 1.0;
     }
     const bool finite =
