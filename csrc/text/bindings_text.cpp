@@ -1,6 +1,7 @@
 #include "text/bindings_text.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -45,20 +46,26 @@ std::vector<kc::TextView> texts_argument(py::handle object, const char* name, st
   return views;
 }
 
-kc::SimdLevel simd_argument(const std::string& name) {
-  if (name == "automatic") return kc::SimdLevel::automatic;
-  if (name == "generic") return kc::SimdLevel::generic;
-  if (name == "avx2") return kc::SimdLevel::avx2;
-  if (name == "avx512") return kc::SimdLevel::avx512;
-  throw py::value_error("simd must be 'automatic', 'generic', 'avx2' or 'avx512'; got '" + name + "'");
+// The place of `name` among `names`, the enumerators of `Enum` in their order.
+template <class Enum>
+Enum enum_argument(const std::string& name, const char* argument, std::initializer_list<const char*> names) {
+  int value = 0;
+  for (const char* const known : names) {
+    if (name == known) return static_cast<Enum>(value);
+    ++value;
+  }
+  throw py::value_error(std::string(argument) + " is not one of the known ones; got '" + name + "'");
 }
 
-double sequence_similarity(const py::object& a, const py::object& b, bool autojunk, const std::string& simd) {
+double sequence_similarity(const py::object& a, const py::object& b, bool autojunk, const std::string& way,
+                           const std::string& simd) {
   const kc::TextView view_a = text_argument(a, "a");
   const kc::TextView view_b = text_argument(b, "b");
-  const kc::SimdLevel level = simd_argument(simd);
+  const kc::SimilarityOptions options{
+      enum_argument<kc::SearchWay>(way, "way", {"automatic", "bits", "diagonals", "windows"}),
+      enum_argument<kc::SimdLevel>(simd, "simd", {"automatic", "generic", "avx2", "avx512"})};
   const py::gil_scoped_release unlocked;
-  return kc::sequence_similarity(view_a, view_b, autojunk, level);
+  return kc::sequence_similarity(view_a, view_b, autojunk, options);
 }
 
 py::list sequence_similarities(const py::object& a, const py::object& b, bool autojunk, int threads) {
@@ -83,7 +90,8 @@ py::list sequence_similarities(const py::object& a, const py::object& b, bool au
 
 void bind_text(py::module_& m) {
   m.def("sequence_similarity", &sequence_similarity, py::arg("a"), py::arg("b"), py::arg("autojunk"),
-        py::arg("simd") = "automatic", "difflib's ratio of two texts; see kernel_coder.ops.sequence_similarity.");
+        py::arg("way") = "automatic", py::arg("simd") = "automatic",
+        "difflib's ratio of two texts; see kernel_coder.ops.sequence_similarity.");
   m.def("sequence_similarities", &sequence_similarities, py::arg("a"), py::arg("b"), py::arg("autojunk"),
         py::arg("threads"), "difflib's ratio of many pairs of texts; see kernel_coder.ops.sequence_similarities.");
 }

@@ -168,14 +168,14 @@ template <class Symbol>
 class Matcher {
  public:
   // `characters` is null when no character is popular: equal codes are then equal characters.
-  Matcher(const Codes<Symbol>& codes, const Characters* characters, Scratch& scratch, SimdLevel simd)
+  Matcher(const Codes<Symbol>& codes, const Characters* characters, Scratch& scratch, const SimilarityOptions& options)
       : a_(codes.a.data()),
         b_(codes.b.data()),
         size_a_(static_cast<int>(codes.a.size())),
         size_b_(static_cast<int>(codes.b.size())),
         characters_(characters),
         s_(scratch),
-        simd_(simd) {
+        options_(options) {
     s_.open.clear();
     s_.masks.assign(codes.count, 0);
   }
@@ -232,18 +232,27 @@ class Matcher {
   void search(const Rectangle& r) {
     const int rows = r.ahi - r.alo;
     const int columns = r.bhi - r.blo;
-    if (columns <= kWordBits) {
-      search_bits_of_b(r);
-    } else if (rows <= kWordBits) {
-      search_bits_of_a(r);
-    } else if constexpr (std::is_same_v<Symbol, std::uint8_t>) {
-      // Steps of ordinary code: the windows cost about twelve a character and question, in perhaps five questions.
-      const double cells = static_cast<double>(rows) * (columns + kDiagonalPadding);
-      const double steps = 60.0 * (rows + columns);
-      if (cells > steps * diagonal_cells_per_step(simd_) || !search_diagonals(r)) search_windows(r, 0);
-    } else {
-      search_windows(r, 0);
+    const bool few_rows = rows <= kWordBits;
+    const bool few_columns = columns <= kWordBits;
+    switch (options_.way) {
+      case SearchWay::automatic:
+        if (few_columns) return search_bits_of_b(r);
+        if (few_rows) return search_bits_of_a(r);
+        return diagonals_are_cheaper(rows, columns) ? search_diagonals(r) : search_windows(r);
+      case SearchWay::bits:
+        if (few_rows) return search_bits_of_a(r);
+        return few_columns ? search_bits_of_b(r) : search_windows(r);
+      case SearchWay::diagonals:
+        return kHasDiagonals ? search_diagonals(r) : search_windows(r);
+      case SearchWay::windows:
+        return search_windows(r);
     }
+  }
+
+  // In steps of ordinary code: windows cost about twelve for each character and question, in perhaps five questions.
+  bool diagonals_are_cheaper(int rows, int columns) const {
+    const double cells = static_cast<double>(rows) * (columns + kDiagonalPadding);
+    return kHasDiagonals && cells / diagonal_cells_per_step(options_.simd) < 60.0 * (rows + columns);
   }
 
   // ---- bits: word row[i], bit j - blo: a run of equal characters of the length asked for ends at (i, j).
@@ -320,9 +329,11 @@ class Matcher {
   // Ones from bit `low` up. `low` may be kWordBits.
   static std::uint64_t from_bit(int low) { return low >= kWordBits ? 0 : ~std::uint64_t{0} << low; }
 
-  // ---- diagonals: false if there is a match of kDiagonalRunLimit or more, which the caller then must look for.
+  // ---- diagonals
 
-  bool search_diagonals(const Rectangle& r) {
+  static constexpr bool kHasDiagonals = std::is_same_v<Symbol, std::uint8_t>;
+
+  void search_diagonals(const Rectangle& r) {
     const int rows = r.ahi - r.alo;
     const int columns = r.bhi - r.blo;
     const int diagonals = rows + columns - 1;
@@ -330,27 +341,20 @@ class Matcher {
     std::copy(b_ + r.blo, b_ + r.bhi, s_.padded.data() + kDiagonalPadding);
     s_.best.resize(static_cast<std::size_t>(diagonals) + kDiagonalPadding);
     if (!diagonal_best_runs(reinterpret_cast<const std::uint8_t*>(a_) + r.alo, rows,
-                            s_.padded.data() + kDiagonalPadding, columns, s_.best.data(), simd_)) {
-      search_windows(r, kDiagonalRunLimit);
-      return true;
+                            s_.padded.data() + kDiagonalPadding, columns, s_.best.data(), options_.simd)) {
+      return search_windows(r, kDiagonalRunLimit);
     }
     const std::uint8_t* const best = s_.best.data();
     int length = 0;
     for (int d = 0; d < diagonals; ++d) length = std::max<int>(length, best[d]);
-    if (length == 0) {
-      finish(r, 1);
-      return true;
-    }
+    if (length == 0) return finish(r, 1);
     // Walk the diagonals that have a match of this length. Should they be many, then windows are cheaper.
     std::int64_t budget = 16 * static_cast<std::int64_t>(diagonals);
     s_.hits.clear();
     for (int d = 0; d < diagonals && budget > 0; ++d) {
       if (best[d] == length) budget -= collect_hits(r, d - (rows - 1), length);
     }
-    if (budget <= 0) {
-      search_windows(r, length, length);
-      return true;
-    }
+    if (budget <= 0) return search_windows(r, length, length);
     std::sort(s_.hits.begin(), s_.hits.end(),
               [](const Hit& x, const Hit& y) { return x.i != y.i ? x.i < y.i : x.j < y.j; });
     Rectangle rest = r;
@@ -358,7 +362,6 @@ class Matcher {
       if (hit.i >= rest.alo && hit.j >= rest.blo) take(rest, hit.i, hit.j, length);
     }
     finish(rest, length);
-    return true;
   }
 
   // Adds the matches of `length`, which is the longest, on one diagonal; returns the number of cells looked at.
@@ -425,10 +428,12 @@ class Matcher {
     return true;
   }
 
+  void search_windows(const Rectangle& r) { search_windows(r, 0, r.bound); }
+  void search_windows(const Rectangle& r, int lower) { search_windows(r, lower, r.bound); }
+
   // The longest match is known to have at least `lower` characters and at most `upper`.
-  void search_windows(const Rectangle& r, int lower, int upper = -1) {
+  void search_windows(const Rectangle& r, int lower, int upper) {
     prepare_hashes();
-    if (upper < 0) upper = r.bound;
     fill_ascending(s_.windows_a, r.alo, r.ahi);
     fill_ascending(s_.windows_b, r.blo, r.bhi);
     int known = 0;  // length that the windows have in common
@@ -498,7 +503,7 @@ class Matcher {
   int size_b_;
   const Characters* characters_;
   Scratch& s_;
-  SimdLevel simd_;
+  SimilarityOptions options_;
   std::int64_t matched_ = 0;
   bool hashed_ = false;
 };
@@ -619,13 +624,13 @@ Indexed index_texts(const TextView& a, const TextView& b, bool autojunk) {
 
 template <class Symbol>
 std::int64_t count_matches(const TextView& a, const TextView& b, const Indexed& indexed, Scratch& scratch,
-                           SimdLevel simd) {
+                           const SimilarityOptions& options) {
   Codes<Symbol> codes;
   codes.count = indexed.codes;
   write_codes(indexed.a, indexed.code_a, kNeverA, codes.a);
   write_codes(indexed.b, indexed.code_b, kNeverB, codes.b);
   const Characters characters(a, b);
-  return Matcher<Symbol>(codes, indexed.has_popular ? &characters : nullptr, scratch, simd).count_matches();
+  return Matcher<Symbol>(codes, indexed.has_popular ? &characters : nullptr, scratch, options).count_matches();
 }
 
 void check_text(const TextView& text, const char* name) {
@@ -639,7 +644,7 @@ void check_text(const TextView& text, const char* name) {
   }
 }
 
-double ratio(const TextView& a, const TextView& b, bool autojunk, SimdLevel simd, Scratch& scratch) {
+double ratio(const TextView& a, const TextView& b, bool autojunk, const SimilarityOptions& options, Scratch& scratch) {
   check_text(a, "a");
   check_text(b, "b");
   const std::size_t total = a.size + b.size;
@@ -648,33 +653,33 @@ double ratio(const TextView& a, const TextView& b, bool autojunk, SimdLevel simd
   const Indexed indexed = index_texts(a, b, autojunk);
   std::int64_t matched = 0;
   if (indexed.codes <= 0x100) {
-    matched = count_matches<std::uint8_t>(a, b, indexed, scratch, simd);
+    matched = count_matches<std::uint8_t>(a, b, indexed, scratch, options);
   } else if (indexed.codes <= 0x10000) {
-    matched = count_matches<std::uint16_t>(a, b, indexed, scratch, simd);
+    matched = count_matches<std::uint16_t>(a, b, indexed, scratch, options);
   } else {
-    matched = count_matches<std::uint32_t>(a, b, indexed, scratch, simd);
+    matched = count_matches<std::uint32_t>(a, b, indexed, scratch, options);
   }
   return 2.0 * static_cast<double>(matched) / static_cast<double>(total);
 }
 
 }  // namespace
 
-double sequence_similarity(const TextView& a, const TextView& b, bool autojunk, SimdLevel simd) {
+double sequence_similarity(const TextView& a, const TextView& b, bool autojunk, const SimilarityOptions& options) {
   Scratch scratch;
-  return ratio(a, b, autojunk, resolve_simd(simd), scratch);
+  return ratio(a, b, autojunk, {options.way, resolve_simd(options.simd)}, scratch);
 }
 
 void sequence_similarities(const TextView* a, const TextView* b, std::size_t count, bool autojunk, int threads,
                            double* out) {
   if (threads < 1) throw std::invalid_argument("threads must be at least 1; got " + std::to_string(threads));
-  const SimdLevel simd = resolve_simd(SimdLevel::automatic);
+  const SimilarityOptions options{SearchWay::automatic, resolve_simd(SimdLevel::automatic)};
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex failure_mutex;
   const auto work = [&] {
     try {
       Scratch scratch;
-      for (std::size_t i = next++; i < count; i = next++) out[i] = ratio(a[i], b[i], autojunk, simd, scratch);
+      for (std::size_t i = next++; i < count; i = next++) out[i] = ratio(a[i], b[i], autojunk, options, scratch);
     } catch (...) {
       const std::lock_guard<std::mutex> lock(failure_mutex);
       failure = std::current_exception();

@@ -23,13 +23,18 @@ struct TextView {
   int width;
 };
 
-// Which inner loops run. `automatic` takes the best that the processor has; the others are for tests and benchmarks,
-// and fall back to what the processor has.
+// How it is computed, which never changes the result. Anything but `automatic` is for tests and benchmarks: the way in
+// which rectangles of whatever size are searched, and the vector instructions, as far as the processor has them.
+enum class SearchWay { automatic, bits, diagonals, windows };
 enum class SimdLevel { automatic, generic, avx2, avx512 };
+struct SimilarityOptions {
+  SearchWay way = SearchWay::automatic;
+  SimdLevel simd = SimdLevel::automatic;
+};
 
 // The ratio of one pair. Throws std::invalid_argument for a width other than 1, 2, 4 or 2^30 characters and more.
 double sequence_similarity(const TextView& a, const TextView& b, bool autojunk,
-                           SimdLevel simd = SimdLevel::automatic);
+                           const SimilarityOptions& options = {});
 
 // The ratios of `count` pairs, on at most `threads` threads (>= 1): out[i] = sequence_similarity(a[i], b[i], autojunk).
 void sequence_similarities(const TextView* a, const TextView* b, std::size_t count, bool autojunk, int threads,
