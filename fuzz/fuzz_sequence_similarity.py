@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kernel_coder import _C
 
-WAYS = ["automatic", "bits", "diagonals", "windows"]
+WAYS = ["automatic", "bits", "anchors", "diagonals", "windows"]
 LEVELS = ["automatic", "generic", "avx2"]
 CODE = Path(difflib.__file__).read_text(encoding="utf-8")
 ALPHABETS = [

@@ -62,7 +62,7 @@ double sequence_similarity(const py::object& a, const py::object& b, bool autoju
   const kc::TextView view_a = text_argument(a, "a");
   const kc::TextView view_b = text_argument(b, "b");
   const kc::SimilarityOptions options{
-      enum_argument<kc::SearchWay>(way, "way", {"automatic", "bits", "diagonals", "windows"}),
+      enum_argument<kc::SearchWay>(way, "way", {"automatic", "bits", "anchors", "diagonals", "windows"}),
       enum_argument<kc::SimdLevel>(simd, "simd", {"automatic", "generic", "avx2", "avx512"})};
   const py::gil_scoped_release unlocked;
   return kc::sequence_similarity(view_a, view_b, autojunk, options);

@@ -53,9 +53,27 @@ struct Rectangle {
   int bound;  // no match in it is longer
 };
 
+// Splitting a region reads all its segments, so their number is bounded.
+constexpr std::size_t kMaxSegments = 1 << 14;
+
 struct Hit {
   int i, j;
 };
+
+// a[i, i + length) == b[j, j + length).
+struct Segment {
+  int i, j, length;
+};
+
+struct Region {
+  Rectangle rectangle;
+  std::size_t first_segment;
+};
+
+// Rolling hashes modulo 2^64, where a wrong claim costs a comparison only.
+constexpr std::uint64_t kRollingBase = 0xD1342543DE82EF95ULL;
+// Fibonacci hashing: the high bits of the product depend on all bits.
+constexpr std::uint64_t kScatter = 0x9E3779B97F4A7C15ULL;
 
 // Polynomial hashes modulo the Mersenne prime 2^61 - 1, of all prefixes; a window costs one multiplication.
 constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
@@ -116,7 +134,7 @@ class WindowTable {
  private:
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};  // no hash modulo kPrime is this large
   std::size_t home(std::uint64_t hash) const {
-    return static_cast<std::size_t>((hash * 0x9E3779B97F4A7C15ULL) >> shift_);
+    return static_cast<std::size_t>((hash * kScatter) >> shift_);
   }
   std::vector<std::uint64_t> keys_;
   std::size_t mask_ = 0;
@@ -130,8 +148,10 @@ struct Scratch {
   std::vector<std::uint64_t> rows_first, rows_now, rows_next;  // bits
   std::vector<std::uint8_t> padded, best;                    // diagonals
   std::vector<Hit> hits;
+  std::vector<Segment> segments, region_segments;  // anchors
+  std::vector<Region> regions;
   std::vector<std::uint64_t> hash_a, hash_b, powers;  // windows
-  std::vector<int> windows_a, windows_b, head, next;
+  std::vector<int> windows_a, windows_b, head, next;  // and anchors: head, next
   std::vector<std::size_t> slot_b;
   std::vector<std::uint8_t> slot_hit;
   WindowTable table;
@@ -209,19 +229,27 @@ class Matcher {
     while (i < r.ahi && j < r.bhi && characters_->equal(i, j)) ++i, ++j, ++matched_;
   }
 
+  // The match as difflib counts it: longer by the equal characters around it, of which the first is a popular one.
+  Segment lengthen(const Rectangle& r, Segment match) const {
+    if (characters_ == nullptr) return match;
+    while (match.i > r.alo && match.j > r.blo && characters_->equal(match.i - 1, match.j - 1)) {
+      --match.i;
+      --match.j;
+      ++match.length;
+    }
+    const int longest = std::min(r.ahi - match.i, r.bhi - match.j);
+    while (match.length < longest && characters_->equal(match.i + match.length, match.j + match.length)) ++match.length;
+    return match;
+  }
+
   // Takes the match of `length` at (i, j): what is left of it becomes a rectangle, `rest` what is right of it.
   void take(Rectangle& rest, int i, int j, int length) {
-    int end_i = i + length;
-    int end_j = j + length;
-    if (characters_ != nullptr) {
-      while (i > rest.alo && j > rest.blo && characters_->equal(i - 1, j - 1)) --i, --j;
-      while (end_i < rest.ahi && end_j < rest.bhi && characters_->equal(end_i, end_j)) ++end_i, ++end_j;
-    }
-    matched_ += end_i - i;
+    const Segment block = lengthen(rest, {i, j, length});
+    matched_ += block.length;
     // difflib does not look at a side that has no rows or no columns, and add() leaves such a one alone too.
-    add({rest.alo, i, rest.blo, j, length - 1});
-    rest.alo = end_i;
-    rest.blo = end_j;
+    add({rest.alo, block.i, rest.blo, block.j, length - 1});
+    rest.alo = block.i + block.length;
+    rest.blo = block.j + block.length;
   }
 
   void finish(Rectangle rest, int length) {
@@ -238,10 +266,14 @@ class Matcher {
       case SearchWay::automatic:
         if (few_columns) return search_bits_of_b(r);
         if (few_rows) return search_bits_of_a(r);
+        if (search_anchors(r, 32) || search_anchors(r, 16) || search_anchors(r, 8)) return;
         return diagonals_are_cheaper(rows, columns) ? search_diagonals(r) : search_windows(r);
       case SearchWay::bits:
         if (few_rows) return search_bits_of_a(r);
         return few_columns ? search_bits_of_b(r) : search_windows(r);
+      case SearchWay::anchors:
+        if (!search_anchors(r, 4)) search_windows(r);
+        return;
       case SearchWay::diagonals:
         return kHasDiagonals ? search_diagonals(r) : search_windows(r);
       case SearchWay::windows:
@@ -345,14 +377,19 @@ class Matcher {
       return search_windows(r, kDiagonalRunLimit);
     }
     const std::uint8_t* const best = s_.best.data();
-    int length = 0;
-    for (int d = 0; d < diagonals; ++d) length = std::max<int>(length, best[d]);
+    std::uint8_t longest = 0;
+    for (int d = 0; d < diagonals; ++d) longest = std::max(longest, best[d]);
+    const int length = longest;
     if (length == 0) return finish(r, 1);
     // Walk the diagonals that have a match of this length. Should they be many, then windows are cheaper.
     std::int64_t budget = 16 * static_cast<std::int64_t>(diagonals);
     s_.hits.clear();
-    for (int d = 0; d < diagonals && budget > 0; ++d) {
-      if (best[d] == length) budget -= collect_hits(r, d - (rows - 1), length);
+    const auto* at = best;
+    while (budget > 0) {
+      at = static_cast<const std::uint8_t*>(std::memchr(at, length, static_cast<std::size_t>(best + diagonals - at)));
+      if (at == nullptr) break;
+      budget -= collect_hits(r, static_cast<int>(at - best) - (rows - 1), length);
+      ++at;
     }
     if (budget <= 0) return search_windows(r, length, length);
     std::sort(s_.hits.begin(), s_.hits.end(),
@@ -383,6 +420,110 @@ class Matcher {
       probe = last + length;  // a_[last] differs, so the next run starts after it
     }
     return end - begin;
+  }
+
+  // ---- anchors
+
+  // Takes all matches of 2 * size - 1 characters and more, and those in what remains, until there are none: each of
+  // them covers one of the anchors, the windows of `size` characters of b that start at multiples of `size`. False, and
+  // nothing done, if matches of that length cannot be or if there are too many places to look at.
+  bool search_anchors(const Rectangle& r, int size) {
+    const int shortest = 2 * size - 1;
+    if (r.bound < shortest || !find_segments(r, size)) return false;
+    s_.regions.clear();
+    s_.regions.push_back({r, 0});
+    while (!s_.regions.empty()) {
+      const Region region = s_.regions.back();
+      s_.regions.pop_back();
+      split_region(region, shortest);
+    }
+    return true;
+  }
+
+  // Fills `segments` with the maximal matches of the rectangle that cover an anchor. False if they are too many.
+  bool find_segments(const Rectangle& r, int size) {
+    s_.segments.clear();
+    const int anchors = (r.bhi - r.blo) / size;
+    int bits = 6;
+    while ((1 << bits) < 4 * anchors) ++bits;
+    const int shift = 64 - bits;
+    s_.head.assign(std::size_t{1} << bits, -1);
+    s_.next.resize(static_cast<std::size_t>(anchors));
+    for (int x = anchors; x-- > 0;) {
+      std::uint64_t hash = 0;
+      for (int c = 0; c < size; ++c) hash = hash * kRollingBase + b_[r.blo + x * size + c];
+      int& head = s_.head[static_cast<std::size_t>((hash * kScatter) >> shift)];
+      s_.next[static_cast<std::size_t>(x)] = head;
+      head = x;
+    }
+    std::uint64_t leaving = 1;  // what the first character of a window is multiplied with
+    std::uint64_t hash = 0;
+    for (int c = 0; c < size - 1; ++c) {
+      leaving *= kRollingBase;
+      hash = hash * kRollingBase + a_[r.alo + c];
+    }
+    std::int64_t budget = 4 * static_cast<std::int64_t>((r.ahi - r.alo) + (r.bhi - r.blo));
+    for (int i = r.alo; i + size <= r.ahi; ++i) {
+      hash = hash * kRollingBase + a_[i + size - 1];
+      int x = s_.head[static_cast<std::size_t>((hash * kScatter) >> shift)];
+      hash -= a_[i] * leaving;
+      for (; x >= 0; x = s_.next[static_cast<std::size_t>(x)]) {
+        budget -= 4 + add_segment(r, i, r.blo + x * size, size) / 8;
+        if (budget < 0 || s_.segments.size() > kMaxSegments) return false;
+      }
+    }
+    return true;
+  }
+
+  // Adds the maximal match around the anchor at (i, j), unless there is none or an earlier anchor has added it. Returns
+  // how many characters it looked at.
+  int add_segment(const Rectangle& r, int i, int j, int size) {
+    if (!std::equal(a_ + i, a_ + i + size, b_ + j)) return 0;
+    int back = 0;
+    while (i - back > r.alo && j - back > r.blo && a_[i - back - 1] == b_[j - back - 1]) {
+      if (++back == size) return back;
+    }
+    const Segment segment{i - back, j - back, 0};
+    const int longest = std::min(r.ahi - segment.i, r.bhi - segment.j);
+    int length = back + size;
+    while (length < longest && a_[segment.i + length] == b_[segment.j + length]) ++length;
+    if (length >= 2 * size - 1) s_.segments.push_back({segment.i, segment.j, length});
+    return length;
+  }
+
+  // Takes the longest of the region's segments and clips the others to the two regions left and right of it. Without a
+  // segment the region is a rectangle like others. The region's segments are the last ones of all.
+  void split_region(const Region& region, int shortest) {
+    if (region.first_segment == s_.segments.size()) return finish(region.rectangle, shortest);
+    const auto begin = s_.segments.begin() + static_cast<std::ptrdiff_t>(region.first_segment);
+    s_.region_segments.assign(begin, s_.segments.end());
+    s_.segments.erase(begin, s_.segments.end());
+    const Segment best = *std::min_element(s_.region_segments.begin(), s_.region_segments.end(),
+                                           [](const Segment& x, const Segment& y) {
+                                             if (x.length != y.length) return x.length > y.length;
+                                             return x.i != y.i ? x.i < y.i : x.j < y.j;
+                                           });
+    const Segment block = lengthen(region.rectangle, best);
+    matched_ += block.length;
+    Rectangle left = region.rectangle;
+    left.ahi = block.i;
+    left.bhi = block.j;
+    left.bound = best.length - 1;
+    add_region(left, shortest);
+    Rectangle right = region.rectangle;
+    right.alo = block.i + block.length;
+    right.blo = block.j + block.length;
+    right.bound = best.length;
+    add_region(right, shortest);
+  }
+
+  void add_region(const Rectangle& r, int shortest) {
+    s_.regions.push_back({r, s_.segments.size()});
+    for (const Segment& whole : s_.region_segments) {
+      const int skip = std::max({0, r.alo - whole.i, r.blo - whole.j});
+      const int length = std::min({whole.length, r.ahi - whole.i, r.bhi - whole.j}) - skip;
+      if (length >= shortest) s_.segments.push_back({whole.i + skip, whole.j + skip, length});
+    }
   }
 
   // ---- windows
@@ -545,7 +686,7 @@ class CharacterIndex {
       entries_.resize(capacity);
     }
     const std::size_t mask = entries_.size() - 1;
-    std::size_t at = (character * std::size_t{0x9E3779B97F4A7C15ULL}) >> 20 & mask;
+    std::size_t at = static_cast<std::size_t>((character * kScatter) >> 20) & mask;
     while (entries_[at].character != character) {
       if (entries_[at].character == kAbsent) {
         if (!create) return nullptr;

@@ -25,7 +25,7 @@ struct TextView {
 
 // How it is computed, which never changes the result. Anything but `automatic` is for tests and benchmarks: the way in
 // which rectangles of whatever size are searched, and the vector instructions, as far as the processor has them.
-enum class SearchWay { automatic, bits, diagonals, windows };
+enum class SearchWay { automatic, bits, anchors, diagonals, windows };
 enum class SimdLevel { automatic, generic, avx2, avx512 };
 struct SimilarityOptions {
   SearchWay way = SearchWay::automatic;
