@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -50,7 +51,8 @@ constexpr std::uint32_t kFirstCode = 2;
 
 struct Rectangle {
   int alo, ahi, blo, bhi;
-  int bound;  // no match in it is longer
+  int bound;         // no match in it is longer
+  int anchors_below;  // anchors are tried if it has at most so many rows and columns together
 };
 
 // Splitting a region reads all its segments, so their number is bounded.
@@ -202,7 +204,7 @@ class Matcher {
 
   // The number of characters in matching blocks.
   std::int64_t count_matches() {
-    add({0, size_a_, 0, size_b_, std::min(size_a_, size_b_)});
+    add({0, size_a_, 0, size_b_, std::min(size_a_, size_b_), std::numeric_limits<int>::max()});
     while (!s_.open.empty()) {
       const Rectangle r = s_.open.back();
       s_.open.pop_back();
@@ -247,7 +249,7 @@ class Matcher {
     const Segment block = lengthen(rest, {i, j, length});
     matched_ += block.length;
     // difflib does not look at a side that has no rows or no columns, and add() leaves such a one alone too.
-    add({rest.alo, block.i, rest.blo, block.j, length - 1});
+    add({rest.alo, block.i, rest.blo, block.j, length - 1, rest.anchors_below});
     rest.alo = block.i + block.length;
     rest.blo = block.j + block.length;
   }
@@ -257,7 +259,7 @@ class Matcher {
     add(rest);
   }
 
-  void search(const Rectangle& r) {
+  void search(Rectangle r) {
     const int rows = r.ahi - r.alo;
     const int columns = r.bhi - r.blo;
     const bool few_rows = rows <= kWordBits;
@@ -266,7 +268,11 @@ class Matcher {
       case SearchWay::automatic:
         if (few_columns) return search_bits_of_b(r);
         if (few_rows) return search_bits_of_a(r);
-        if (search_anchors(r, 32) || search_anchors(r, 16) || search_anchors(r, 8)) return;
+        if (rows + columns <= r.anchors_below) {
+          if (search_anchors(r, 32) || search_anchors(r, 16) || search_anchors(r, 8)) return;
+          // Too repetitive, perhaps only in places. Trying it again at every level would be in vain too often.
+          r.anchors_below = (rows + columns) / 2;
+        }
         return diagonals_are_cheaper(rows, columns) ? search_diagonals(r) : search_windows(r);
       case SearchWay::bits:
         if (few_rows) return search_bits_of_a(r);
@@ -462,7 +468,7 @@ class Matcher {
       leaving *= kRollingBase;
       hash = hash * kRollingBase + a_[r.alo + c];
     }
-    std::int64_t budget = 4 * static_cast<std::int64_t>((r.ahi - r.alo) + (r.bhi - r.blo));
+    std::int64_t budget = 2 * static_cast<std::int64_t>((r.ahi - r.alo) + (r.bhi - r.blo));
     for (int i = r.alo; i + size <= r.ahi; ++i) {
       hash = hash * kRollingBase + a_[i + size - 1];
       int x = s_.head[static_cast<std::size_t>((hash * kScatter) >> shift)];
@@ -792,6 +798,7 @@ double ratio(const TextView& a, const TextView& b, bool autojunk, const Similari
   if (total == 0) return 1.0;
   if (a.size == 0 || b.size == 0) return 0.0;
   const Indexed indexed = index_texts(a, b, autojunk);
+  if (indexed.codes == kFirstCode && !indexed.has_popular) return 0.0;  // no character in common
   std::int64_t matched = 0;
   if (indexed.codes <= 0x100) {
     matched = count_matches<std::uint8_t>(a, b, indexed, scratch, options);
