@@ -12,8 +12,8 @@ from kernel_coder.ops import Response
 
 PIECES = [
     "<thinking>", "</thinking>", "<answer>", "</answer>", "<", "<answer", "<Thinking>", "```", "````", "~~~", "~~~~",
-    "``", "```python", "``` a`b", "~~~ a`b", "\n", "\r\n", "\r", " ", "   ", "    ", "\t", "\v", "\u00a0", "x = 1", "é", "漢",
-    "😀", "\0", "\ud800", "\n```\n", "\n```py\nx\n```\n",
+    "``", "```python", "``` a`b", "~~~ a`b", "\n", "\r\n", "\r", " ", "   ", "    ", "\t", "\v", "\u00a0", "x = 1",
+    "é", "漢", "😀", "\0", "\ud800", "\n```\n", "\n```py\nx\n```\n",
 ]  # fmt: skip
 GOOD = "<thinking>Because.</thinking>\n<answer>\n```python\nx = 1\n```\n</answer>"
 
