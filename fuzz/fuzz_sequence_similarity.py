@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV to write one row to")
     args = parser.parse_args()
 
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     start = time.monotonic()
     last = args.first + args.pairs
     ranges = [(args.seed, first, min(first + 5000, last)) for first in range(args.first, last, 5000)]
@@ -181,11 +182,10 @@ def main() -> None:
                 print(f"{sum(kinds.values())} pairs, no difference", flush=True)
     if args.out is None:
         return
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     row = {
         "pairs": sum(kinds.values()), "differences": 0, "results_compared": compared, "seed": args.seed,
         **{f"pairs_{kind.__name__}": kinds[kind.__name__] for kind in KINDS},
-        "seconds": round(time.monotonic() - start), "python": platform.python_version(), "commit": commit,
+        "seconds": round(time.monotonic() - start), "python": platform.python_version(), "commit": commit or "unknown",
         "command": " ".join(["python", *sys.argv]),
     }  # fmt: skip
     with args.out.open("w", newline="", encoding="utf-8") as file:

@@ -59,9 +59,6 @@ struct Rectangle {
   int anchors_below;  // anchors are tried if it has at most so many rows and columns together
 };
 
-// Splitting a region reads all its segments, so their number is bounded.
-constexpr std::size_t kMaxSegments = 1 << 14;
-
 struct Hit {
   int i, j;
 };
@@ -75,6 +72,9 @@ struct Region {
   Rectangle rectangle;
   std::size_t first_segment;
 };
+
+// Splitting a region reads all its segments, so their number is bounded.
+constexpr std::size_t kMaxSegments = 1 << 14;
 
 // Rolling hashes modulo 2^64, where a wrong claim costs a comparison only.
 constexpr std::uint64_t kRollingBase = 0xD1342543DE82EF95ULL;
