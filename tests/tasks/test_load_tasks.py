@@ -134,7 +134,7 @@ def test_broken_rows_are_named_and_the_rest_is_loaded(write: Callable[[list[Row]
         f"{path.name} row 3 (uuid 3): the reference has no function get_init_inputs",
         f"{path.name} row 4 (uuid 4): the reference has no class Other",
         f"{path.name} row 5 (uuid 5): python_code is missing",
-        f"{path.name} row 6 (uuid 6): the solution has no class ModelNew",
+        f"{path.name} row 6 (uuid 6): the solution has no class ModelNew or SumNew",
         f"{path.name} row 7 (uuid 1): its id Sum/1 was seen before",
         f"{path.name} row 8 (uuid 7): python_code is empty",
     ]

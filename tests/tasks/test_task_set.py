@@ -80,6 +80,16 @@ def test_summary_is_one_line() -> None:
     assert head in repr(tasks)
 
 
+def test_hold_out_takes_an_exact_number_that_nests() -> None:
+    tasks = TaskSet(task(f"t{i}") for i in range(50))
+    few, many = (tasks.hold_out(count, seed=1) for count in (3, 10))
+    assert [len(side) for side in many] == [40, 10]
+    assert {t.id for t in few[1]} <= {t.id for t in many[1]}
+    assert [t.id for t in many[0]] == [t.id for t in tasks if t not in many[1]]
+    with pytest.raises(ValueError, match="cannot hold out 51 of 50 tasks"):
+        tasks.hold_out(51)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_split_refuses_a_share_outside_0_and_1(fraction: float) -> None:
     with pytest.raises(ValueError, match="eval_fraction must lie between 0 and 1; got"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, reference_problem, solution_problem
+from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, reference_problem
 
 Row = Mapping[str, Any]
 
@@ -44,19 +44,19 @@ def kernelbook_task(row: Row, source: str) -> Task:
     entry_point = _text(row, "entry_point")
     reference = _text(row, "python_code")
     solution = _optional_text(row, "triton_code")
+    if problem := reference_problem(reference, entry_point):
+        raise BrokenRowError(problem)
     if solution is not None:
-        solution = rename_class(solution, f"{entry_point}New", SOLUTION_CLASS)
+        solution = _answer(solution, f"{entry_point}New")
     uuid = row_uuid(row)
-    return _checked(
-        Task(
-            id=f"{entry_point}/{uuid if uuid is not None else _content_hash(reference)}",
-            source=source,
-            reference=reference,
-            solution=solution,
-            entry_point=entry_point,
-            licence=_licence(row.get("licenses")),
-            metadata=_rest(row, ("uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link")),
-        )
+    return Task(
+        id=f"{entry_point}/{uuid if uuid is not None else _content_hash(reference)}",
+        source=source,
+        reference=reference,
+        solution=solution,
+        entry_point=entry_point,
+        licence=_licence(row.get("licenses")),
+        metadata=_rest(row, ("uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link")),
     )
 
 
@@ -69,14 +69,14 @@ def kernelbench_task(row: Row, source: str) -> Task:
     level = row.get("level")
     folder = f"level{level}" if level is not None else "kernelbench"
     name = _optional_text(row, "name") or _content_hash(reference)
-    return _checked(
-        Task(
-            id=f"{folder}/{name}",
-            source=source,
-            reference=reference,
-            licence=_licence(row.get("licenses")),
-            metadata={**_rest(row, ("level", "name", "problem_id")), "evaluation_only": True},
-        )
+    if problem := reference_problem(reference):
+        raise BrokenRowError(problem)
+    return Task(
+        id=f"{folder}/{name}",
+        source=source,
+        reference=reference,
+        licence=_licence(row.get("licenses")),
+        metadata={**_rest(row, ("level", "name", "problem_id")), "evaluation_only": True},
     )
 
 
@@ -137,6 +137,10 @@ def rename_class(source: str, old: str, new: str) -> str:
     tree = parse(source)
     if isinstance(tree, str) or old not in classes(tree) or new in classes(tree):
         return source
+    return _renamed(source, tree, old, new)
+
+
+def _renamed(source: str, tree: ast.Module, old: str, new: str) -> str:
     lines = source.encode().splitlines(keepends=True)  # of bytes: ast counts columns in UTF-8
     found: list[tuple[int, int]] = []
     for node in ast.walk(tree):
@@ -162,13 +166,16 @@ def row_uuid(row: Row) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
-def _checked(task: Task) -> Task:
-    problem = reference_problem(task.reference, task.entry_point)
-    if problem is None and task.solution is not None:
-        problem = solution_problem(task.solution)
-    if problem is not None:
-        raise BrokenRowError(problem)
-    return task
+def _answer(source: str, old: str) -> str:
+    """The solution with its class called ``ModelNew``. Parses once: a table can hold a hundred megabytes of these."""
+    tree = parse(source)
+    if isinstance(tree, str):
+        raise BrokenRowError(f"the solution does not parse: {tree}")
+    if SOLUTION_CLASS in classes(tree):
+        return source
+    if old not in classes(tree):
+        raise BrokenRowError(f"the solution has no class {SOLUTION_CLASS} or {old}")
+    return _renamed(source, tree, old, SOLUTION_CLASS)
 
 
 def _text(row: Row, column: str) -> str:

@@ -109,6 +109,24 @@ class TaskSet(Sequence[Task]):
         evaluation = [task for task, out in zip(self._tasks, held_out, strict=True) if out]
         return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
 
+    def hold_out(self, num_tasks: int, seed: int = 0) -> tuple[TaskSet, TaskSet]:
+        """Like :meth:`split`, with exactly ``num_tasks`` tasks to evaluate on: those whose ids fall first.
+
+        More tasks can then push one of these back to training, but bring none of the others here.
+
+        >>> tasks = TaskSet([Task(id=f"t{i}", source="example", reference="...") for i in range(4)])
+        >>> [len(side) for side in tasks.hold_out(1)]
+        [3, 1]
+        """
+        if not 0 <= num_tasks <= len(self):
+            raise ValueError(f"cannot hold out {num_tasks} of {_count(len(self), 'task')}")
+        first = {
+            task.id for task in sorted(self._tasks, key=lambda task: (_position(task.id, seed), task.id))[:num_tasks]
+        }
+        train = [task for task in self._tasks if task.id not in first]
+        evaluation = [task for task in self._tasks if task.id in first]
+        return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
+
 
 def _position(task_id: str, seed: int) -> float:
     """Where the id falls in [0, 1)."""
