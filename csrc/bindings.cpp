@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "text/bindings_text.h"
 
@@ -13,12 +14,31 @@ namespace py = pybind11;
 
 namespace {
 
+using IsFailedCheck = bool (*)(const char* message);
+
+std::vector<IsFailedCheck>& failed_check_lookups() {
+  static std::vector<IsFailedCheck> lookups;
+  return lookups;
+}
+
 // Opens a library of ops for good: its ops stay registered with torch's dispatcher until the process ends.
 void load_library(const std::string& path) {
-  if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
     const char* reason = dlerror();
     throw py::import_error(reason ? reason : path + " could not be opened");
   }
+  if (void* lookup = dlsym(library, "kernel_coder_is_failed_check")) {
+    failed_check_lookups().push_back(reinterpret_cast<IsFailedCheck>(lookup));
+  }
+}
+
+// Whether an op failed with this message because an argument was refused.
+bool is_failed_check(const std::string& message) {
+  for (const IsFailedCheck lookup : failed_check_lookups()) {
+    if (lookup(message.c_str())) return true;
+  }
+  return false;
 }
 
 // Every op of torch.ops.kernel_coder becomes an attribute of this module.
@@ -48,6 +68,8 @@ py::dict build_info() {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ core of kernel_coder.";
   m.def("load_library", &load_library, py::arg("path"), "Open a library of tensor ops for the life of the process.");
+  m.def("is_failed_check", &is_failed_check, py::arg("message"),
+        "Whether an op failed with this message because it refused an argument.");
   m.def(
       "expose_ops", [m]() mutable { expose_ops(m); }, "Offer every op of torch.ops.kernel_coder as an attribute here.");
   m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
