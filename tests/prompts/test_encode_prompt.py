@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.prompts import Message, build_messages, check_prompt_length, encode, encode_prompt
+from kernel_coder.prompts import Message, build_messages, check_prompt_length, encode_prompt
 from kernel_coder.tasks import Task
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -68,12 +67,6 @@ def test_every_byte_of_a_task_reaches_the_model() -> None:
     assert task.reference in tokenizer.decode(encode_prompt(tokenizer, build_messages(task)))
 
 
-def test_examples_in_docstrings_are_true() -> None:
-    result = doctest.testmod(encode)
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
 # Mistakes
 
 
@@ -81,8 +74,8 @@ def test_a_tokenizer_without_a_chat_template_names_the_field_to_set() -> None:
     with pytest.raises(ValueError, match="has no chat template") as caught:
         encode_prompt(byte_tokenizer(), MESSAGES)
     assert str(caught.value) == (
-        "the tokenizer mine has no chat template; set model.chat_template to plain (the text alone, for a model that was "
-        "never taught to chat) or to a file with a Jinja chat template"
+        "the tokenizer mine has no chat template; set model.chat_template to plain (the text alone, for a model that "
+        "was never taught to chat) or to a file with a Jinja chat template"
     )
 
 
@@ -111,6 +104,7 @@ def test_a_prompt_that_is_too_long_gets_one_sentence() -> None:
     )
 
 
+@settings(deadline=None)
 @given(tokens=st.integers(0, 99), limit=st.none() | st.integers(1, 99), context=st.none() | st.integers(1, 99))
 def test_a_prompt_passes_exactly_when_it_fits(tokens: int, limit: int | None, context: int | None) -> None:
     reason = check_prompt_length(tokens, "t", max_prompt_length=limit, context_length=context, max_completion_length=8)
