@@ -437,6 +437,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], sentence: str) -> No
         ("class SumNew(nn.SumNew): ...", "class ModelNew(nn.SumNew): ..."),
         ("# SumNew\nclass SumNew:\n    'SumNew'", "# SumNew\nclass ModelNew:\n    'SumNew'"),
         ("'é'; SumNew\nclass SumNew: ...", "'é'; ModelNew\nclass ModelNew: ..."),
+        ("@wrap(SumNew)\ndef f(): ...\nclass SumNew: ...", "@wrap(ModelNew)\ndef f(): ...\nclass ModelNew: ..."),
         ("class SumNewer: ...", "class SumNewer: ..."),
         ("class ModelNew: ...\nclass SumNew: ...", "class ModelNew: ...\nclass SumNew: ..."),
         ("class SumNew(", "class SumNew("),
