@@ -6,7 +6,9 @@ name in :mod:`kernel_coder.reference`, which is its specification.
 
 from kernel_coder import _core
 from kernel_coder.ops.group_advantages import group_advantages
+from kernel_coder.ops.parse_response import Response, parse_response
+from kernel_coder.ops.sequence_similarity import sequence_similarities, sequence_similarity
 
-__all__ = ["group_advantages"]
+__all__ = ["Response", "group_advantages", "parse_response", "sequence_similarities", "sequence_similarity"]
 
 del _core
