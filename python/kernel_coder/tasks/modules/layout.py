@@ -81,7 +81,7 @@ class MirrorConcat(nn.Module):
         '''
 class CyclicDifference(nn.Module):
     def forward(self, x):
-        return x - torch.roll(x, shifts=1, dims=-1)
+        return x - torch.cat([x[:, -1:], x[:, :-1]], dim=1)
 ''',
         ("torch.randn(5, 26)",),
     ),
