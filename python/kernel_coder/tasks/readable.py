@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from textwrap import indent
+from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def rewrite(python_code: str, name: str, lowered: Lowered) -> Readable:
         and ast.unparse(node.value.func) == "async_compile.triton"
     }
     call = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "call")
-    names = _kernel_names(list(sources))
-    kernels = {old: _PlainKernel(source, names[old]) for old, source in sources.items()}
+    kernels = {old: _PlainKernel(source) for old, source in sources.items()}
     if not kernels:
         raise Unsupported("no Triton kernel: library calls only")
+    distinct = {kernel.body: old for old, kernel in reversed(kernels.items())}
+    names = _kernel_names([old for old, kernel in kernels.items() if distinct[kernel.body] == old])
+    for kernel in kernels.values():
+        kernel.name = names[distinct[kernel.body]]
     forward = _Forward(lowered, kernels).lines(call)
 
     needed: list[str] = []
@@ -69,11 +72,11 @@ def rewrite(python_code: str, name: str, lowered: Lowered) -> Readable:
     parts = [
         "",
         *(_HELPERS[helper] for helper in _HELPERS if helper in _closure(needed)),
-        *(kernel.text for kernel in kernels.values()),
+        *(kernels[old].text for old in names),
         _new_class(python_code, name, forward),
     ]
     parts[0] = _imports(python_code, "\n".join(parts))
-    specs = tuple(Kernel(k.name, k.signature, k.blocks) for k in kernels.values())
+    specs = tuple(Kernel(kernels[old].name, kernels[old].signature, kernels[old].blocks) for old in names)
     return Readable("\n\n\n".join(part.strip("\n") for part in parts) + "\n", specs)
 
 
@@ -121,16 +124,6 @@ def larger(a, i, b, j):
     take_a = (a > b) | (a_is_nan & (b == b)) | (tie & (i < j))
     return tl.where(take_a, a, b), tl.where(take_a, i, j)
 """,
-    "add": """
-@triton.jit
-def add(a, b):
-    return a + b
-""",
-    "multiply": """
-@triton.jit
-def multiply(a, b):
-    return a * b
-""",
     "expm1": """
 @triton.jit
 def expm1(x):
@@ -154,7 +147,8 @@ def tanh(x):
 }
 _HELPER_USES = {"tanh": ("expm1",)}
 _SAME_IN_TL = frozenset("exp exp2 log log2 sqrt rsqrt sin cos erf floor ceil abs fma".split())
-_REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.reduce", "tl.associative_scan")
+_SCANS = ("tl.cumsum", "tl.cumprod")
+_REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.reduce", *_SCANS)
 
 
 def _closure(names: list[str]) -> set[str]:
@@ -203,10 +197,13 @@ def _literal(node: ast.expr) -> float | int | str | None:
 
 
 class _Plain(ast.NodeTransformer):
-    """One expression in plain `tl`; notes which helpers it needed."""
+    """One expression in plain `tl`; notes which helpers it needed.
 
-    def __init__(self, pointers: Mapping[str, str]) -> None:
-        self.pointers = pointers
+    scalar: the x axis has one element, so it goes: a reduction gives a scalar, and is stored at the pointer itself.
+    """
+
+    def __init__(self, *, scalar: bool) -> None:
+        self.scalar = scalar
         self.helpers: list[str] = []
 
     def _helper(self, name: str) -> ast.Name:
@@ -216,16 +213,41 @@ class _Plain(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
         whole = isinstance(node.slice, ast.Slice) and node.slice.lower is None and node.slice.upper is None
-        return node.value if whole else node
+        return node.value if whole or self.scalar else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """`a + -1 * b` is `a - b`, `-1 + a` is `a - 1`; a scalar's offset of zero is nothing."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add):
+            return node
+        left, right = node.left, node.right
+        if self.scalar and _literal(right) == 0 and isinstance(left, ast.Name) and "_ptr" in left.id:
+            return left
+        first, second = _literal(left), _literal(right)
+        if isinstance(first, int | float) and first < 0:
+            return ast.BinOp(right, ast.Sub(), ast.Constant(-first))
+        if isinstance(second, int | float) and second < 0:
+            return ast.BinOp(left, ast.Sub(), ast.Constant(-second))
+        if isinstance(right, ast.BinOp) and isinstance(right.op, ast.Mult) and _literal(right.left) == -1:
+            return ast.BinOp(left, ast.Sub(), right.right)
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
+        plain = self._call(node)
+        if self.scalar and isinstance(plain, ast.Call) and _name_of(plain.func) in _REDUCTIONS:
+            plain.args[1] = ast.Constant(0)
+        return plain
+
+    def _call(self, node: ast.Call) -> ast.expr:
         called = _name_of(node.func)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to" and len(node.args) == 1:
             return self._conversion(node, node.func.value, ast.unparse(node.args[0]))
         if isinstance(node.func, ast.Attribute) and node.func.attr == "broadcast_to" and _literal(node.func.value) == 0:
             shape = ", ".join(ast.unparse(a) for a in node.args)
-            return _expression(f"tl.zeros([{shape}], tl.int32)")
+            return ast.Constant(0) if self.scalar else _expression(f"tl.zeros([{shape}], tl.int32)")
+        if called == "tl.broadcast_to" and self.scalar:
+            return node.args[0]
         if called == "tl.full":
             return self._full(node)
         if called in ("tl.load", "tl.store"):
@@ -237,24 +259,23 @@ class _Plain(ast.NodeTransformer):
             return self._torch_helper(node, called.removeprefix("triton_helpers."))
         if called == "tl.associative_scan":
             combine = _name_of(node.args[2])
-            known = {"add": "add", "mul": "multiply"}
+            known = {"add": "tl.cumsum", "mul": "tl.cumprod"}
             operation = re.sub(r"^_triton_helper_fn_|\d+$", "", combine)
-            if operation not in known:
+            if operation not in known or not (isinstance(node.args[0], ast.Tuple) and len(node.args[0].elts) == 1):
                 raise Unsupported(f"a scan with {combine}")
-            node.args[2] = self._helper(known[operation])
+            return ast.Call(_expression(known[operation]), [node.args[0].elts[0], node.args[1]], [])
         return node
 
     def _conversion(self, node: ast.Call, value: ast.expr, dtype: str) -> ast.expr:
         number = _literal(value)
         if isinstance(number, int | float):
             return ast.Constant(float(number) if "float" in dtype else int(number))
-        if ast.unparse(value).endswith(f".to({dtype})"):
-            return value
-        if dtype == "tl.float32":
-            inner = value.value if isinstance(value, ast.Subscript) else value
-            called = _name_of(inner.func) if isinstance(inner, ast.Call) else ""
-            if called in _REDUCTIONS:
-                return value  # Inductor reduces in the type that it then converts to
+        inner = value.value if isinstance(value, ast.Subscript) else value
+        if isinstance(inner, ast.Call) and _name_of(inner.func) in _REDUCTIONS:
+            return value  # Inductor reduces in the type that it then converts to
+        indices = "int" in dtype and ".to(" not in ast.unparse(value)
+        if indices and all(re.fullmatch(r"[xyr]\d*_?(index|\d+)", name) for name in _names(value)):
+            return value  # an index compares and adds the same in either width
         return node
 
     def _full(self, node: ast.Call) -> ast.expr:
@@ -310,19 +331,15 @@ class _Step:
 
     def text(self) -> str:
         value = ast.unparse(self.value)
-        if not self.targets:
-            return value
-        return f"{', '.join(self.targets)}{',' if self._one_of_tuple else ''} = {value}"
-
-    @property
-    def _one_of_tuple(self) -> bool:
-        return "tl.associative_scan" in ast.unparse(self.value)
+        return f"{', '.join(self.targets)} = {value}" if self.targets else value
 
 
 class _PlainKernel:
     """One kernel, from the string that Inductor would have compiled to plain Triton."""
 
-    def __init__(self, source: str, name: str) -> None:
+    name = ""
+
+    def __init__(self, source: str) -> None:
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
         function = functions[-1]
         decorator = function.decorator_list[0]
@@ -332,12 +349,11 @@ class _PlainKernel:
         meta = {ast.literal_eval(k): v for k, v in zip(triton_meta.keys, triton_meta.values, strict=True) if k}
         types: dict[str, str] = ast.literal_eval(meta["signature"])
 
-        self.name = name
         self.parameters = [argument.arg for argument in function.args.args]
         self.numels: dict[str, int] = {}
         self.blocks: dict[str, int] = {p: 0 for p in self.parameters if p.endswith("BLOCK")}
-        self._plain = _Plain(types)
         steps = self._straight_line(function.body)
+        self._plain = _Plain(scalar=self.numels.get("xnumel") == 1)
         steps = self._fold(steps, types)
         steps = _softmax_maximum(steps)
         steps = _inline_single_uses(_without_dead(steps))
@@ -348,9 +364,14 @@ class _PlainKernel:
         self.kept = [p for p in self.parameters if p not in self.blocks and (p in used or types[p].startswith("*"))]
         self.blocks = {block: size for block, size in self.blocks.items() if block in used}
         self.signature = {p: types[p] for p in self.kept} | {b: "constexpr" for b in self.blocks}
-        head = ", ".join([*self.kept, *(f"{block}: tl.constexpr" for block in self.blocks)])
-        body = "\n".join(f"    {step.text()}" for step in steps)
-        self.text = f"@triton.jit\n{_wrapped(f'def {name}(', head, '):')}\n{body}\n"
+        self.head = ", ".join([*self.kept, *(f"{block}: tl.constexpr" for block in self.blocks)])
+        lines = [f"    {step.text()}" for step in steps]
+        self.body = "\n".join([self.head, *lines])
+        self._lines = lines
+
+    @property
+    def text(self) -> str:
+        return "\n".join(["@triton.jit", _wrapped(f"def {self.name}(", self.head, "):"), *self._lines])
 
     def _straight_line(self, body: list[ast.stmt]) -> list[_Step]:
         """The body as steps with every name assigned once; numels and block sizes are taken out of it."""
@@ -392,7 +413,7 @@ class _PlainKernel:
         known: dict[str, ast.expr] = {}
         axes: dict[str, frozenset[str]] = {"xindex": frozenset("x"), "yindex": frozenset("y"), "r0_index": frozenset("r")}
         rank = sum(any(p == f"{axis}numel" for p in self.parameters) for axis in ("x", "y", "r0_"))
-        float_loads: set[str] = set()
+        floats: set[str] = set()
         computed: dict[str, str] = {}
         kept: list[_Step] = []
         for step in steps:
@@ -409,7 +430,7 @@ class _PlainKernel:
                     and isinstance(value.func, ast.Attribute)
                     and value.func.attr == "to"
                     and ast.unparse(value.args[0]) == "tl.float32"
-                    and _name_of(value.func.value) in float_loads
+                    and (_name_of(value.func.value) in floats or ".to(tl.float32)" in ast.unparse(value.func.value))
                 ):
                     value = value.func.value
                 if isinstance(value, ast.Name) or _literal(value) is not None:
@@ -423,9 +444,8 @@ class _PlainKernel:
                     computed[text] = name
                 if name not in axes:
                     axes[name] = self._axes(value, axes)
-                called = _name_of(value.func) if isinstance(value, ast.Call) else ""
-                if called == "tl.load" and any(types.get(n) == "*fp32" for n in _names(value)):
-                    float_loads.add(name)
+                if self._is_float(value, types, floats):
+                    floats.add(name)
             else:
                 for name in step.targets:
                     axes[name] = self._axes(value, axes)
@@ -438,10 +458,22 @@ class _PlainKernel:
         read: ast.expr = value
         if isinstance(value, ast.Call) and _name_of(value.func) == "tl.load":
             read = value.args[0]
-        elif text.startswith("tl.associative_scan") or text.startswith("tl.broadcast_to"):
-            return frozenset("xr") if "R0_BLOCK" in text or "scan" in text else frozenset()
+        elif text.startswith("tl.broadcast_to"):
+            return frozenset("xr") if "R0_BLOCK" in text else frozenset()
         result = frozenset().union(*(axes.get(name, frozenset()) for name in _names(read)))
-        return result - {"r"} if text.startswith(_REDUCTIONS) else result
+        reduced = text.startswith(_REDUCTIONS) and not text.startswith(_SCANS)
+        return result - {"r"} if reduced else result
+
+    @staticmethod
+    def _is_float(value: ast.expr, types: Mapping[str, str], floats: set[str]) -> bool:
+        """Whether `value` is surely fp32 already, so that a conversion to it says nothing."""
+        if isinstance(value, ast.BinOp):
+            sides = (value.left, value.right)
+            return any(_name_of(side) in floats or isinstance(_literal(side), float) for side in sides)
+        text = ast.unparse(value)
+        if text.startswith("tl.load("):
+            return any(types.get(name) == "*fp32" for name in _names(value))
+        return text.endswith(".to(tl.float32)") or text.startswith(("tl.exp(", "tl.log(", "tl.sqrt", "tl.sigmoid("))
 
     def _choose_blocks(self) -> None:
         def power(n: int) -> int:
@@ -485,7 +517,11 @@ class _PlainKernel:
 def _wrapped(head: str, inside: str, tail: str) -> str:
     """One line, or three where it would be long."""
     line = head + inside + tail
-    return line if len(line) <= LINE else f"{head}\n    {inside}\n{tail}"
+    if len(line) <= LINE:
+        return line
+    kept_together = inside.replace(": tl.", ":\0tl.")
+    rows = wrap(kept_together, LINE - 4, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([head, *(f"    {row}" for row in rows), tail]).replace("\0", " ")
 
 
 def _softmax_maximum(steps: list[_Step]) -> list[_Step]:

@@ -3,7 +3,8 @@
 The interpreter is chosen by TRITON_INTERPRET=1 before triton is imported, so this runs as a process of its own:
 `python -m kernel_coder.tasks.verify < pairs.jsonl` reads {"name", "python_code", "triton_code"} lines and writes
 {"name", "error", "reason"} lines. A pair is right when every output has the module's shape and dtype, and no element
-is further from the module in fp64 than RTOL times the output's largest magnitude (integers: equal), for each seed.
+is further from the module in fp64 than RTOL times the output's largest magnitude (integers: equal), for each seed;
+and once more with a NaN as the first element of each floating-point input, when the NaNs must come out in the same places.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 RTOL = 2e-6
 SEEDS = (0, 1)
+NAN_SEED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +64,23 @@ def _check(name: str, python_code: str, triton_code: str, folder: Path) -> Check
     candidate = _load(triton_code, folder / f"{name}_new.py")
     args, kwargs = original.get_init_inputs()
     worst = 0.0
-    for seed in SEEDS:
+    for seed in (*SEEDS, NAN_SEED):
         torch.manual_seed(seed)
         module = getattr(original, name)(*args, **kwargs).eval()
         _perturb(module)
         new = getattr(candidate, f"{name}New")(*args, **kwargs).eval()
         new.load_state_dict(module.state_dict())
         inputs = original.get_inputs()
+        if seed == NAN_SEED:
+            for value in inputs:
+                if value.is_floating_point():
+                    value.view(-1)[0] = float("nan")
         before = [value.clone() for value in inputs]
         with torch.no_grad():
             got = _outputs(new(*inputs))
             plain = _outputs(module(*before))
             exact = _outputs(module.double()(*[v.double() if v.is_floating_point() else v for v in before]))
-        if any(not torch.equal(a, b) for a, b in zip(inputs, before, strict=True)):
+        if any(not _same(a, b) for a, b in zip(inputs, before, strict=True)):
             return Check(name, worst, f"seed {seed}: an input was written to")
         if len(got) != len(plain):
             return Check(name, worst, f"seed {seed}: {len(got)} outputs instead of {len(plain)}")
@@ -101,11 +107,20 @@ def _outputs(value: Any) -> list[torch.Tensor]:
 
 
 def _error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    import torch
+
     if not got.is_floating_point():
         return float((got != exact).any())
-    scale = exact.abs().max().item() or 1.0
-    difference = (got.double() - exact).abs().max().item() / scale
-    return difference if difference == difference else float("inf")
+    if not torch.equal(got.isnan(), exact.isnan()):
+        return float("inf")
+    scale = exact.nan_to_num(0.0).abs().max().item() or 1.0
+    return (got.double() - exact).nan_to_num(0.0, posinf=float("inf")).abs().max().item() / scale
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def _load(code: str, path: Path) -> ModuleType:
