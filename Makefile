@@ -1,0 +1,60 @@
+# From a fresh clone: `make train` or `make test` is the only command needed. Both make .venv, install into it and go on.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG ?= configs/tiny.yaml
+RUN ?= runs/tiny
+
+CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: train test test-gpu lint format bench cuda wheel clean
+
+train: $(VENV)/.built  ## run the main job on the packaged pairs; ends with a table and the path of summary.json
+	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN)
+
+test: $(VENV)/.built $(VENV)/.dev  ## every CPU test
+	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
+	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## formatting and types, nothing is rewritten
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*' | grep -E '\.(h|cpp|cu|cuh)$$')
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files 'csrc/*' | grep -E '\.(h|cpp|cu|cuh)$$')
+
+bench: $(VENV)/.built $(VENV)/.dev  ## every benchmark, rows into benchmarks/results/
+	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+cuda: $(VENV)/.built  ## build with the CUDA library; an error without nvcc
+	KC_CUDA=ON $(PIP) install --no-build-isolation --no-deps -e .
+	$(BIN)/python -m kernel_coder.env
+
+wheel: $(VENV)/.torch  ## a wheel in dist/
+	$(BIN)/python -m pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist $(VENV)
+
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Kernel Coder needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install '$(TORCH)' -c constraints.txt
+	$(PIP) install 'scikit-build-core>=1.1' 'pybind11>=3.1,<4' cmake ninja -c constraints.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.torch $(CORE_SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation -e '.[train]' -c constraints.txt
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.built pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation -e '.[dev]' -c constraints.txt
+	touch $@

@@ -1,0 +1,77 @@
+// kernel_coder._C: all of C++ through one pybind11 module. No torch header comes in here, so this file compiles in
+// seconds and is bound to a CPython version only; the tensor ops live in two libraries that are bound to neither.
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "text/bindings_text.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using IsFailedCheck = bool (*)(const char* message);
+
+std::vector<IsFailedCheck>& failed_check_lookups() {
+  static std::vector<IsFailedCheck> lookups;
+  return lookups;
+}
+
+// Opens a library of ops for good: its ops stay registered with torch's dispatcher until the process ends.
+void load_library(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* reason = dlerror();
+    throw py::import_error(reason ? reason : path + " could not be opened");
+  }
+  if (void* lookup = dlsym(library, "kernel_coder_is_failed_check")) {
+    failed_check_lookups().push_back(reinterpret_cast<IsFailedCheck>(lookup));
+  }
+}
+
+// Whether an op failed with this message because an argument was refused.
+bool is_failed_check(const std::string& message) {
+  for (const IsFailedCheck lookup : failed_check_lookups()) {
+    if (lookup(message.c_str())) return true;
+  }
+  return false;
+}
+
+// Every op of torch.ops.kernel_coder becomes an attribute of this module.
+void expose_ops(py::module_& m) {
+  const py::object ops = py::module_::import("torch").attr("ops").attr("kernel_coder");
+  const py::object schemas = py::module_::import("torch").attr("_C").attr("_jit_get_all_schemas")();
+  const std::string prefix = "kernel_coder::";
+  for (const py::handle schema : schemas) {
+    const auto name = schema.attr("name").cast<std::string>();
+    if (name.rfind(prefix, 0) != 0) continue;
+    const std::string op = name.substr(prefix.size());
+    m.attr(op.c_str()) = ops.attr(op.c_str());
+  }
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["compiler"] = KC_BUILD_COMPILER;
+  info["torch"] = KC_BUILD_TORCH;
+  info["nvcc"] = KC_BUILD_NVCC;
+  info["cuda_architectures"] = KC_BUILD_CUDA_ARCHITECTURES;
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The C++ core of kernel_coder.";
+  m.def("load_library", &load_library, py::arg("path"), "Open a library of tensor ops for the life of the process.");
+  m.def("is_failed_check", &is_failed_check, py::arg("message"),
+        "Whether an op failed with this message because it refused an argument.");
+  m.def(
+      "expose_ops", [m]() mutable { expose_ops(m); }, "Offer every op of torch.ops.kernel_coder as an attribute here.");
+  m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
+  bind_text(m);
+}

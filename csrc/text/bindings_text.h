@@ -1,0 +1,6 @@
+// What csrc/text/ adds to kernel_coder._C.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+void bind_text(pybind11::module_& m);

@@ -1,0 +1,49 @@
+"""Loads the C++ core: the pybind11 module and the two libraries of tensor ops."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+OLDEST_TORCH = (2, 11)
+
+
+def torch_problem(version: str) -> str | None:
+    """The sentence to refuse this version of torch with, or None if it will do.
+
+    >>> torch_problem("2.10.1+cu128")
+    'kernel_coder needs torch 2.11 or newer; found 2.10.1+cu128. Upgrade it: pip install -U torch'
+    >>> torch_problem("2.13.0+cpu") is None
+    True
+    """
+    release = re.match(r"(\d+)\.(\d+)", version)
+    if release and (int(release[1]), int(release[2])) < OLDEST_TORCH:
+        return f"kernel_coder needs torch 2.11 or newer; found {version}. Upgrade it: pip install -U torch"
+    return None
+
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError("kernel_coder needs torch 2.11 or newer, and none is installed: pip install torch") from error
+if problem := torch_problem(torch.__version__):
+    raise ImportError(problem)
+
+try:
+    from kernel_coder import _C
+except ImportError as error:
+    raise ImportError(
+        "kernel_coder's C++ core is not built for this Python. Install a wheel, or build it in the source tree: "
+        "pip install --no-build-isolation ."
+    ) from error
+
+_here = Path(_C.__file__).parent
+CPU_LIBRARY = _here / "libkernel_coder_ops.so"
+CUDA_LIBRARY = _here / "libkernel_coder_cuda.so"
+
+_C.load_library(str(CPU_LIBRARY))
+#: Whether CUDA ops are registered: the CUDA library was built, and this torch has CUDA.
+cuda_loaded = CUDA_LIBRARY.exists() and torch.version.cuda is not None
+if cuda_loaded:
+    _C.load_library(str(CUDA_LIBRARY))
+_C.expose_ops()

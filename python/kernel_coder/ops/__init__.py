@@ -1,0 +1,12 @@
+"""The ops: rewards' text measures, group advantages, log-probs and the policy loss, in C++ and CUDA.
+
+Every op works on CPU tensors; those with a CUDA kernel take CUDA tensors too. Each has a slow, obvious twin of the same
+name in :mod:`kernel_coder.reference`, which is its specification.
+"""
+
+from kernel_coder import _core
+from kernel_coder.ops.group_advantages import group_advantages
+
+__all__ = ["group_advantages"]
+
+del _core
