@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import io
 import json
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from kernel_coder.tasks.inductor import CAPABILITY, check_versions, lower
 from kernel_coder.tasks.modules import FAMILIES, all_modules
 from kernel_coder.tasks.readable import Kernel, Readable, Unsupported, rewrite
-from kernel_coder.tasks.verify import RTOL, SEEDS, verify
+from kernel_coder.tasks.verify import RTOL, SEEDS, load_source, verify
 
 DATA = Path(__file__).parents[1] / "data"
 COLUMNS = (
@@ -114,15 +113,11 @@ def compile_failures(code: str, kernels: Sequence[Kernel]) -> dict[str, str]:
     target = GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], 32)
     failures = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "candidate.py"
-        path.write_text(code)
-        spec = importlib.util.spec_from_file_location("candidate", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = load_source(code, Path(folder) / "candidate.py")
         for kernel in kernels:
             function = getattr(module, kernel.name)
-            source = ASTSource(function, dict(kernel.signature), {(function.arg_names.index(name),): size for name, size in kernel.constants.items()})
+            constants = {(function.arg_names.index(name),): size for name, size in kernel.constants.items()}
+            source = ASTSource(function, dict(kernel.signature), constants)
             try:
                 if ".visible .entry" not in triton.compile(source, target=target).asm["ptx"]:
                     failures[kernel.name] = "no entry point in the PTX"
@@ -162,13 +157,15 @@ def data_card(built: Built, parquet: bytes) -> str:
         names = [name for name in kept if built.families[name] == family]
         table.append(f"| {family} | {len(names)} | {', '.join(names)} |")
     dropped = [f"- `{name}`: {reason}" for name, reason in built.dropped.items()] or ["- none"]
+    architecture = f"sm_{CAPABILITY[0]}{CAPABILITY[1]}"
     versions = f"torch {torch.__version__.split('+')[0]}, triton {triton.__version__}"
     return f"""# pairs.parquet
 
 {len(kept)} PyTorch modules and what Inductor makes of them, in KernelBook's columns. The modules were written for this
 project (`kernel_coder/tasks/modules`); none is a KernelBench problem, and a test compares them.
 
-- Rebuild: `python -m kernel_coder.tasks.build_pairs` (needs {versions}, pyarrow; no GPU). `--check` builds and compares.
+- Made with {versions}, and remade so by `python -m kernel_coder.tasks.build_pairs`; no GPU is needed.
+  `--check` builds everything again and compares.
 - Licence: {LICENCE}.
 - Size: {len(parquet):,} bytes. SHA-256 of the file: `{hashlib.sha256(parquet).hexdigest()}`
 - SHA-256 of the rows (`build_pairs.content_hash`): `{content_hash(built.rows)}`
@@ -178,24 +175,24 @@ project (`kernel_coder/tasks/modules`); none is a KernelBench problem, and a tes
 | column | what |
 |---|---|
 | `entry_point`, `module_name` | the class in `python_code` |
-| `python_code` | the module, with `get_inputs` and `get_init_inputs` (KernelBook's style: positional list, then keywords) |
-| `original_triton_code` | Inductor's output for sm_{CAPABILITY[0]}{CAPABILITY[1]}, unedited but for two things that name the machine: the \
-`kernel path` comments are gone and the backend hash is zeros |
-| `triton_code` | the same kernels as plain `@triton.jit` functions, and `<entry_point>New` whose `forward` launches them |
+| `python_code` | the module, with `get_inputs` and `get_init_inputs` (positional list, then keywords) |
+| `original_triton_code` | Inductor's output for {architecture}, see step 1 |
+| `triton_code` | its kernels as plain `@triton.jit` functions, launched by the `forward` of `<entry_point>New` |
 | `sha`, `uuid` | SHA-256 of `python_code`; its first 48 bits as an integer |
 | `licenses`, `repo_name`, `repo_link`, `stars`, `synthetic` | `["{LICENCE}"]`, `kernel-coder`, empty, 0, true |
 
 ## How it was made
 
 1. The module is traced with fake CUDA tensors in inference mode and lowered by Inductor as for an H100 (132 SMs,
-   sm_{CAPABILITY[0]}{CAPABILITY[1]}), with default settings except `graph_partition` and `layout_optimization`, which are off. No GPU is used.
+   {architecture}), with default settings except `graph_partition` and `layout_optimization`, which are off. The output
+   is unedited but for two things that name the machine: `kernel path` comments are gone, the backend hash is zeros.
 2. The rewrite removes decorators, device guards, layout assertions and benchmark code, spells torch's runtime helpers
    in plain `tl`, folds expressions that are read once, and chooses block sizes. Matrix products and convolutions stay
    calls of torch. Shapes are constants, as Inductor made them: a kernel serves the shapes of `get_inputs` only.
-3. Each result ran through Triton's interpreter on the CPU against the module in fp64, with {len(SEEDS)} seeds: same shapes and
-   dtypes, and every element within {RTOL:g} of the output's largest magnitude. Once more with a NaN in the first element of each
-   floating-point input: NaNs come out in the same places. Inputs are not written to.
-4. Each kernel was compiled to PTX for sm_{CAPABILITY[0]}{CAPABILITY[1]}: {built.compiled} of {built.kernels} compiled. They were not run on a GPU.
+3. Each result ran through Triton's interpreter on the CPU against the module in fp64, with {len(SEEDS)} seeds: same
+   shapes and dtypes, and every element within {RTOL:g} of the output's largest magnitude. Once more with a NaN in the
+   first element of each floating-point input: NaNs come out in the same places. Inputs are not written to.
+4. Each kernel was compiled to PTX for {architecture}: {built.compiled} of {built.kernels} compiled. None ran on a GPU.
 
 Coverage: {len(kept)} of {len(built.families)} modules. Largest relative error seen: {built.worst_error:.1e}. Dropped:
 

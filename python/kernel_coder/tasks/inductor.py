@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -100,9 +99,7 @@ def lower(python_code: str, name: str) -> Lowered:
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     parameters = list(inspect.signature(module.forward).parameters)
     arguments = [Argument(f"self.{key}", tuple(t.shape), t.stride(), False) for key, t in state.items()]
-    arguments += [
-        Argument(key, tuple(t.shape), t.stride(), True) for key, t in zip(parameters, inputs, strict=False)
-    ]
+    arguments += [Argument(key, tuple(t.shape), t.stride(), True) for key, t in zip(parameters, inputs, strict=False)]
     returns_tuple = False
 
     def forward(*flat: torch.Tensor) -> Any:
@@ -111,7 +108,7 @@ def lower(python_code: str, name: str) -> Lowered:
         returns_tuple = isinstance(out, tuple | list)
         return out
 
-    spelled_out = {
+    spelled_out: dict[Any, Callable[..., Any]] = {
         torch.Tensor.__getitem__: _index,
         torch.Tensor.__invert__: torch.ops.aten.bitwise_not.default,
         torch.Tensor.contiguous: lambda x: x.clone(memory_format=torch.contiguous_format),
@@ -195,7 +192,6 @@ def _pretend_h100() -> Iterator[None]:
     import torch
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.runtime.hints import DeviceProperties
-    from torch._inductor.utils import GPU_TYPES  # noqa: F401  (fails early if the private interface moved)
     from torch.utils import _triton as torch_triton
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -214,18 +210,17 @@ def _pretend_h100() -> Iterator[None]:
         "get_device_capability": capability,
         "is_bf16_supported": lambda *args, **kwargs: True,
     }
-    interface = {"current_device": lambda: 0, "device_count": lambda: 1, "get_device_properties": properties}
+    interface: dict[str, Callable[..., Any]] = {
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_properties": properties,
+    }
     target = SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], 32),
         get_current_device=lambda: 0,
     )
-    caches = [
-        value
-        for value in (torch_triton.has_triton, torch_triton.triton_hash_with_backend, DeviceProperties.create)
-        if hasattr(value, "cache_clear")
-    ]
-    loggers = [logging.getLogger("torch._inductor")]
-    levels = [logger.level for logger in loggers]
+    # What these remember of the real machine must not reach the pretended one, nor the other way round.
+    caches = (torch_triton.has_triton, DeviceProperties.create)
     with contextlib.ExitStack() as stack:
         for key, value in torch_cuda.items():
             stack.enter_context(mock.patch.object(torch.cuda, key, value))
@@ -235,7 +230,7 @@ def _pretend_h100() -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
         stack.enter_context(mock.patch.object(driver, "_active", target, create=True))
         # The backend hash covers triton's install and the machine; a constant keeps the output the same everywhere.
-        stack.enter_context(mock.patch.object(torch_triton, "triton_hash_with_backend", lambda: "0" * 64))
+        stack.enter_context(mock.patch.object(torch_triton, "triton_hash_with_backend", return_value="0" * 64))
         for cache in caches:
             cache.cache_clear()
         try:
@@ -243,5 +238,3 @@ def _pretend_h100() -> Iterator[None]:
         finally:
             for cache in caches:
                 cache.cache_clear()
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)

@@ -81,7 +81,8 @@ def rewrite(python_code: str, name: str, lowered: Lowered) -> Readable:
 
 
 def _constant_str(node: ast.expr) -> str:
-    assert isinstance(node, ast.Constant) and isinstance(node.value, str)
+    assert isinstance(node, ast.Constant)
+    assert isinstance(node.value, str)
     return node.value
 
 
@@ -100,7 +101,9 @@ def _kernel_names(old: list[str]) -> dict[str, str]:
     return result
 
 
-_SHAPE_ONLY = frozenset("view unsqueeze squeeze iota permute clone expand slice unsafe transpose select".split())
+_SHAPE_ONLY = frozenset(
+    ("view", "unsqueeze", "squeeze", "iota", "permute", "clone", "expand", "slice", "unsafe", "transpose", "select")
+)
 
 # Plain-Triton spellings of the helpers in torch's own runtime. They keep torch's meaning: NaN wins a maximum, and
 # functions near zero keep their relative accuracy.
@@ -146,7 +149,9 @@ def tanh(x):
 """,
 }
 _HELPER_USES = {"tanh": ("expm1",)}
-_SAME_IN_TL = frozenset("exp exp2 log log2 sqrt rsqrt sin cos erf floor ceil abs fma".split())
+_SAME_IN_TL = frozenset(
+    ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "abs", "fma")
+)
 _SCANS = ("tl.cumsum", "tl.cumprod")
 _REDUCTIONS = ("tl.sum", "tl.max", "tl.min", "tl.reduce", *_SCANS)
 
@@ -411,7 +416,7 @@ class _PlainKernel:
     def _fold(self, steps: list[_Step], types: Mapping[str, str]) -> list[_Step]:
         """Plain spelling; aliases, literals and broadcasts that change nothing are gone."""
         known: dict[str, ast.expr] = {}
-        axes: dict[str, frozenset[str]] = {"xindex": frozenset("x"), "yindex": frozenset("y"), "r0_index": frozenset("r")}
+        axes = {"xindex": frozenset("x"), "yindex": frozenset("y"), "r0_index": frozenset("r")}
         rank = sum(any(p == f"{axis}numel" for p in self.parameters) for axis in ("x", "y", "r0_"))
         floats: set[str] = set()
         computed: dict[str, str] = {}
@@ -484,11 +489,8 @@ class _PlainKernel:
             if size:
                 continue
             numel = self.numels[f"{block[0].lower()}numel"]
-            if reduced:
-                limit = max(1, 512 // reduced)
-            else:
-                limit = 32 if "YBLOCK" in self.blocks else 256
-            self.blocks[block] = min(power(numel), limit)
+            pointwise = 32 if "YBLOCK" in self.blocks else 256
+            self.blocks[block] = min(power(numel), max(1, 512 // reduced) if reduced else pointwise)
         if set(self.blocks) - {"XBLOCK", "YBLOCK", "R0_BLOCK"}:
             raise Unsupported(f"blocks {sorted(self.blocks)}")
         if reduced and "YBLOCK" in self.blocks:
@@ -613,6 +615,10 @@ def _contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return True
 
 
+def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
+    return (*values[:-2], values[-1], values[-2])
+
+
 class _Forward:
     """`call(args)` as the lines of `forward`."""
 
@@ -680,7 +686,8 @@ class _Forward:
         if keywords or function not in ("mm", "bmm", "addmm", "baddbmm"):
             raise Unsupported(f"extern_kernels.{function}({', '.join(map(str, keywords))})")
         buffer = self._tensor(out)
-        assert buffer.shape is not None and buffer.stride is not None
+        assert buffer.shape is not None
+        assert buffer.stride is not None
         if isinstance(out, ast.Name) and buffer.base is None and _contiguous(buffer.shape, buffer.stride):
             if buffer.text in self.allocated:
                 self.out[self.allocated.pop(buffer.text)] = ""
@@ -691,8 +698,8 @@ class _Forward:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(value, ast.Name) and value.id == "args":
             assert isinstance(target, ast.Tuple)
-            for name, argument in zip(target.elts, self.lowered.arguments, strict=True):
-                self.buffers[ast.unparse(name)] = _Buffer(argument.expression, argument.shape, argument.stride)
+            for element, argument in zip(target.elts, self.lowered.arguments, strict=True):
+                self.buffers[ast.unparse(element)] = _Buffer(argument.expression, argument.shape, argument.stride)
             return
         name = ast.unparse(target)
         called = _name_of(value.func) if isinstance(value, ast.Call) else ""
@@ -718,14 +725,14 @@ class _Forward:
             raise Unsupported(f"a call with {ast.unparse(value)[:60]}")
 
     def _convolution(self, call: ast.Call) -> str:
-        options = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg != "bias"}
+        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords if k.arg != "bias"}
         bias = next(k.value for k in call.keywords if k.arg == "bias")
         arguments = [self._tensor(a).text for a in call.args]
         if not (isinstance(bias, ast.Constant) and bias.value is None):
             arguments.append(self._tensor(bias).text)
         rank = len(options["stride"])
         function = f"F.conv_transpose{rank}d" if options["transposed"] else f"F.conv{rank}d"
-        plain = {"stride": (1,) * rank, "padding": (0,) * rank, "dilation": (1,) * rank, "groups": 1}
+        plain: dict[str, object] = {"stride": (1,) * rank, "padding": (0,) * rank, "dilation": (1,) * rank, "groups": 1}
         plain["output_padding"] = (0,) * rank
         options.pop("transposed")
         named = [f"{key}={value}" for key, value in options.items() if value != plain[key]]
@@ -753,9 +760,9 @@ class _Forward:
         flat = known and _contiguous(inner.shape or (), inner.stride or ()) and prod(inner.shape or ()) == prod(shape)
         if flat and _contiguous(shape, stride):
             text = f"{base}.view({', '.join(map(str, shape))})"
-        elif flat and len(shape) > 1 and _contiguous((*shape[:-2], shape[-1], shape[-2]), (*stride[:-2], stride[-1], stride[-2])):
-            swapped = (*shape[:-2], shape[-1], shape[-2])
-            viewed = base if inner.base is None and inner.shape == swapped else f"{base}.view({', '.join(map(str, swapped))})"
+        elif flat and len(shape) > 1 and _contiguous(_swapped(shape), _swapped(stride)):
+            view = f"{base}.view({', '.join(map(str, _swapped(shape)))})"
+            viewed = base if inner.base is None and inner.shape == _swapped(shape) else view
             text = f"{viewed}.t()" if len(shape) == 2 else f"{viewed}.transpose(-1, -2)"
         else:
             text = f"{base}.as_strided({shape}, {stride})"

@@ -4,7 +4,7 @@ The interpreter is chosen by TRITON_INTERPRET=1 before triton is imported, so th
 `python -m kernel_coder.tasks.verify < pairs.jsonl` reads {"name", "python_code", "triton_code"} lines and writes
 {"name", "error", "reason"} lines. A pair is right when every output has the module's shape and dtype, and no element
 is further from the module in fp64 than RTOL times the output's largest magnitude (integers: equal), for each seed;
-and once more with a NaN as the first element of each floating-point input, when the NaNs must come out in the same places.
+and once more with a NaN first in each floating-point input, when NaNs must come out in the same places.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Check:
 def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
     """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it."""
     request = "".join(
-        json.dumps({"name": name, "python_code": python, "triton_code": triton}) + "\n" for name, python, triton in pairs
+        json.dumps({"name": name, "python_code": python, "triton_code": triton}) + "\n"
+        for name, python, triton in pairs
     )
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.run(
@@ -60,8 +61,8 @@ def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
 def _check(name: str, python_code: str, triton_code: str, folder: Path) -> Check:
     import torch
 
-    original = _load(python_code, folder / f"{name}_original.py")
-    candidate = _load(triton_code, folder / f"{name}_new.py")
+    original = load_source(python_code, folder / f"{name}_original.py")
+    candidate = load_source(triton_code, folder / f"{name}_new.py")
     args, kwargs = original.get_init_inputs()
     worst = 0.0
     for seed in (*SEEDS, NAN_SEED):
@@ -123,11 +124,12 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def _load(code: str, path: Path) -> ModuleType:
+def load_source(code: str, path: Path) -> ModuleType:
     """Import `code` from a file: triton.jit reads its function's source from there."""
     path.write_text(code)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -48,7 +48,8 @@ class ModuleSource:
     def python_code(self) -> str:
         """The complete file: imports, class, `get_inputs`, `get_init_inputs`.
 
-        >>> print(ModuleSource("class Twice(nn.Module):\\n    def forward(self, x):\\n        return x + x", ("torch.rand(4)",)).python_code)
+        >>> twice = "class Twice(nn.Module):\\n    def forward(self, x):\\n        return x + x"
+        >>> print(ModuleSource(twice, ("torch.rand(4)",)).python_code)
         import torch
         import torch.nn as nn
         <BLANKLINE>

@@ -4,16 +4,16 @@ from kernel_coder.tasks.modules import ModuleSource as M
 
 MODULES = (
     M(
-        '''
+        """
 class DotProductAttention(nn.Module):
     def forward(self, q, k, v):
         scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         return torch.matmul(torch.softmax(scores, dim=-1), v)
-''',
+""",
         ("torch.randn(2, 3, 8, 16)", "torch.randn(2, 3, 10, 16)", "torch.randn(2, 3, 10, 16)"),
     ),
     M(
-        '''
+        """
 class CausalSelfAttention(nn.Module):
     def __init__(self, features):
         super().__init__()
@@ -27,12 +27,12 @@ class CausalSelfAttention(nn.Module):
         allowed = torch.arange(n, device=x.device)
         scores = scores.masked_fill(allowed[None, :] > allowed[:, None], float("-inf"))
         return torch.bmm(scores.softmax(dim=-1), self.value(x))
-''',
+""",
         ("torch.randn(2, 12, 16)",),
         "features=16",
     ),
     M(
-        '''
+        """
 class RotaryEmbedding(nn.Module):
     def __init__(self, features, base):
         super().__init__()
@@ -45,12 +45,12 @@ class RotaryEmbedding(nn.Module):
         even, odd = x.chunk(2, dim=-1)
         cos, sin = torch.cos(angle), torch.sin(angle)
         return torch.cat([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
-''',
+""",
         ("torch.randn(3, 10, 16)",),
         "features=16, base=10000.0",
     ),
     M(
-        '''
+        """
 class KernelizedAttention(nn.Module):
     def forward(self, q, k, v):
         q = torch.relu(q) + 1
@@ -58,11 +58,11 @@ class KernelizedAttention(nn.Module):
         context = torch.bmm(k.transpose(1, 2), v)
         scale = torch.bmm(q, k.sum(dim=1).unsqueeze(2))
         return torch.bmm(q, context) / scale
-''',
+""",
         ("torch.randn(2, 9, 12)", "torch.randn(2, 11, 12)", "torch.randn(2, 11, 12)"),
     ),
     M(
-        '''
+        """
 class SlopedBiasScores(nn.Module):
     def __init__(self, heads):
         super().__init__()
@@ -72,12 +72,12 @@ class SlopedBiasScores(nn.Module):
         position = torch.arange(scores.shape[-1], device=scores.device)
         distance = position[None, :] - position[:, None]
         return torch.softmax(scores + self.slope[:, None, None] * distance, dim=-1)
-''',
+""",
         ("torch.randn(2, 4, 11, 11)",),
         "heads=4",
     ),
     M(
-        '''
+        """
 class AdditiveAttention(nn.Module):
     def __init__(self, features):
         super().__init__()
@@ -89,7 +89,7 @@ class AdditiveAttention(nn.Module):
         hidden = torch.tanh(self.query(query)[:, None] + self.key(keys))
         weight = torch.softmax((hidden * self.score).sum(-1), dim=-1)
         return (weight[:, :, None] * keys).sum(1)
-''',
+""",
         ("torch.randn(3, 16)", "torch.randn(3, 7, 16)"),
         "features=16",
     ),
