@@ -119,16 +119,36 @@ def test_a_changed_kernel_is_found_out(old, new, reason):
     assert re.search(reason, check.reason or ""), check
 
 
-@needs_triton
-def test_a_module_of_library_calls_only_is_unsupported_with_the_reason():
-    code = (
-        "import torch\nimport torch.nn as nn\n\n\nclass Product(nn.Module):\n"
-        "    def forward(self, a, b):\n        return torch.mm(a, b)\n\n\n"
-        "def get_inputs():\n    return [torch.rand(4, 8), torch.rand(8, 4)]\n\n\n"
+def small(body, inputs):
+    return (
+        "import torch\nimport torch.nn as nn\n\n\nclass Small(nn.Module):\n"
+        f"    def forward(self, x, *more):\n        return {body}\n\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\n\n"
         "def get_init_inputs():\n    return [[], {}]\n"
     )
-    with pytest.raises(Unsupported, match="no Triton kernel"):
-        rewrite(code, "Product", lower(code, "Product"))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("body", "inputs", "reason"),
+    [
+        ("torch.mm(x, x)", "torch.rand(4, 4)", "no Triton kernel: library calls only"),
+        ("x.sort(-1)[0] * 2", "torch.rand(4, 64)", "sort_with_index has no plain spelling"),
+        ("x.sum(-1)", "torch.rand(4, 5000)", "a kernel with a for statement"),
+        ("x**2.5", "torch.rand(64)", "libdevice.pow has no plain spelling"),
+    ],
+)
+def test_what_the_rewrite_does_not_know_is_named(body, inputs, reason):
+    code = small(body, inputs)
+    with pytest.raises(Unsupported, match=reason):
+        rewrite(code, "Small", lower(code, "Small"))
+
+
+@needs_triton
+def test_a_module_that_needs_a_real_device_is_refused_in_one_sentence():
+    code = small("x + torch.tensor([1.0, 2.0], device=x.device)", "torch.rand(4, 2)")
+    with pytest.raises(ValueError, match=r"^Inductor cannot lower Small without a GPU: [^\n]+$"):
+        lower(code, "Small")
 
 
 @needs_triton

@@ -249,6 +249,8 @@ class _Forward:
 
     def _tensor(self, node: ast.expr) -> _Buffer:
         if isinstance(node, ast.Name):
+            if node.id not in self.buffers:
+                raise Unsupported(f"a tensor {node.id} that is no argument and no buffer")
             return self.buffers[node.id]
         if isinstance(node, ast.Call) and name_of(node.func) == "reinterpret_tensor":
             inner = self._tensor(node.args[0])
