@@ -96,27 +96,28 @@ def test_the_rewrite_is_verified_and_compiles(name):
     assert compile_failures(readable.code, readable.kernels) == {}
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("- 0.25", "- 0.25001", "is off by"),
-        ("(triton.cdiv(768, 256),)](", "(2,)](", "is off by"),  # the tail is never written
-        ("torch.float32)", "torch.float64)", "torch.float64"),
-        ("torch.empty((8, 96)", "torch.empty((9, 96)", r"\[9, 96\]"),
-        ("return buf0", "return buf0, buf0", "2 outputs instead of 1"),
-        ("nan_maximum(tmp0 * 1.5 - 0.25, -1.0)", "tl.where(tmp0 > -0.5, tmp0 * 1.5 - 0.25, -1.0)", "is off by inf"),
-        ("        return buf0", "        x.zero_()\n        return buf0", "an input was written to"),
-        ("tl.load", "tl.lode", "AttributeError"),
-    ],
+MUTANTS = (  # old text, new text, what the check says
+    ("- 0.25", "- 0.25001", "is off by"),
+    ("(triton.cdiv(768, 256),)](", "(2,)](", "is off by"),  # the tail is never written
+    ("torch.float32)", "torch.float64)", "torch.float64"),
+    ("torch.empty((8, 96)", "torch.empty((9, 96)", r"\[9, 96\]"),
+    ("return buf0", "return buf0, buf0", "2 outputs instead of 1"),
+    ("nan_maximum(tmp0 * 1.5 - 0.25, -1.0)", "tl.where(tmp0 > -0.5, tmp0 * 1.5 - 0.25, -1.0)", "is off by inf"),
+    ("        return buf0", "        x.zero_()\n        return buf0", "an input was written to"),
+    ("tl.load", "tl.lode", "AttributeError"),
 )
-def test_a_changed_kernel_is_found_out(old, new, reason):
+
+
+@needs_triton
+def test_a_changed_kernel_is_found_out():
     name = "ClampedAffine"
     good = rewrite(SOURCES[name], name, lower(SOURCES[name], name)).code
-    bad = good.replace(old, new).replace("torch.empty((8, 96)", "torch.zeros((8, 96)")
-    assert old in good
-    (check,) = verify([(name, SOURCES[name], bad)])
-    assert re.search(reason, check.reason or ""), check
+    assert all(old in good for old, _, _ in MUTANTS)
+    bad = [good.replace(old, new).replace("torch.empty((8, 96)", "torch.zeros((8, 96)") for old, new, _ in MUTANTS]
+    checks = verify([(name, SOURCES[name], code) for code in [good, *bad]])
+    assert checks[0].reason is None
+    for check, (_, new, reason) in zip(checks[1:], MUTANTS, strict=True):
+        assert re.search(reason, check.reason or ""), (new, check)
 
 
 def small(body, inputs):

@@ -142,10 +142,12 @@ def _checks(lines: Iterable[str], device: str) -> Iterator[Check]:
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
-        for line in lines:
+        for index, line in enumerate(lines):
+            place = Path(folder) / str(index)  # its own: Python remembers the source of a path
+            place.mkdir()
             row = json.loads(line)
             try:
-                yield _check(row["name"], row["python_code"], row["triton_code"], Path(folder), device)
+                yield _check(row["name"], row["python_code"], row["triton_code"], place, device)
             except Exception as error:  # the candidate's own failure, whatever it is
                 text = str(error).strip().splitlines() or [""]
                 yield Check(row["name"], 0.0, f"{type(error).__name__}: {text[-1][:200]}")
