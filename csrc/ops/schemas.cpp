@@ -12,4 +12,12 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "policy_loss(Tensor logprobs, Tensor advantages, Tensor? old_logprobs, Tensor? ref_logprobs, "
       "Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? entropy, Tensor? denominator, float[] spec) "
       "-> (Tensor loss, Tensor grad_logprobs, Tensor grad_entropy, Tensor metrics)");
+  // max and sum are what the backward needs beside logits, logprobs and entropy; all four are [tokens].
+  m.def(
+      "token_logprobs(Tensor logits, Tensor ids, Tensor temperature, Tensor? mask) "
+      "-> (Tensor logprobs, Tensor entropy, Tensor max, Tensor sum)");
+  m.def(
+      "token_logprobs_backward(Tensor? grad_logprobs, Tensor? grad_entropy, Tensor logits, Tensor ids, "
+      "Tensor temperature, Tensor? mask, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum) -> Tensor");
+  m.def("row_isa_limit(str widest) -> str");
 }

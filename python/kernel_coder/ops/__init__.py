@@ -8,7 +8,16 @@ from kernel_coder import _core
 from kernel_coder.ops.group_advantages import group_advantages
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
 from kernel_coder.ops.policy_loss import LossOutput, policy_loss
+from kernel_coder.ops.token_logprobs import TokenLogprobs, token_logprobs
 
-__all__ = ["LOSS_METRICS", "LossOutput", "LossSpec", "group_advantages", "policy_loss"]
+__all__ = [
+    "LOSS_METRICS",
+    "LossOutput",
+    "LossSpec",
+    "TokenLogprobs",
+    "group_advantages",
+    "policy_loss",
+    "token_logprobs",
+]
 
 del _core

@@ -2,5 +2,6 @@
 
 from kernel_coder.reference.group_advantages import group_advantages
 from kernel_coder.reference.policy_loss import policy_loss
+from kernel_coder.reference.token_logprobs import token_logprobs
 
-__all__ = ["group_advantages", "policy_loss"]
+__all__ = ["group_advantages", "policy_loss", "token_logprobs"]
