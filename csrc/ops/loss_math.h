@@ -50,7 +50,11 @@ struct TokenTerms {
   T policy = 0, kl = 0, entropy = 0;           // parts of loss_t: weighted surrogate, beta KL, -entropy_coef H
   T grad_own = 0, grad_shared = 0, share = 0;  // see step 3
   T grad_entropy = 0;                          // d loss_t / d entropy_t
-  T ratio = 1, log_ratio = 0, weight = 1, kl_estimate = 0, mismatch_log_ratio = 0;  // for the metrics
+  // For the metrics.
+  T ratio = 1;                                   // at the spec's level
+  T log_ratio = 0, token_ratio = 1;              // logp - old and its exp
+  T mismatch_log_ratio = 0, mismatch_ratio = 1;  // old - rollout and its exp
+  T weight = 1, kl_estimate = 0;
   bool clipped_low = false, clipped_high = false, rejected = false;
 };
 
@@ -71,14 +75,6 @@ KC_HOST_DEVICE Dual<T> clamp_dual(T x, T low, T high) {
   return {clamp(x, low, high), x < low || x > high ? T(0) : T(1)};
 }
 
-KC_HOST_DEVICE bool is_sequence_level(RatioLevel level) {
-  return level != RatioLevel::token;
-}
-
-KC_HOST_DEVICE bool uses_rollout(const LossSpec& spec) {
-  return spec.mismatch != Mismatch::none || spec.ratio_to_rollout || spec.token_veto > 0;
-}
-
 // Whether a token's gradient depends on the loss of the other tokens of its sequence.
 KC_HOST_DEVICE bool couples_tokens(const LossSpec& spec) {
   const bool through_ratio = spec.importance_sampling_level == RatioLevel::sequence ||
@@ -89,7 +85,7 @@ KC_HOST_DEVICE bool couples_tokens(const LossSpec& spec) {
 
 // Whether anything in the spec is about sequences: then the caller must say where they begin and end.
 KC_HOST_DEVICE bool needs_sequences(const LossSpec& spec) {
-  return is_sequence_level(spec.importance_sampling_level) || spec.reduction == Reduction::sequence_mean ||
+  return spec.importance_sampling_level != RatioLevel::token || spec.reduction == Reduction::sequence_mean ||
          spec.reduction == Reduction::sequence_mean_token_sum || spec.mismatch >= Mismatch::sequence_truncate ||
          spec.token_veto > 0 || spec.off_policy_mask_threshold < kUnbounded;
 }
@@ -161,21 +157,20 @@ KC_HOST_DEVICE SequenceState<T> finish_sequence(const LossSpec& spec, const Sequ
   return state;
 }
 
-// The mismatch weight of a token: 0 drops its surrogate.
+// The mismatch weight of a token with rho_t = `ratio`: 0 drops its surrogate.
 template <class T>
-KC_HOST_DEVICE T mismatch_weight(const LossSpec& spec, const LossToken<T>& token, const SequenceState<T>& sequence) {
+KC_HOST_DEVICE T mismatch_weight(const LossSpec& spec, const LossToken<T>& token, const SequenceState<T>& sequence,
+                                 T ratio) {
   if (token.unscored && spec.missing_rollout == MissingRollout::weight_zero) return T(0);
   if (sequence.mismatch == T(0)) return T(0);
   const T low = T(spec.mismatch_min), high = T(spec.mismatch_max);
   switch (spec.mismatch) {
     case Mismatch::token_truncate:
-      return clamp(exp(mismatch_log_ratio(token)), low, high);
-    case Mismatch::token_mask: {
-      const T ratio = exp(mismatch_log_ratio(token));
+      return clamp(ratio, low, high);
+    case Mismatch::token_mask:
       return ratio < low || ratio > high ? T(0) : ratio;
-    }
     case Mismatch::geometric:
-      return exp(mismatch_log_ratio(token));
+      return ratio;
     default:
       return sequence.mismatch;
   }
@@ -189,13 +184,12 @@ struct SurrogateTerms {
   bool bounded = false;  // a bound on r changed the loss
 };
 
-// The surrogate of one token with ratio r = exp(log_r) (vespo: log_r is log w).
+// The surrogate of one token with ratio r = exp(log_r).
 template <class T>
-KC_HOST_DEVICE SurrogateTerms<T> surrogate_terms(const LossSpec& spec, const LossToken<T>& token, T log_r) {
+KC_HOST_DEVICE SurrogateTerms<T> surrogate_terms(const LossSpec& spec, const LossToken<T>& token, T r, T log_r) {
   SurrogateTerms<T> out;
   const T A = token.advantage;
   if (A == T(0)) return out;  // exactly nothing, even where the ratio overflows
-  const T r = exp(log_r);
   const T band_low = T(1 - spec.epsilon), band_high = T(1 + spec.epsilon_high);
   switch (spec.surrogate) {
     case Surrogate::clip: {
@@ -264,7 +258,10 @@ KC_HOST_DEVICE Dual<T> kl_terms(const LossSpec& spec, const LossToken<T>& token)
   const Dual<T> q = clamp_dual(token.ref - token.logprob, -bound_in, bound_in);
   Dual<T> kl{-q.value, T(1)};
   if (spec.kl_estimator == KlEstimator::k2) kl = {q.value * q.value / T(2), -q.value};
-  if (spec.kl_estimator == KlEstimator::k3) kl = {expm1(q.value) - q.value, -expm1(q.value)};
+  if (spec.kl_estimator == KlEstimator::k3) {
+    const T growth = expm1(q.value);
+    kl = {growth - q.value, -growth};
+  }
   const Dual<T> out = clamp_dual(kl.value, -bound_out, bound_out);
   return {out.value, out.slope == T(0) || q.slope == T(0) ? T(0) : kl.slope};
 }
@@ -279,17 +276,23 @@ KC_HOST_DEVICE TokenTerms<T> token_terms(const LossSpec& spec, const LossToken<T
   const bool per_token = spec.importance_sampling_level == RatioLevel::token;
   const Dual<T> log_r = clamp_dual(per_token ? own.value : sequence.log_ratio, -clamp_at, clamp_at);
   out.log_ratio = token.logprob - token.old;
-  out.ratio = exp(log_r.value);
+  out.token_ratio = exp(out.log_ratio);
+  out.ratio = log_r.value == out.log_ratio ? out.token_ratio : exp(log_r.value);
   out.mismatch_log_ratio = mismatch_log_ratio(token);
+  if (token.has_rollout) out.mismatch_ratio = exp(out.mismatch_log_ratio);
 
-  out.weight = mismatch_weight(spec, token, sequence);
+  out.weight = mismatch_weight(spec, token, sequence, out.mismatch_ratio);
   if (sequence.vetoed || (sequence.drifted && token.advantage < T(0))) out.weight = T(0);
   out.rejected = out.weight == T(0);
   if (!out.rejected) {
-    const SurrogateTerms<T> surrogate = surrogate_terms(spec, token, log_r.value);
-    const T penalty = T(spec.ratio_penalty);
-    out.policy = out.weight * (surrogate.loss + penalty * out.log_ratio * out.log_ratio);
-    out.grad_own = out.weight * (surrogate.by_logprob + T(2) * penalty * out.log_ratio);
+    const SurrogateTerms<T> surrogate = surrogate_terms(spec, token, out.ratio, log_r.value);
+    out.policy = out.weight * surrogate.loss;
+    out.grad_own = out.weight * surrogate.by_logprob;
+    if (spec.ratio_penalty != 0) {
+      const T penalty = out.weight * T(spec.ratio_penalty);
+      out.policy += penalty * out.log_ratio * out.log_ratio;
+      out.grad_own += T(2) * penalty * out.log_ratio;
+    }
     const T through_ratio = log_r.slope == T(0) ? T(0) : out.weight * surrogate.by_log_ratio;
     if (couples_tokens(spec))
       out.grad_shared = through_ratio;
@@ -308,7 +311,7 @@ KC_HOST_DEVICE TokenTerms<T> token_terms(const LossSpec& spec, const LossToken<T
       Dual<T> term = kl;
       if (spec.use_bias_correction_kl) {
         const Dual<T> r = clamp_dual(out.log_ratio, -clamp_at, clamp_at);
-        const T ratio = exp(r.value);
+        const T ratio = r.slope == T(0) ? exp(r.value) : out.token_ratio;
         term = {ratio * kl.value, ratio * (kl.slope + r.slope * kl.value)};
       }
       out.kl = T(spec.beta) * term.value;
@@ -328,8 +331,7 @@ KC_HOST_DEVICE double own_denominator(Reduction reduction, int64_t tokens, int64
   return static_cast<double>(reduction == Reduction::token_mean ? tokens : sequences);
 }
 
-// The weight w of each unmasked token of a sequence with `length` of them. A denominator of 0 is an empty batch: weight
-// 0.
+// The weight w of each unmasked token of a sequence with `length` of them; 0 for the denominator 0 of an empty batch.
 KC_HOST_DEVICE double token_weight(const LossSpec& spec, int64_t length, double denominator) {
   if (denominator == 0) return 0.0;
   if (spec.reduction == Reduction::sequence_mean) return 1.0 / (static_cast<double>(length) * denominator);

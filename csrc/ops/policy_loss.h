@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "ops/loss_spec.h"
 
@@ -42,9 +43,17 @@ struct PolicyLossResult {
   double* metrics = nullptr;
 };
 
-// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients.
+// Runs work(begin, end) over [0, count), in any pieces, perhaps at the same time.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t, int64_t)>& work)>;
+inline void run_serially(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
+  work(0, count);
+}
+
+// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients. Sequences are independent, and
+// their sums are added in order: the same bits however `parallel_for` cuts them.
 template <class T>
-void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result);
+void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result,
+                         const ParallelFor& parallel_for = run_serially);
 
 // Throw std::invalid_argument with one sentence. The first reads which pointers are given, never what they point to, so
 // it serves CUDA too: a term of the spec without its input. The second reads cu_seqlens.

@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -90,7 +91,9 @@ Outputs run(Tensor logprobs, Tensor advantages, OptionalTensor old_logprobs, Opt
   result.grad_logprobs = grad_logprobs.mutable_data_ptr<T>();
   result.grad_entropy = args.entropy ? grad_entropy.mutable_data_ptr<T>() : nullptr;
   result.metrics = metrics.mutable_data_ptr<double>();
-  policy_loss_forward(args, spec, result);
+  policy_loss_forward(args, spec, result, [](int64_t count, const std::function<void(int64_t, int64_t)>& work) {
+    torch::stable::parallel_for(0, count, /*grain_size=*/4, work);
+  });
   *loss.mutable_data_ptr<T>() = static_cast<T>(result.loss);
   return {loss, grad_logprobs, grad_entropy, metrics};
 }
