@@ -135,7 +135,8 @@ struct LogprobAndEntropy {
 LogprobAndEntropy finish_row(double target, const RowState& others, double inverse_temperature) {
   const bool alone = others.sum == 0;  // no other token has any probability
   if (alone) {
-    const double certain = target - target;  // 0, or NaN where the target is not finite: a row of -inf is no distribution
+    const double certain =
+        target - target;  // 0, or NaN where the target is not finite: a row of -inf is no distribution
     return {certain, certain};
   }
   const double log_sum = std::log(others.sum);
@@ -151,7 +152,8 @@ LogprobAndEntropy finish_row(double target, const RowState& others, double inver
 }  // namespace
 
 template <class T>
-void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats, int64_t begin, int64_t end) {
+void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats, int64_t begin,
+                         int64_t end) {
   using A = Accumulator<T>;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t token = rows.tokens ? rows.tokens[i] : i;
@@ -222,10 +224,11 @@ void limit_row_isa(const char* widest) {
   chosen_isa() = limit < available ? limit : available;
 }
 
-#define KC_INSTANTIATE(T)                                                                                              \
-  template void token_logprobs_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&, int64_t, int64_t);      \
-  template void token_logprobs_grad_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&,                    \
-                                            const Accumulator<T>*, const Accumulator<T>*, T*, int64_t, int64_t, int64_t);
+#define KC_INSTANTIATE(T)                                                                                         \
+  template void token_logprobs_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&, int64_t, int64_t); \
+  template void token_logprobs_grad_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&,               \
+                                            const Accumulator<T>*, const Accumulator<T>*, T*, int64_t, int64_t,   \
+                                            int64_t);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)

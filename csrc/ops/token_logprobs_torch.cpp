@@ -4,34 +4,9 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
-
-#include "ops/token_logprobs.h"
+#include <string>
 
 namespace kc {
-namespace {
-
-// Rows may lie any distance apart; elements of a row that do not lie side by side are copied.
-Tensor with_dense_rows(const Tensor& logits) {
-  return logits.size(1) <= 1 || logits.stride(1) == 1 ? logits : torch::stable::contiguous(logits);
-}
-
-template <class T>
-LogitRows<T> rows_of(const Tensor& logits, const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask) {
-  LogitRows<T> rows;
-  rows.logits = data_of<T>(logits);
-  rows.stride = logits.stride(0);
-  rows.vocab = logits.size(1);
-  rows.ids = data_of<int64_t>(ids);
-  rows.temperature = data_of<Accumulator<T>>(temperature);
-  rows.temperature_per_token = temperature.dim() == 1;
-  rows.mask = mask ? data_of<bool>(*mask) : nullptr;
-  return rows;
-}
-
-OptionalTensor contiguous_or_none(const OptionalTensor& tensor) {
-  return tensor ? OptionalTensor(torch::stable::contiguous(*tensor)) : std::nullopt;
-}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> token_logprobs(Tensor logits, Tensor ids, Tensor temperature,
                                                           OptionalTensor mask) {
@@ -50,12 +25,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_logprobs(Tensor logits, Tensor 
     const LogitRows<T> rows = rows_of<T>(dense, flat_ids, temperatures, counts);
     const TokenStats<A> stats{logprobs.mutable_data_ptr<A>(), entropy.mutable_data_ptr<A>(), max.mutable_data_ptr<A>(),
                               sum.mutable_data_ptr<A>()};
-    torch::stable::parallel_for(0, tokens, row_grain(vocab), [&](int64_t begin, int64_t end) {
-      token_logprobs_rows(rows, stats, begin, end);
-    });
+    torch::stable::parallel_for(0, tokens, row_grain(vocab),
+                                [&](int64_t begin, int64_t end) { token_logprobs_rows(rows, stats, begin, end); });
     return std::make_tuple(logprobs, entropy, max, sum);
   });
 }
+
+namespace {
 
 Tensor token_logprobs_backward(OptionalTensor grad_logprobs, OptionalTensor grad_entropy, Tensor logits, Tensor ids,
                                Tensor temperature, OptionalTensor mask, Tensor logprobs, Tensor entropy, Tensor max,

@@ -4,9 +4,12 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include "common/checks.h"
 #include "common/half.h"
+#include "ops/token_logprobs.h"
 
 namespace kc {
 
@@ -41,10 +44,11 @@ auto with_float_type(const char* name, const Tensor& tensor, const Function& fun
   }
 }
 
-// ids [tokens] in [0, vocab) where the mask is true or absent; temperature [tokens] or 0-D and more than 0, in `accumulator`.
-// Reads ids and temperature: on the CPU only.
-inline void check_tokens(const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask, const char* with_name,
-                         const Tensor& with, int64_t tokens, int64_t vocab, ScalarType accumulator) {
+// ids [tokens] in [0, vocab) where the mask is true or absent; temperature [tokens] or 0-D and more than 0, in
+// `accumulator`. Reads ids and temperature: on the CPU only.
+inline void check_tokens(const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask,
+                         const char* with_name, const Tensor& with, int64_t tokens, int64_t vocab,
+                         ScalarType accumulator) {
   check_vector("ids", ids, tokens, "tokens");
   check_dtype("ids", ids, ScalarType::Long);
   check_same_device("ids", ids, with_name, with);
@@ -78,5 +82,32 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
 inline int64_t row_grain(int64_t vocab) {
   return vocab >= 32768 ? 1 : 32768 / (vocab > 0 ? vocab : 1);
 }
+
+// Rows may lie any distance apart; elements of a row that do not lie side by side are copied.
+inline Tensor with_dense_rows(const Tensor& logits) {
+  return logits.size(1) <= 1 || logits.stride(1) == 1 ? logits : torch::stable::contiguous(logits);
+}
+
+template <class T>
+LogitRows<T> rows_of(const Tensor& logits, const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask) {
+  LogitRows<T> rows;
+  rows.logits = data_of<T>(logits);
+  rows.stride = logits.stride(0);
+  rows.vocab = logits.size(1);
+  rows.ids = data_of<int64_t>(ids);
+  rows.temperature = data_of<Accumulator<T>>(temperature);
+  rows.temperature_per_token = temperature.dim() == 1;
+  rows.mask = mask ? data_of<bool>(*mask) : nullptr;
+  return rows;
+}
+
+inline OptionalTensor contiguous_or_none(const OptionalTensor& tensor) {
+  return tensor ? OptionalTensor(torch::stable::contiguous(*tensor)) : std::nullopt;
+}
+
+// The op itself, for the loss that begins with it: log-probs, entropy, and the two numbers a row that the gradient
+// needs.
+std::tuple<Tensor, Tensor, Tensor, Tensor> token_logprobs(Tensor logits, Tensor ids, Tensor temperature,
+                                                          OptionalTensor mask);
 
 }  // namespace kc

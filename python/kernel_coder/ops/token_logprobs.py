@@ -78,9 +78,7 @@ def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
 
 
 @torch.library.register_fake("kernel_coder::token_logprobs")
-def _(
-    logits: Tensor, ids: Tensor, temperature: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(logits: Tensor, ids: Tensor, temperature: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = logits.new_empty(logits.shape[0], dtype=temperature.dtype)
     return out, torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
 
