@@ -5,6 +5,11 @@
 #include <limits>
 #include <string_view>
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define KC_MANY_TARGETS 1
+#include <immintrin.h>
+#endif
+
 // Vectors wider than the target's registers are only ever inlined, so their calling convention does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define KC_INLINE static inline __attribute__((always_inline))
@@ -66,8 +71,7 @@ namespace generic {
 }
 #undef KC_LANES
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KC_MANY_TARGETS 1
+#ifdef KC_MANY_TARGETS
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define KC_LANES 8
