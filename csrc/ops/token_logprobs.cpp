@@ -60,8 +60,8 @@ void accumulate(const double* x, int64_t count, double inverse_temperature, RowS
 void write_gradient(const double* x, int64_t count, const RowGradient& row, double* out) {
   for (int64_t i = 0; i < count; ++i) {
     const double t = (x[i] - row.max) * row.inverse_temperature;
-    const double e = std::exp(t);
-    out[i] = e == 0 ? 0.0 : row.scale * e * (row.constant + row.slope * t);
+    const double p = row.scale * std::exp(t);
+    out[i] = p == 0 ? 0.0 : p * (row.constant + row.slope * t);  // t may be -inf
   }
 }
 
