@@ -6,19 +6,40 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "ops/loss_spec.h"
 #include "text/bindings_text.h"
 
 namespace py = pybind11;
 
 namespace {
 
+using IsFailedCheck = bool (*)(const char* message);
+
+std::vector<IsFailedCheck>& failed_check_lookups() {
+  static std::vector<IsFailedCheck> lookups;
+  return lookups;
+}
+
 // Opens a library of ops for good: its ops stay registered with torch's dispatcher until the process ends.
 void load_library(const std::string& path) {
-  if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
     const char* reason = dlerror();
     throw py::import_error(reason ? reason : path + " could not be opened");
   }
+  if (void* lookup = dlsym(library, "kernel_coder_is_failed_check")) {
+    failed_check_lookups().push_back(reinterpret_cast<IsFailedCheck>(lookup));
+  }
+}
+
+// Whether an op failed with this message because an argument was refused.
+bool is_failed_check(const std::string& message) {
+  for (const IsFailedCheck lookup : failed_check_lookups()) {
+    if (lookup(message.c_str())) return true;
+  }
+  return false;
 }
 
 // Every op of torch.ops.kernel_coder becomes an attribute of this module.
@@ -43,13 +64,38 @@ py::dict build_info() {
   return info;
 }
 
+// The layout of LossSpec as the op was compiled with: Python packs by it, so the two cannot disagree.
+void expose_loss_spec(py::module_& m) {
+  using Names = std::vector<std::string>;
+#define KC_NAME(name) #name,
+  py::dict choices;
+  choices["Surrogate"] = Names{KC_SURROGATES(KC_NAME)};
+  choices["RatioLevel"] = Names{KC_RATIO_LEVELS(KC_NAME)};
+  choices["Reduction"] = Names{KC_REDUCTIONS(KC_NAME)};
+  choices["KlEstimator"] = Names{KC_KL_ESTIMATORS(KC_NAME)};
+  choices["Mismatch"] = Names{KC_MISMATCH_MODES(KC_NAME)};
+  choices["MissingRollout"] = Names{KC_MISSING_ROLLOUTS(KC_NAME)};
+  m.attr("LOSS_SPEC_CHOICES") = choices;
+  m.attr("LOSS_METRICS") = py::tuple(py::cast(Names{KC_LOSS_METRICS(KC_NAME)}));
+#undef KC_NAME
+  py::list fields;
+  const kc::LossSpec defaults;
+#define KC_FIELD(type, name, value) fields.append(py::make_tuple(#name, #type, static_cast<double>(defaults.name)));
+  KC_LOSS_SPEC_FIELDS(KC_FIELD)
+#undef KC_FIELD
+  m.attr("LOSS_SPEC_FIELDS") = py::tuple(fields);  // (name, C++ type, default)
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ core of kernel_coder.";
   m.def("load_library", &load_library, py::arg("path"), "Open a library of tensor ops for the life of the process.");
+  m.def("is_failed_check", &is_failed_check, py::arg("message"),
+        "Whether an op failed with this message because it refused an argument.");
   m.def(
       "expose_ops", [m]() mutable { expose_ops(m); }, "Offer every op of torch.ops.kernel_coder as an attribute here.");
   m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
+  expose_loss_spec(m);
   bind_text(m);
 }

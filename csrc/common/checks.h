@@ -1,5 +1,5 @@
-// Argument checks of the torch side. A failed check is the caller's mistake and becomes Python's ValueError:
-// std::invalid_argument is what pybind11 translates to it, and torch calls every op through pybind11.
+// Argument checks of the torch side. A failed check is the caller's mistake and becomes Python's ValueError: torch up
+// to 2.14 hands std::invalid_argument through to pybind11, which makes it one; for later ones see ops/_errors.py.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -14,13 +14,15 @@ using torch::headeronly::DeviceType;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+[[noreturn]] void fail_check(const std::string& message);
+
 // check(x.dim() == 1, "rewards must be 1-D; got shape ", shape_of(x)).
 template <typename... Parts>
 void check(bool holds, const Parts&... parts) {
   if (holds) return;
   std::ostringstream message;
   (message << ... << parts);
-  throw std::invalid_argument(message.str());
+  fail_check(message.str());
 }
 
 inline std::string shape_of(const Tensor& tensor) {

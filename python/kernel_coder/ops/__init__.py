@@ -6,7 +6,9 @@ name in :mod:`kernel_coder.reference`, which is its specification.
 
 from kernel_coder import _core
 from kernel_coder.ops.group_advantages import group_advantages
+from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
+from kernel_coder.ops.policy_loss import LossOutput, policy_loss
 
-__all__ = ["group_advantages"]
+__all__ = ["LOSS_METRICS", "LossOutput", "LossSpec", "group_advantages", "policy_loss"]
 
 del _core

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from kernel_coder import _C
+from kernel_coder.ops._errors import checked
 
 
+@checked
 def group_advantages(
     rewards: Tensor,
     groups: int | Tensor,

@@ -1,0 +1,45 @@
+"""What a user of an op sees when it cannot run: one sentence, whatever torch makes of it on the way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from kernel_coder import _C, _core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a facade its two kinds of error: ``ValueError`` for a refused argument, ``NotImplementedError`` for a device.
+
+    torch up to 2.14 hands a C++ ``invalid_argument`` through as ``ValueError``; 2.15 and later make it ``RuntimeError``.
+    A device without a kernel is reported by torch's dispatcher in a page of text.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except NotImplementedError as error:
+            if "CUDA" not in str(error):
+                raise
+            raise NotImplementedError(_no_cuda_kernel(function.__name__)) from None
+        except RuntimeError as error:
+            if _C.is_failed_check(str(error)):
+                raise ValueError(str(error)) from None
+            raise
+
+    return wrapper
+
+
+def _no_cuda_kernel(name: str) -> str:
+    if _core.cuda_loaded:
+        return f"{name} has no CUDA kernel in this version; pass CPU tensors"
+    return f"{name} got a CUDA tensor, but the CUDA ops are not loaded; python -m kernel_coder.env says how to get them"
