@@ -43,7 +43,8 @@ class DataConfig(Section):
 
     path: str = Field("packaged", description="packaged, a hub data set, a parquet or JSONL file, or a folder")
     revision: str | None = Field(None, description="commit of a hub data set")
-    split: str = "train"
+    split: str | None = Field(None, description="split of a hub data set")
+    format: str = Field("auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
     limit: int | None = Field(None, ge=1, description="use only the first tasks")
     shuffle: bool = Field(True, description="a new order every epoch")
     prompt_template: str = Field("kernel_coder", description="template in kernel_coder/prompts/templates")
@@ -84,13 +85,13 @@ class AdvantagesConfig(Section):
 class LossConfig(Section):
     """The policy loss: a preset by name, and any field of ``ops.LossSpec`` in its place. None keeps the preset's value."""
 
-    loss_type: str = Field("dapo", description="a preset of ops.LossSpec: grpo, dr_grpo, dapo, gspo, cispo, trl, verl, ...")
+    loss_type: str = Field("dapo", description="a preset of ops.LossSpec: grpo, dr_grpo, dapo, gspo, cispo, ...")
     surrogate: str | None = None
     importance_sampling_level: str | None = None
     reduction: str | None = None
-    length_constant: float | None = Field(None, gt=0, description="default: rollout.max_completion_length")
+    length_constant: float | None = Field(None, gt=0, description="dr_grpo: rollout.max_completion_length if not given")
     epsilon: float | None = Field(None, ge=0)
-    epsilon_high: float | None = Field(None, ge=0, description="default: epsilon, unless the preset tells them apart")
+    epsilon_high: float | None = Field(None, ge=0)
     delta: float | None = Field(None, gt=0)
     dual_clip: float | None = Field(None, gt=0)
     log_ratio_clamp: float | None = None
@@ -235,10 +236,7 @@ class TrainConfig(Section):
 
         given = self.loss.model_dump(exclude={"loss_type", "mask_truncated_completions"}, exclude_none=True)
         try:
-            preset = LossSpec.preset(self.loss.loss_type)
-            if "epsilon" in given and preset.epsilon == preset.epsilon_high:
-                given.setdefault("epsilon_high", given["epsilon"])
-            if given.get("reduction", preset.reduction) == "sequence_mean_token_sum" and preset.length_constant == 1.0:
+            if self.loss.loss_type == "dr_grpo":
                 given.setdefault("length_constant", float(self.rollout.max_completion_length))
             return LossSpec.preset(self.loss.loss_type, **given)
         except (ValueError, TypeError) as error:

@@ -1,0 +1,259 @@
+"""Everything that a run needs before its first step, and the checks that can fail before anything is computed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import get_scheduler
+
+from kernel_coder.ops import LossSpec
+from kernel_coder.prompts import build_messages, encode_prompt
+from kernel_coder.rewards import RewardSet, load_reward
+from kernel_coder.rollout import RolloutEngine, Sampling
+from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.tasks import Task, load_tasks
+from kernel_coder.train.checkpoint import (
+    CheckpointError,
+    RngState,
+    TrainState,
+    capture_rng,
+    list_checkpoints,
+    load_optimizer,
+    load_state,
+    newest_valid,
+    verify,
+)
+from kernel_coder.train.config import OptimConfig, TrainConfig
+from kernel_coder.train.errors import UsageError
+from kernel_coder.train.logs import METRICS
+from kernel_coder.train.model import Policy, load_policy, load_reference
+
+Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A task as the model is asked it."""
+
+    task: Task
+    messages: Messages
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """What the loop works with. Nothing in it is replaced during a run; the weights and the optimiser change inside."""
+
+    policy: Policy
+    reference: Policy | None
+    engine: RolloutEngine
+    rewards: RewardSet
+    spec: LossSpec
+    sampling: Sampling
+    train: tuple[Prompt, ...]
+    held_out: tuple[Prompt, ...]
+    optimizer: torch.optim.Optimizer
+    learning_rate: Callable[[int], float]  # of the n-th update
+    state: TrainState
+    rng: RngState
+    notes: tuple[str, ...]  # what a person should know before the first step
+
+
+def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
+    """Loads tasks, rewards, model and optimiser, from the checkpoint if there is one."""
+    spec = config.loss_spec()
+    rewards = load_rewards(config)
+    try:
+        tasks = load_tasks(config.data)
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(str(error)) from None
+    policy = load_policy(config.model, resume_from=checkpoint)
+    prompts, notes = make_prompts(tasks, policy, config)
+    train, held_out = hold_out(prompts, config.eval.num_tasks)
+    if problems := getattr(tasks, "problems", ()):
+        notes = [f"{len(problems)} rows of {config.data.path} were dropped, the first: {problems[0]}", *notes]
+    if not train:
+        raise UsageError(f"no task of {config.data.path} is left to train on: {'; '.join(notes) or 'it is empty'}")
+
+    optimizer = make_optimizer(policy, config.optim)
+    state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
+    reference = None
+    if spec.beta != 0 and not config.model.use_peft:
+        reference = load_reference(load_policy(config.model) if checkpoint else policy)
+    if checkpoint is not None:
+        saved, rng, groups = load_state(checkpoint)
+        if saved.data_fingerprint != state.data_fingerprint:
+            raise UsageError(f"{config.data.path} is not the data that {checkpoint.name} was trained on; resume needs the same rows")
+        if saved.config_hash != state.config_hash:
+            notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
+        state = saved
+        load_optimizer(checkpoint, optimizer, policy, groups)
+    return Session(
+        policy=policy,
+        reference=reference,
+        engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
+        rewards=rewards,
+        spec=spec,
+        sampling=Sampling(
+            max_completion_length=config.rollout.max_completion_length,
+            temperature=config.rollout.temperature,
+            top_p=config.rollout.top_p,
+            top_k=config.rollout.top_k,
+        ),
+        train=tuple(train),
+        held_out=tuple(held_out),
+        optimizer=optimizer,
+        learning_rate=schedule(config),
+        state=state,
+        rng=rng,
+        notes=tuple(notes),
+    )
+
+
+def load_rewards(config: TrainConfig) -> RewardSet:
+    try:
+        return RewardSet([reward.model_dump() for reward in config.rewards])
+    except (ValueError, TypeError, ImportError, AttributeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
+    """Every task as messages and ids. One that the model has no room for is an error; ``data.max_prompt_length`` drops it."""
+    longest = config.data.max_prompt_length
+    room = None if policy.context_length is None else policy.context_length - config.rollout.max_completion_length
+    prompts: list[Prompt] = []
+    dropped = 0
+    for task in tasks:
+        try:
+            messages = build_messages(task, template=config.data.prompt_template)
+            ids = tuple(encode_prompt(policy.tokenizer, messages))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if longest is not None and len(ids) > longest:
+            dropped += 1
+            continue
+        if room is not None and len(ids) > room:
+            raise UsageError(
+                f"the prompt of task {task.id} has {len(ids)} tokens, and with rollout.max_completion_length = "
+                f"{config.rollout.max_completion_length} the model's context of {policy.context_length} has room for {max(room, 0)}: "
+                "drop such tasks with data.max_prompt_length, or ask for shorter answers"
+            )
+        prompts.append(Prompt(task, messages, ids))
+    return prompts, [f"{dropped} tasks were dropped: their prompts exceed data.max_prompt_length = {longest}"] if dropped else []
+
+
+def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[Prompt]]:
+    """Those to train on and ``count`` others, chosen by a hash of the id, so that the same tasks are held out whatever
+    the order of the data."""
+    chosen = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.task.id.encode()).digest())[:count]
+    ids = {prompt.task.id for prompt in chosen}
+    return [prompt for prompt in prompts if prompt.task.id not in ids], chosen
+
+
+def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        policy.trainable().values(),
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        foreach=False,
+    )
+
+
+def schedule(config: TrainConfig) -> Callable[[int], float]:
+    """The learning rate of the n-th update: a pure function, so a resumed run needs only n."""
+    updates = config.run.max_steps * config.updates_per_step
+    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.optim.learning_rate)
+    try:
+        made: Any = get_scheduler(
+            config.optim.lr_scheduler_type,
+            probe,
+            num_warmup_steps=config.optim.warmup_steps,
+            num_training_steps=updates,
+            scheduler_specific_kwargs=config.optim.lr_scheduler_kwargs or None,
+        )
+        factor = made.lr_lambdas[0]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"optim.lr_scheduler_type {config.optim.lr_scheduler_type} cannot be used: {error}") from None
+    return lambda update: config.optim.learning_rate * factor(update)
+
+
+def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
+    return TrainState(
+        step=0,
+        update=0,
+        skipped=0,
+        skipped_in_a_row=0,
+        trained_tokens=0,
+        best={},
+        config_hash=config_hash(config),
+        data_fingerprint=fingerprint,
+    )
+
+
+def config_hash(config: TrainConfig) -> str:
+    """Of all that decides the numbers; where the run is written is left out."""
+    values = config.model_dump(mode="json")
+    for name in ("output_dir", "overwrite_output_dir", "report_to", "project", "save_steps", "save_total_limit", "logging_steps"):
+        del values["run"][name]
+    return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
+def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
+    """The run's folder, the checkpoint to go on from, and what to tell about it.
+
+    ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path takes that
+    one and no other.
+    """
+    run_dir = Path(config.run.output_dir)
+    holds_a_run = (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))
+    if resume is None and holds_a_run:
+        if not config.run.overwrite_output_dir:
+            raise UsageError(
+                f"{run_dir} already holds a run: pass --resume to go on with it, another run.output_dir, "
+                "or run.overwrite_output_dir true to remove it"
+            )
+        remove_run(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume is None:
+        return run_dir, None, []
+    if resume != "auto":
+        try:
+            verify(Path(resume))
+        except CheckpointError as error:
+            valid, _ = newest_valid(Path(resume).parent)
+            other = f"; {valid.name} beside it is whole" if valid else ""
+            raise UsageError(f"checkpoint {resume} is refused: {error}{other}") from None
+        return run_dir, Path(resume), [f"resuming from {resume}"]
+    checkpoint, refused = newest_valid(run_dir)
+    found = f"resuming from {checkpoint.name}" if checkpoint else "no checkpoint to resume from: starting at step 0"
+    return run_dir, checkpoint, [*refused, found]
+
+
+def remove_run(run_dir: Path) -> None:
+    """Removes what a run writes and nothing else."""
+    for path in (*run_dir.glob("checkpoint-*"), *run_dir.glob(".checkpoint-*"), run_dir / "tensorboard"):
+        shutil.rmtree(path, ignore_errors=True)
+    for name in ("metrics.jsonl", "samples.jsonl", "summary.json", "config.yaml"):
+        (run_dir / name).unlink(missing_ok=True)
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values with dotted names."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            result |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            result[name] = value
+    return result
+
+
+__all__ = ["Messages", "Prompt", "Session", "load_reward", "open_run_dir", "open_session"]
