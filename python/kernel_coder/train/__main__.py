@@ -29,8 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
             flags = ["--run.output_dir", str(run_dir), *flags]
         config = load_config(config_path, flags)
 
-        from kernel_coder.train.loop import train  # torch and transformers take seconds; a typo should not
+        from transformers.utils import logging  # torch and transformers take seconds; a typo should not
 
+        from kernel_coder.train.loop import train
+
+        logging.disable_progress_bar()
         return EXIT_STOPPED if train(config, resume=resume).status == "stopped" else 0
     except UsageError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

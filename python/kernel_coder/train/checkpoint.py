@@ -58,6 +58,12 @@ class RngState:
     numpy: Any
 
 
+def seed_rng(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def capture_rng() -> RngState:
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -179,7 +185,7 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, policy: Policy,
         state = {key: value for key, value in state.items() if "." not in key}
         if state:
             # AdamW keeps its step counter on the CPU.
-            optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in state.items()}
+            optimizer.state[parameter] = {k: v.clone() if k == "step" else v.to(parameter.device, copy=True) for k, v in state.items()}
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
 

@@ -139,24 +139,31 @@ def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
     return records
 
 
-def start_trackers(config: TrainConfig, run_dir: Path) -> Sequence[Any]:
-    """The further trackers of ``run.report_to``, by accelerate's names (TensorBoard is always on)."""
-    names = [name for name in config.run.report_to if name not in ("tensorboard", "none")]
-    if not names:
+def find_trackers(names: Sequence[str]) -> list[Any]:
+    """The tracker classes of ``run.report_to``, by accelerate's names (TensorBoard is always on, and ours)."""
+    wanted = [name for name in names if name not in ("tensorboard", "none")]
+    if not wanted:
         return []
-    from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    PartialState()
-    available = {str(name) for name in get_available_trackers()} & set(LOGGER_TYPE_TO_CLASS)
-    known = {str(name) for name in LOGGER_TYPE_TO_CLASS}
-    trackers = []
-    for name in names:
+    known = sorted(map(str, LOGGER_TYPE_TO_CLASS))
+    available = set(map(str, get_available_trackers()))
+    for name in wanted:
         if name not in known:
-            raise UsageError(f"run.report_to names an unknown tracker {name}; accelerate knows {', '.join(sorted(known))}")
+            raise UsageError(f"run.report_to names an unknown tracker {name}; accelerate knows {', '.join(known)}")
         if name not in available:
             raise UsageError(f"run.report_to names {name}, which is not installed: pip install {name}")
-        kind = LOGGER_TYPE_TO_CLASS[name]
+    return [LOGGER_TYPE_TO_CLASS[name] for name in wanted]
+
+
+def start_trackers(config: TrainConfig, run_dir: Path) -> list[Any]:
+    kinds = find_trackers(config.run.report_to)
+    if kinds:
+        from accelerate import PartialState
+
+        PartialState()  # accelerate's trackers ask it which process they are in
+    trackers = []
+    for kind in kinds:
         arguments = [str(run_dir)] if kind.requires_logging_directory else []
         tracker = kind(config.run.project, *arguments)
         tracker.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ import kernel_coder
 from kernel_coder.rewards import RewardSet, RewardTable
 from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, Turn, completion_seed
 from kernel_coder.train.batch import finite_or_nan, make_batch
-from kernel_coder.train.checkpoint import TrainState, capture_rng, list_checkpoints, restore_rng, save_checkpoint, weights_hash
+from kernel_coder.train.checkpoint import TrainState, capture_rng, list_checkpoints, restore_rng, save_checkpoint, seed_rng, weights_hash
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import METRIC, Stopwatch, completion_metrics, reward_metrics, update_metrics
-from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session
+from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
 from kernel_coder.train.signals import StopSignal, listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
 
@@ -43,9 +43,12 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
     """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint's path."""
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
-    torch.manual_seed(config.run.seed)
+    seed_rng(config.run.seed)
     run_dir, checkpoint, notes = open_run_dir(config, resume)
     session = open_session(config, checkpoint)
+    if resume is None:
+        remove_run(run_dir)  # only now, when nothing that the config says can fail any more
+    run_dir.mkdir(parents=True, exist_ok=True)
     log = RunLog(run_dir, config, session.state.step)
     try:
         for note in (*notes, *session.notes):
@@ -139,7 +142,7 @@ def run_step(
         with watch.phase("eval"):
             metrics |= evaluate(session, config, step=state.step)
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
-    return state, metrics, list(describe(state.step, rollouts, group, table, batch.advantages))
+    return state, metrics, list(describe(state.step, prompts, rollouts, table, batch.advantages))
 
 
 def draw(prompts: Sequence[Prompt], step: int, count: int, seed: int, shuffle: bool) -> list[Prompt]:
@@ -214,15 +217,17 @@ def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState
 
 
 def describe(
-    step: int, rollouts: Sequence[Rollout], group: int, table: RewardTable, advantages: Tensor
-) -> Iterator[Mapping[str, Any]]:
+    step: int, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor
+) -> Iterator[dict[str, Any]]:
     """A line of ``samples.jsonl`` for every answer."""
+    group = len(rollouts) // len(prompts)
     for i, rollout in enumerate(rollouts):
         turn = rollout.turns[-1]
         yield {
             "step": step,
             "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
             "task": rollout.task.id,
+            "prompt": prompts[i // group].messages,
             "completion": turn.text,
             "finish_reason": turn.finish_reason,
             "tokens": len(turn.completion_ids),

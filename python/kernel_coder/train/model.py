@@ -65,10 +65,12 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
         source = config.model_copy(update={"name_or_path": str(resume_from), "gguf_file": None, "revision": None})
     tokenizer = load_tokenizer(config)
     model = _load_model(source, len(tokenizer)).to(device=device, dtype=dtype)
+    own_memory(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if config.use_peft:
         model = _with_lora(model, config, resume_from)
+        own_memory(model)
     return Policy(model.eval(), tokenizer, config.use_peft)
 
 
@@ -127,6 +129,13 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
                 delattr(model.config, name)
         model.hf_quantizer, model.is_quantized = None, False
     return model
+
+
+def own_memory(model: nn.Module) -> None:
+    """Moves every weight out of the file it may be mapped from. The file can then go, and every weight starts at torch's
+    alignment: a matrix product may round differently at another one, and a resumed run would not have the same bits."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _check_exists(config: ModelConfig) -> None:

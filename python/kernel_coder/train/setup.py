@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from transformers import get_scheduler
 
 from kernel_coder.ops import LossSpec
 from kernel_coder.prompts import build_messages, encode_prompt
-from kernel_coder.rewards import RewardSet, load_reward
+from kernel_coder.rewards import RewardSet
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import Task, load_tasks
@@ -31,7 +31,7 @@ from kernel_coder.train.checkpoint import (
 )
 from kernel_coder.train.config import OptimConfig, TrainConfig
 from kernel_coder.train.errors import UsageError
-from kernel_coder.train.logs import METRICS
+from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import Policy, load_policy, load_reference
 
 Messages = list[dict[str, str]]
@@ -68,6 +68,7 @@ class Session:
 def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     """Loads tasks, rewards, model and optimiser, from the checkpoint if there is one."""
     spec = config.loss_spec()
+    find_trackers(config.run.report_to)
     rewards = load_rewards(config)
     try:
         tasks = load_tasks(config.data)
@@ -214,14 +215,11 @@ def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | 
     """
     run_dir = Path(config.run.output_dir)
     holds_a_run = (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))
-    if resume is None and holds_a_run:
-        if not config.run.overwrite_output_dir:
-            raise UsageError(
-                f"{run_dir} already holds a run: pass --resume to go on with it, another run.output_dir, "
-                "or run.overwrite_output_dir true to remove it"
-            )
-        remove_run(run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
+    if resume is None and holds_a_run and not config.run.overwrite_output_dir:
+        raise UsageError(
+            f"{run_dir} already holds a run: pass --resume to go on with it, another run.output_dir, "
+            "or run.overwrite_output_dir true to remove it"
+        )
     if resume is None:
         return run_dir, None, []
     if resume != "auto":
@@ -238,22 +236,8 @@ def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | 
 
 
 def remove_run(run_dir: Path) -> None:
-    """Removes what a run writes and nothing else."""
+    """Removes what an earlier run wrote and nothing else."""
     for path in (*run_dir.glob("checkpoint-*"), *run_dir.glob(".checkpoint-*"), run_dir / "tensorboard"):
         shutil.rmtree(path, ignore_errors=True)
     for name in ("metrics.jsonl", "samples.jsonl", "summary.json", "config.yaml"):
         (run_dir / name).unlink(missing_ok=True)
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values with dotted names."""
-    result: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            result |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
-        else:
-            result[name] = value
-    return result
-
-
-__all__ = ["Messages", "Prompt", "Session", "load_reward", "open_run_dir", "open_session"]
