@@ -1,4 +1,4 @@
-"""``kernel-coder COMMAND ...`` is ``python -m kernel_coder.COMMAND ...``; a command is imported when it is asked for."""
+"""``kernel-coder COMMAND ...`` is ``python -m kernel_coder.COMMAND ...``; a command is imported when asked for."""
 
 from __future__ import annotations
 

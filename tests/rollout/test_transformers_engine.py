@@ -24,11 +24,16 @@ def logprobs_of(turn: Turn, temperature: float) -> torch.Tensor:
     return torch.log_softmax(logits.float() / temperature, 1).gather(1, ids[0, len(turn.prompt_ids) :, None])[:, 0]
 
 
-@pytest.mark.parametrize("sampling", [dict(), dict(temperature=0.7), dict(top_k=3), dict(top_p=0.5), dict(temperature=2.0, top_k=20, top_p=0.9)])
+@pytest.mark.parametrize(
+    "sampling",
+    [dict(), dict(temperature=0.7), dict(top_k=3), dict(top_p=0.5), dict(temperature=2.0, top_k=20, top_p=0.9)],
+)
 def test_logprobs_are_those_of_a_plain_forward_pass(sampling: dict[str, float]) -> None:
     settings = Sampling(max_completion_length=20, **sampling)  # type: ignore[arg-type]
     for turn in ENGINE.generate(PROMPTS, settings, [1, 2, 3]):
-        torch.testing.assert_close(torch.tensor(turn.logprobs), logprobs_of(turn, settings.temperature), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(turn.logprobs), logprobs_of(turn, settings.temperature), atol=1e-5, rtol=0
+        )
 
 
 def test_answer_depends_on_its_seed_and_not_on_its_neighbours() -> None:
@@ -42,7 +47,9 @@ def test_answer_depends_on_its_seed_and_not_on_its_neighbours() -> None:
 
 def test_repeated_prompt_is_computed_once_and_answered_differently() -> None:
     calls: list[tuple[int, ...]] = []
-    handle = MODEL.register_forward_pre_hook(lambda m, a, k: calls.append(tuple(k["input_ids"].shape)), with_kwargs=True)
+    handle = MODEL.register_forward_pre_hook(
+        lambda m, a, k: calls.append(tuple(k["input_ids"].shape)), with_kwargs=True
+    )
     turns = ENGINE.generate([PROMPTS[0]] * 3 + [PROMPTS[1]] * 3, Sampling(max_completion_length=8), range(6))
     handle.remove()
     assert calls[0] == (2, max(len(PROMPTS[0]), len(PROMPTS[1])))

@@ -28,15 +28,39 @@ def mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
-    ("wrong dtype name", {"model__dtype": "fp32"}, "model.dtype: input should be 'float32', 'bfloat16' or 'float16'; got 'fp32'"),
-    ("unknown flag", {"optim__lerning_rate": 1}, "unknown flag --optim.lerning_rate; did you mean optim.learning_rate?"),
-    ("flag without its section", {"learning_rate": 1}, "unknown flag --learning_rate; did you mean optim.learning_rate?"),
+    (
+        "wrong dtype name",
+        {"model__dtype": "fp32"},
+        "model.dtype: input should be 'float32', 'bfloat16' or 'float16'; got 'fp32'",
+    ),
+    (
+        "unknown flag",
+        {"optim__lerning_rate": 1},
+        "unknown flag --optim.lerning_rate; did you mean optim.learning_rate?",
+    ),
+    (
+        "flag without its section",
+        {"learning_rate": 1},
+        "unknown flag --learning_rate; did you mean optim.learning_rate?",
+    ),
     ("not a number", {"run__max_steps": "many"}, "run.max_steps: input should be a valid integer"),
-    ("model folder missing", {"model__name_or_path": "./no/model"}, "model.name_or_path ./no/model is neither a folder nor a hub id"),
-    ("group that does not divide", {"rollout__num_generations": 3}, "does not divide into groups of rollout.num_generations = 3"),
+    (
+        "model folder missing",
+        {"model__name_or_path": "./no/model"},
+        "model.name_or_path ./no/model is neither a folder nor a hub id",
+    ),
+    (
+        "group that does not divide",
+        {"rollout__num_generations": 3},
+        "does not divide into groups of rollout.num_generations = 3",
+    ),
     ("group of one", {"rollout__num_generations": 1}, "every answer is its own baseline and every advantage is 0"),
     ("prompt longer than the context", {"rollout__max_completion_length": 4090}, "has room for 6"),
-    ("every prompt too long", {"data__max_prompt_length": 2}, "6 tasks were dropped: their prompts exceed data.max_prompt_length = 2"),
+    (
+        "every prompt too long",
+        {"data__max_prompt_length": 2},
+        "6 tasks were dropped: their prompts exceed data.max_prompt_length = 2",
+    ),
     ("unknown reward", {"rewards": NAMED}, "no_such_reward"),
     ("unknown loss", {"loss__loss_type": "gpro"}, "the loss section is not a loss: preset must be one of"),
     ("unknown schedule", {"optim__lr_scheduler_type": "lineer"}, "optim.lr_scheduler_type lineer cannot be used"),
@@ -133,7 +157,11 @@ def test_command_line_from_outside(tmp_path: Path) -> None:
     """The whole way: an own process, nothing but the sentence on stderr."""
     for command in (["-m", "kernel_coder.train"], ["-m", "kernel_coder.cli", "train"]):
         done = subprocess.run(
-            [sys.executable, *command, "--rollout.num_generations", "1"], capture_output=True, text=True, cwd=tmp_path, check=False
+            [sys.executable, *command, "--rollout.num_generations", "1"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
         )
         assert done.returncode == 2
         assert done.stdout == ""

@@ -160,9 +160,7 @@ def test_lora_run_resumes_to_the_same_adapters(tasks: Path, tmp_path: Path) -> N
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
 
 
-def test_resume_with_other_data_is_refused(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_with_other_data_is_refused(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(flags(tasks, tmp_path / "run", run__max_steps=1)) == 0
     other = [*flags(tasks, tmp_path / "run", data__limit=3, run__max_steps=2), "--resume"]
     assert main(other) == 2

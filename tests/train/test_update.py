@@ -15,7 +15,15 @@ from kernel_coder.train.batch import Batch, carries_gradient, collate, denominat
 from kernel_coder.train.config import AdvantagesConfig, OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
 from kernel_coder.train.model import Policy, head_of
-from kernel_coder.train.update import METRIC, backward, loss_and_sums, optimizer_step, score, update, with_old_and_reference
+from kernel_coder.train.update import (
+    METRIC,
+    backward,
+    loss_and_sums,
+    optimizer_step,
+    score,
+    update,
+    with_old_and_reference,
+)
 from torch import Tensor, nn
 
 TOKENIZER = tiny_tokenizer()
@@ -59,7 +67,14 @@ SPECS = ["grpo", "dr_grpo", "dapo", "gspo", "cispo", "dr_kernel"]
 
 @pytest.mark.parametrize("preset", SPECS)
 def test_one_by_eight_gives_the_gradients_of_eight_by_one(turns: list[Turn], preset: str) -> None:
-    spec = LossSpec.preset(preset, **({"mismatch": "none", "mismatch_min": 0.0, "mismatch_max": None, "token_veto": 0.0} if preset == "dr_kernel" else {}))
+    spec = LossSpec.preset(
+        preset,
+        **(
+            {"mismatch": "none", "mismatch_min": 0.0, "mismatch_max": None, "token_veto": 0.0}
+            if preset == "dr_kernel"
+            else {}
+        ),
+    )
     batch, model = batch_of(turns), policy()
     whole = gradients(model, batch, spec, 8)
     for size in (1, 3):
@@ -169,7 +184,9 @@ def test_inputs_are_unchanged_by_an_update(turns: list[Turn]) -> None:
     assert batch.turns == before[2]
 
 
-def run_update(model: Policy, batch: Batch, *, max_skipped: int = 10, skipped_in_a_row: int = 0, **config: object) -> object:
+def run_update(
+    model: Policy, batch: Batch, *, max_skipped: int = 10, skipped_in_a_row: int = 0, **config: object
+) -> object:
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-3)
     return update(
         model,

@@ -1,4 +1,4 @@
-"""A random two-layer model and its byte-level tokenizer, made in a second and equal everywhere: for tests and first runs.
+"""A random two-layer model and its byte-level tokenizer, made in a second and equal everywhere: for first runs.
 
 It knows nothing and learns next to nothing; it exists so that every step from config to checkpoint is the real one.
 """
@@ -12,12 +12,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 # Frequent words of the text that the model sees. Each is one token, so prompts are about half as long as in bytes.
-WORDS = (
-    "    |        |\n    |\n        | torch| self| return| import| def| class| triton| tensor| output| input| inputs| code| kernel"
-    "| the| and| for| in| to| of| is| =| +| *| -|self|torch|triton|import|return|class|def|init|forward|Module|Model|ModelNew"
-    "|super|size|shape|stride|BLOCK|SIZE|program|load|store|mask|offsets|arange|constexpr|empty|like|get|inputs|thinking|answer"
-    "|python|```|__|ptr|grid|jit|nn|tl|num|elements|rand|cuda|device|__init__|__all__"
-).split("|")  # fmt: skip
+WORDS = tuple(
+    ["    ", "        ", "\n    ", "\n        ", " torch", " self", " return", " import", " def", " class", " triton", " tensor", " output", " input", " inputs", " code", " kernel", " the", " and", " for", " in", " to", " of", " is", " =", " +", " *", " -", "self", "torch", "triton", "import", "return", "class", "def", "init", "forward", "Module", "Model", "ModelNew", "super", "size", "shape", "stride", "BLOCK", "SIZE", "program", "load", "store", "mask", "offsets", "arange", "constexpr", "empty", "like", "get", "inputs", "thinking", "answer", "python", "```", "__", "ptr", "grid", "jit", "nn", "tl", "num", "elements", "rand", "cuda", "device", "__init__", "__all__"]
+)
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

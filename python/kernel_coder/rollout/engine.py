@@ -37,8 +37,11 @@ class RolloutEngine(Protocol):
         *,
         poll: Callable[[], None] | None = None,
     ) -> list[Turn]:
-        """One turn for each prompt, in order. ``seeds[i]`` alone decides the random numbers of answer ``i``, whatever else
-        is in the batch. ``poll`` is called often and may raise to abandon the work."""
+        """One turn for each prompt, in order.
+
+        ``seeds[i]`` alone decides the random numbers of answer ``i``, whatever else is in the batch. ``poll`` is called
+        often and may raise to abandon the work.
+        """
         ...
 
 

@@ -15,8 +15,8 @@ from kernel_coder.rollout.types import Turn
 class TransformersEngine:
     """A plain sampling loop over ``model(...)`` with a key-value cache.
 
-    Prompts are padded on the left. A prompt that is asked several times in a row is computed once. Each answer draws from
-    its own generator, so its random numbers do not depend on the batch; its logits do so only by floating-point rounding.
+    Prompts are padded on the left. A prompt that is asked several times in a row is computed once. Each answer draws
+    from its own generator, so its random numbers do not depend on the batch; its logits do only by rounding.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, batch_size: int | None = None) -> None:
@@ -57,7 +57,7 @@ class TransformersEngine:
         width = max(map(len, unique))
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in unique], device=device)  # [U, width]
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in unique], device=device)
-        cache = DynamicCache(config=self.model.config)
+        cache = DynamicCache(config=self.model.config)  # type: ignore[arg-type]
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)  # [U, V]
         if len(unique) < len(prompts):
             index = torch.repeat_interleave(torch.arange(len(unique)), torch.tensor(repeats)).to(device)
@@ -88,7 +88,12 @@ class TransformersEngine:
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
         output = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
         )
         return output.logits[:, -1]
 
@@ -99,7 +104,7 @@ class TransformersEngine:
             prompt_ids=tuple(prompt),
             completion_ids=tuple(kept),
             logprobs=tuple(logprobs[:end]),
-            text=self.tokenizer.decode(kept, skip_special_tokens=True),
+            text=str(self.tokenizer.decode(kept, skip_special_tokens=True)),
             finish_reason="length" if end is None else "stop",
         )
 

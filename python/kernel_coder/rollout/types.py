@@ -23,7 +23,8 @@ class Turn:
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.completion_ids):
             raise ValueError(
-                f"a turn has one log-prob for each completion token; got {len(self.logprobs)} for {len(self.completion_ids)}"
+                "a turn has one log-prob for each completion token; "
+                f"got {len(self.logprobs)} for {len(self.completion_ids)}"
             )
 
 

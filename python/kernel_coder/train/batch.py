@@ -64,7 +64,9 @@ class MicroBatch:
     ref_logprobs: Tensor | None  # [N]
 
 
-def make_batch(turns: Sequence[Turn], rewards: Tensor, config: AdvantagesConfig, group: int, *, mask_truncated: bool) -> Batch:
+def make_batch(
+    turns: Sequence[Turn], rewards: Tensor, config: AdvantagesConfig, group: int, *, mask_truncated: bool
+) -> Batch:
     """Advantages of ``rewards`` (float64 [S], NaN: not scored) in neighbouring groups, and who takes part in the loss.
 
     An answer that was not scored leaves the baseline of its group (``group_advantages``), the loss and the denominator.
@@ -72,10 +74,11 @@ def make_batch(turns: Sequence[Turn], rewards: Tensor, config: AdvantagesConfig,
     """
     scored = ~torch.isnan(rewards)
     whole = torch.tensor([turn.finish_reason == "stop" for turn in turns])
-    filled = torch.tensor([len(turn.completion_ids) > 0 for turn in turns])
-    extra = {"lengths": torch.tensor([len(turn.completion_ids) for turn in turns])} if config.mode == "reinforce_pp" else {}
-    advantages = group_advantages(rewards, group, mode=config.op_mode, eps=config.eps, **extra)
-    return Batch(tuple(turns), advantages, scored & filled & (whole if mask_truncated else True))
+    lengths = torch.tensor([len(turn.completion_ids) for turn in turns])
+    advantages = group_advantages(
+        rewards, group, mode=config.op_mode, eps=config.eps, lengths=lengths if config.mode == "reinforce_pp" else None
+    )
+    return Batch(tuple(turns), advantages, scored & (lengths > 0) & (whole if mask_truncated else True))
 
 
 def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
@@ -87,15 +90,20 @@ def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
     if spec.reduction == "sum":
         return 1.0
     if spec.reduction == "token_mean":
-        total = sum(len(turn.completion_ids) for turn, counted in zip(batch.turns, batch.counted, strict=True) if counted)
+        total = sum(
+            len(turn.completion_ids) for turn, counted in zip(batch.turns, batch.counted, strict=True) if counted
+        )
     else:
         total = int(batch.counted.sum())
     return total / minibatches
 
 
 def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
-    """Sequences that the update has to compute. Without KL and entropy terms the gradient of a sequence is a multiple of
-    its advantage, so one with advantage 0 can be left out exactly: its part of the loss and of the gradient is 0."""
+    """Sequences that the update has to compute.
+
+    Without KL and entropy terms the gradient of a sequence is a multiple of its advantage, so one with advantage 0 can
+    be left out exactly: its part of the loss and of the gradient is 0.
+    """
     always = spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0
     return [i for i in range(len(batch)) if batch.counted[i] and (always or batch.advantages[i] != 0)]
 
@@ -116,7 +124,8 @@ def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:
         ids=put([list(s) + [pad_id] * (width - len(s)) for s in sequences], torch.int64),
         attention_mask=put([[1] * len(s) + [0] * (width - len(s)) for s in sequences], torch.int64),
         rows=put(
-            [b * width + len(t.prompt_ids) - 1 + i for b, t in enumerate(batch.turns) for i in range(lengths[b])], torch.int64
+            [b * width + len(t.prompt_ids) - 1 + i for b, t in enumerate(batch.turns) for i in range(lengths[b])],
+            torch.int64,
         ),
         targets=put([token for turn in batch.turns for token in turn.completion_ids], torch.int64),
         advantages=put(batch.advantages, torch.float32),

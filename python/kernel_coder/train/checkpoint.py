@@ -1,8 +1,9 @@
 """Checkpoints that are whole or absent, and that say so themselves.
 
 A checkpoint is a Hugging Face model folder (``from_pretrained`` works on it) with ``optimizer.safetensors``,
-``rng.safetensors``, ``state.json`` and, written last, ``manifest.json``: size and SHA-256 of every other file. It is written under
-a temporary name, flushed to the disk, and renamed. Nothing in it is a pickle, and one that holds a pickle is refused.
+``rng.safetensors``, ``state.json`` and, written last, ``manifest.json``: size and SHA-256 of every other file. It is
+written under a temporary name, flushed to the disk, and renamed. Nothing in it is a pickle, and one that holds a pickle
+is refused.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def save_checkpoint(
     for stale in (*run_dir.glob(".checkpoint-*.tmp-*"), *([final] if final.exists() else [])):
         shutil.rmtree(stale)
     temporary.mkdir(parents=True)
-    policy.model.save_pretrained(temporary)
+    policy.model.save_pretrained(temporary)  # type: ignore[operator]
     policy.tokenizer.save_pretrained(temporary)
     tensors, groups = optimizer_tensors(optimizer, policy)
     save_file(tensors, temporary / "optimizer.safetensors")
@@ -135,7 +136,9 @@ def verify(path: Path) -> None:
     present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
     for name in sorted(present):
         if Path(name).suffix.lower() in PICKLES:
-            raise CheckpointError(f"{name} may be a pickle, which can run code when loaded; only safetensors and JSON are read")
+            raise CheckpointError(
+                f"{name} may be a pickle, which can run code when loaded; only safetensors and JSON are read"
+            )
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         listed = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
@@ -164,9 +167,11 @@ def load_state(path: Path) -> tuple[TrainState, RngState, list[dict[str, Any]]]:
     return TrainState(**record["state"]), rng, record["groups"]
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, policy: Policy) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, policy: Policy
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """The optimiser's state by parameter name, and its groups' numbers."""
-    names = {parameter: name for name, parameter in policy.trainable().items()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in policy.trainable().items()}
     tensors = {
         f"{names[parameter]}.{key}": value.contiguous()
         for parameter, values in optimizer.state.items()
@@ -185,7 +190,9 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, policy: Policy,
         state = {key: value for key, value in state.items() if "." not in key}
         if state:
             # AdamW keeps its step counter on the CPU.
-            optimizer.state[parameter] = {k: v.clone() if k == "step" else v.to(parameter.device, copy=True) for k, v in state.items()}
+            optimizer.state[parameter] = {
+                k: v.clone() if k == "step" else v.to(parameter.device, copy=True) for k, v in state.items()
+            }
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
 
@@ -196,7 +203,11 @@ def weights_hash(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.view(torch.uint8).numpy().tobytes() if value.dim() else value[None].view(torch.uint8).numpy().tobytes())
+        digest.update(
+            value.view(torch.uint8).numpy().tobytes()
+            if value.dim()
+            else value[None].view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()
 
 

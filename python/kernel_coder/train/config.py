@@ -1,6 +1,6 @@
 """The one description of a training run: parsed, used and logged as the same frozen object.
 
-Leaf names and defaults are TRL's where the meaning is TRL's. Precedence: flags, then the YAML file, then the defaults here.
+Leaf names and defaults are TRL's where the meaning is TRL's. Precedence: flags, the YAML file, the defaults here.
 """
 
 from __future__ import annotations
@@ -23,52 +23,60 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """Which model is trained."""
 
-    name_or_path: str = Field("tiny", description="hub id, local folder, or tiny: a random two-layer model made in place")
-    revision: str | None = Field(None, description="commit or tag on the hub")
-    gguf_file: str | None = Field(None, description="name of a GGUF file inside name_or_path")
+    name_or_path: str = Field(
+        default="tiny", description="hub id, local folder, or tiny: a random two-layer model made in place"
+    )
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     gradient_checkpointing: bool = False
-    chat_template: str | None = Field(None, description="file with a Jinja chat template, for a tokenizer that has none")
-    use_peft: bool = Field(False, description="train LoRA adapters instead of all weights")
-    lora_r: int = Field(16, ge=1)
-    lora_alpha: int = Field(32, ge=1)
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    chat_template: str | None = Field(
+        default=None, description="file with a Jinja chat template, for a tokenizer that has none"
+    )
+    use_peft: bool = Field(default=False, description="train LoRA adapters instead of all weights")
+    lora_r: int = Field(default=16, ge=1)
+    lora_alpha: int = Field(default=32, ge=1)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_target_modules: list[str] | str = "all-linear"
 
 
 class DataConfig(Section):
     """Which tasks are trained on."""
 
-    path: str = Field("packaged", description="packaged, a hub data set, a parquet or JSONL file, or a folder")
-    revision: str | None = Field(None, description="commit of a hub data set")
-    split: str | None = Field(None, description="split of a hub data set")
-    format: str = Field("auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
-    limit: int | None = Field(None, ge=1, description="use only the first tasks")
-    shuffle: bool = Field(True, description="a new order every epoch")
-    prompt_template: str = Field("kernel_coder", description="template in kernel_coder/prompts/templates")
-    max_prompt_length: int | None = Field(None, ge=1, description="drop (and count) tasks with a longer prompt, in tokens")
+    path: str = Field(default="packaged", description="packaged, a hub data set, a parquet or JSONL file, or a folder")
+    revision: str | None = Field(default=None, description="commit of a hub data set")
+    split: str | None = Field(default=None, description="split of a hub data set")
+    format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
+    limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
+    shuffle: bool = Field(default=True, description="a new order every epoch")
+    prompt_template: str = Field(default="kernel_coder", description="template in kernel_coder/prompts/templates")
+    max_prompt_length: int | None = Field(
+        default=None, ge=1, description="drop (and count) tasks with a longer prompt, in tokens"
+    )
 
 
 class RolloutConfig(Section):
     """How answers are sampled."""
 
     engine: Literal["transformers"] = "transformers"
-    num_generations: int = Field(8, ge=1, description="answers to each prompt: the size of a group")
-    max_completion_length: int = Field(256, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 is off")
-    batch_size: int | None = Field(None, ge=1, description="sequences sampled at once; default: all of a step")
+    num_generations: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
+    max_completion_length: int = Field(default=256, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, description="0 is off")
+    batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all of a step")
 
 
 class AdvantagesConfig(Section):
     """How rewards become advantages."""
 
     mode: Literal["grpo", "rloo", "rloo_std", "reinforce_pp", "maxrl"] = "grpo"
-    scale_rewards: Literal["group", "batch", "none"] = Field("group", description="standard deviation that grpo divides by")
-    eps: float = Field(1e-4, ge=0)
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group", description="standard deviation that grpo divides by"
+    )
+    eps: float = Field(default=1e-4, ge=0)
 
     @model_validator(mode="after")
     def _only_grpo_scales(self) -> AdvantagesConfig:
@@ -79,21 +87,29 @@ class AdvantagesConfig(Section):
     @property
     def op_mode(self) -> str:
         """The mode as ``ops.group_advantages`` names it."""
-        return {"group": "grpo", "batch": "batch", "none": "dr_grpo"}[self.scale_rewards] if self.mode == "grpo" else self.mode
+        return (
+            {"group": "grpo", "batch": "batch", "none": "dr_grpo"}[self.scale_rewards]
+            if self.mode == "grpo"
+            else self.mode
+        )
 
 
 class LossConfig(Section):
-    """The policy loss: a preset by name, and any field of ``ops.LossSpec`` in its place. None keeps the preset's value."""
+    """The policy loss: a preset by name, and any field of ``ops.LossSpec`` in its place; None keeps the preset's."""
 
-    loss_type: str = Field("dapo", description="a preset of ops.LossSpec: grpo, dr_grpo, dapo, gspo, cispo, ...")
+    loss_type: str = Field(
+        default="dapo", description="a preset of ops.LossSpec: grpo, dr_grpo, dapo, gspo, cispo, ..."
+    )
     surrogate: str | None = None
     importance_sampling_level: str | None = None
     reduction: str | None = None
-    length_constant: float | None = Field(None, gt=0, description="dr_grpo: rollout.max_completion_length if not given")
-    epsilon: float | None = Field(None, ge=0)
-    epsilon_high: float | None = Field(None, ge=0)
-    delta: float | None = Field(None, gt=0)
-    dual_clip: float | None = Field(None, gt=0)
+    length_constant: float | None = Field(
+        default=None, gt=0, description="dr_grpo: rollout.max_completion_length if not given"
+    )
+    epsilon: float | None = Field(default=None, ge=0)
+    epsilon_high: float | None = Field(default=None, ge=0)
+    delta: float | None = Field(default=None, gt=0)
+    dual_clip: float | None = Field(default=None, gt=0)
     log_ratio_clamp: float | None = None
     ratio_penalty: float | None = None
     ratio_to_rollout: bool | None = None
@@ -103,7 +119,9 @@ class LossConfig(Section):
     vespo_lambda_pos: float | None = None
     vespo_k_neg: float | None = None
     vespo_lambda_neg: float | None = None
-    beta: float | None = Field(None, ge=0, description="weight of the KL to the initial model; 0 keeps no reference")
+    beta: float | None = Field(
+        default=None, ge=0, description="weight of the KL to the initial model; 0 keeps no reference"
+    )
     kl_estimator: str | None = None
     use_bias_correction_kl: bool | None = None
     kl_input_clamp: float | None = None
@@ -115,7 +133,9 @@ class LossConfig(Section):
     missing_rollout: str | None = None
     token_veto: float | None = None
     off_policy_mask_threshold: float | None = None
-    mask_truncated_completions: bool = Field(False, description="leave answers cut by max_completion_length out of the loss")
+    mask_truncated_completions: bool = Field(
+        default=False, description="leave answers cut by max_completion_length out of the loss"
+    )
 
 
 class RewardConfig(Section):
@@ -124,52 +144,60 @@ class RewardConfig(Section):
     name: str = Field(description="format, similarity, or package.module:function")
     weight: float = 1.0
     params: dict[str, Any] = {}
-    schedule: Any = Field(None, description="how the weight changes with the step; see kernel_coder.rewards")
+    schedule: Any = Field(default=None, description="how the weight changes with the step; see kernel_coder.rewards")
 
 
 class OptimConfig(Section):
     """The optimiser and how a generation batch is cut into updates."""
 
-    learning_rate: float = Field(1e-6, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.999, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0)
-    lr_scheduler_type: str = Field("linear", description="any schedule of transformers.get_scheduler")
+    learning_rate: float = Field(default=1e-6, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    lr_scheduler_type: str = Field(default="linear", description="any schedule of transformers.get_scheduler")
     lr_scheduler_kwargs: dict[str, Any] = {}
-    warmup_steps: int = Field(0, ge=0, description="updates")
-    max_grad_norm: float = Field(1.0, gt=0)
-    per_device_train_batch_size: int = Field(8, ge=1, description="sequences in a forward pass")
-    gradient_accumulation_steps: int = Field(1, ge=1, description="forward passes in an update")
+    warmup_steps: int = Field(default=0, ge=0, description="updates")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
     steps_per_generation: int | None = Field(
-        None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
+        default=None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
     )
-    num_iterations: int = Field(1, ge=1, description="times that a generation batch is trained on")
+    num_iterations: int = Field(default=1, ge=1, description="times that a generation batch is trained on")
 
 
 class EvalConfig(Section):
     """Evaluation on tasks that are never trained on."""
 
-    num_tasks: int = Field(0, ge=0, description="tasks held out of data.path, chosen by a hash of their id")
-    num_generations: int = Field(1, ge=1)
-    temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    num_tasks: int = Field(default=0, ge=0, description="tasks held out of data.path, chosen by a hash of their id")
+    num_generations: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.0, ge=0, description="0 is greedy")
 
 
 class RunConfig(Section):
     """What is written, when, and how long the run lasts."""
 
     output_dir: str = "runs/default"
-    overwrite_output_dir: bool = Field(False, description="remove an earlier run from output_dir, unless it is resumed")
-    max_steps: int = Field(100, ge=1, description="generation batches; TRL counts updates, the same unless a batch gives several")
-    seed: int = Field(42, ge=0)
-    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; results are equal for equal numbers")
-    logging_steps: int = Field(1, ge=1)
-    eval_steps: int | None = Field(None, ge=1)
+    overwrite_output_dir: bool = Field(
+        default=False, description="remove an earlier run from output_dir, unless it is resumed"
+    )
+    max_steps: int = Field(
+        default=100, ge=1, description="generation batches; TRL counts updates, the same unless a batch gives several"
+    )
+    seed: int = Field(default=42, ge=0)
+    num_threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of torch; results are equal for equal numbers"
+    )
+    logging_steps: int = Field(default=1, ge=1)
+    eval_steps: int | None = Field(default=None, ge=1)
     eval_on_start: bool = False
-    save_steps: int = Field(100, ge=1)
-    save_total_limit: int = Field(2, ge=1)
-    max_skipped_updates: int = Field(10, ge=1, description="stop after so many non-finite updates in a row")
-    report_to: list[str] = Field([], description="further trackers, by accelerate's names: wandb, trackio, mlflow, ...")
+    save_steps: int = Field(default=100, ge=1)
+    save_total_limit: int = Field(default=2, ge=1)
+    max_skipped_updates: int = Field(default=10, ge=1, description="stop after so many non-finite updates in a row")
+    report_to: list[str] = Field(
+        default=[], description="further trackers, by accelerate's names: wandb, trackio, mlflow, ..."
+    )
     project: str = "kernel-coder"
 
 
@@ -191,11 +219,13 @@ class TrainConfig(Section):
         size, group = self.generation_batch_size, self.rollout.num_generations
         if group == 1 and self.advantages.mode in ("grpo", "rloo", "rloo_std"):
             raise ValueError(
-                "rollout.num_generations is 1, so every answer is its own baseline and every advantage is 0: use 2 or more"
+                "rollout.num_generations is 1, so every answer is its own baseline and every advantage is 0: "
+                "use 2 or more"
             )
         if size % group:
             raise ValueError(
-                f"a generation batch of {size} sequences (optim.per_device_train_batch_size x optim.steps_per_generation) "
+                f"a generation batch of {size} sequences "
+                "(optim.per_device_train_batch_size x optim.steps_per_generation) "
                 f"does not divide into groups of rollout.num_generations = {group}"
             )
         if self.steps_per_generation % self.optim.gradient_accumulation_steps:
@@ -246,7 +276,7 @@ class TrainConfig(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-class _Flags(BaseSettings, TrainConfig):
+class _Flags(BaseSettings, TrainConfig):  # type: ignore[misc]
     """The same fields, seen by the command-line parser."""
 
 
@@ -267,7 +297,9 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Trai
         except yaml.YAMLError as error:
             raise UsageError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
-            raise UsageError(f"config file {path} must hold sections such as model and data; got a {type(values).__name__}")
+            raise UsageError(
+                f"config file {path} must hold sections such as model and data; got a {type(values).__name__}"
+            )
     try:
         return TrainConfig.model_validate(_merge(values, _parse_flags(flags or [])))
     except ValidationError as error:
@@ -325,11 +357,11 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        valid = field_names() + [f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"]
+        valid = field_names() + [
+            f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"
+        ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message
     return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
-
-

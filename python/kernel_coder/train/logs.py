@@ -39,7 +39,7 @@ SHOWN = {
 
 
 class RunLog:
-    """Writes the files of one run folder. ``step`` is the last finished step: later lines of an interrupted run are cut."""
+    """Writes the files of one run folder. ``step`` is the last finished step: later lines of a killed run are cut."""
 
     def __init__(self, run_dir: Path, config: TrainConfig, step: int, *, stream: IO[str] | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -60,7 +60,13 @@ class RunLog:
         self._trackers = start_trackers(config, run_dir)
         self._progress: Progress | None = None
         if self.console.is_terminal:
-            columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
             self._progress = Progress(*columns, TextColumn("{task.fields[shown]}"), console=self.console)
             self._bar = self._progress.add_task("train", total=self.total, completed=step, shown="")
             self._progress.start()
@@ -82,7 +88,9 @@ class RunLog:
             self._board.add_scalar(name, value, step)
         for tracker in self._trackers:
             tracker.log(dict(metrics), step=step)
-        shown = "  ".join(f"{label} {_short(metrics[name])}" for name, label in SHOWN.items() if metrics.get(name) is not None)
+        shown = "  ".join(
+            f"{label} {_short(metrics[name])}" for name, label in SHOWN.items() if metrics.get(name) is not None
+        )
         if self._progress is not None:
             self._progress.update(self._bar, completed=step, shown=shown)
         elif step % self.every == 0 or step == self.total:

@@ -1,8 +1,8 @@
 """The training loop: draw tasks, sample answers, reward them, update the policy, log, save.
 
-Each phase is a function of explicit values. A step either happens as a whole or leaves weights, random state and files as
-they were, so a run that is killed anywhere goes on from its last checkpoint to the same bits (on the CPU, with the same
-number of threads).
+Each phase is a function of explicit values. A step either happens as a whole or leaves weights, random state and files
+as they were, so a run that is killed anywhere goes on from its last checkpoint to the same bits (on the CPU, with the
+same number of threads).
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ import kernel_coder
 from kernel_coder.rewards import RewardSet, RewardTable
 from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, Turn, completion_seed
 from kernel_coder.train.batch import finite_or_nan, make_batch
-from kernel_coder.train.checkpoint import TrainState, capture_rng, list_checkpoints, restore_rng, save_checkpoint, seed_rng, weights_hash
+from kernel_coder.train.checkpoint import (
+    TrainState,
+    capture_rng,
+    list_checkpoints,
+    restore_rng,
+    save_checkpoint,
+    seed_rng,
+    weights_hash,
+)
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
@@ -40,7 +48,7 @@ class Outcome:
 
 
 def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
-    """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint's path."""
+    """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint."""
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
@@ -167,15 +175,19 @@ def generate(
     seed: tuple[int, int | str],
     poll: Callable[[], None] | None = None,
 ) -> list[Rollout]:
-    """``group`` answers to every prompt, neighbours of each other. A random number depends on the seed, the place of the
-    task in the step, its id and the answer's number, and on nothing else."""
+    """``group`` answers to every prompt, neighbours of each other.
+
+    A random number depends on the seed, the task's place in the step and its id, and the answer's number: nothing else.
+    """
     seeds = [completion_seed(*seed, i, p.task.id, k) for i, p in enumerate(prompts) for k in range(group)]
     repeated = [prompt for prompt in prompts for _ in range(group)]
     turns = engine.generate([prompt.ids for prompt in repeated], sampling, seeds, poll=poll)
     return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
 
 
-def reward(rewards: RewardSet, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], group: int, step: int) -> RewardTable:
+def reward(
+    rewards: RewardSet, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], group: int, step: int
+) -> RewardTable:
     """Scores every answer; the columns are TRL's."""
     tasks = [rollout.task for rollout in rollouts]
     last: list[Turn] = [rollout.turns[-1] for rollout in rollouts]
@@ -239,9 +251,7 @@ def describe(
 
 
 def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path) -> None:
-    save_checkpoint(
-        run_dir, session.policy, session.optimizer, state, capture_rng(), keep=config.run.save_total_limit
-    )
+    save_checkpoint(run_dir, session.policy, session.optimizer, state, capture_rng(), keep=config.run.save_total_limit)
 
 
 def summarise(

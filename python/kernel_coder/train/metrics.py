@@ -24,7 +24,9 @@ def reward_metrics(
     metrics = {
         "reward": _mean(rewards),
         "reward_std": _mean(torch.stack([_std(row) for row in spread])),
-        "frac_reward_zero_std": _mean(torch.tensor([float(row.numel() == 0 or bool((row == row[0]).all())) for row in spread])),
+        "frac_reward_zero_std": _mean(
+            torch.tensor([float(row.numel() == 0 or bool((row == row[0]).all())) for row in spread])
+        ),
         "unscored": float(rewards.isnan().sum()),
         "nonfinite_rewards": float(sum(v is not None and not bool(torch.isfinite(torch.tensor(v))) for v in total)),
         "advantages/abs_mean": _mean(advantages.abs()),
@@ -50,7 +52,7 @@ def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
-    """Means over the tokens that the update computed (not those it could leave out), and the optimiser's own numbers."""
+    """Means over the tokens that the update computed (not those it could leave out), and the optimiser's numbers."""
 
     def per_token(name: str) -> float:
         return float(result.sums[METRIC[name]] / result.sums[METRIC["tokens"]].clamp(min=1))

@@ -67,7 +67,9 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
     model = _load_model(source, len(tokenizer)).to(device=device, dtype=dtype)
     own_memory(model)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(  # type: ignore[operator]
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
     if config.use_peft:
         model = _with_lora(model, config, resume_from)
         own_memory(model)
@@ -75,6 +77,7 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase
     if config.name_or_path == TINY:
         from kernel_coder.models.tiny import tiny_tokenizer
 
@@ -84,7 +87,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         try:
             tokenizer = AutoTokenizer.from_pretrained(config.name_or_path, **_hub_arguments(config))
         except (OSError, ValueError, KeyError) as error:
-            raise UsageError(f"no tokenizer can be loaded from {config.name_or_path}: {_first_sentence(error)}") from error
+            raise UsageError(
+                f"no tokenizer can be loaded from {config.name_or_path}: {_first_sentence(error)}"
+            ) from error
     if config.chat_template is not None:
         try:
             tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
@@ -127,13 +132,16 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
         for name in ("quantization_config", "_pre_quantization_dtype"):
             if hasattr(model.config, name):
                 delattr(model.config, name)
-        model.hf_quantizer, model.is_quantized = None, False
+        model.hf_quantizer, model.is_quantized = None, False  # type: ignore[assignment]
     return model
 
 
 def own_memory(model: nn.Module) -> None:
-    """Moves every weight out of the file it may be mapped from. The file can then go, and every weight starts at torch's
-    alignment: a matrix product may round differently at another one, and a resumed run would not have the same bits."""
+    """Moves every weight out of the file it may be mapped from.
+
+    The file can then go, and every weight starts at torch's alignment: a matrix product may round differently at
+    another one, and a resumed run would not have the same bits.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
 
@@ -144,7 +152,9 @@ def _check_exists(config: ModelConfig) -> None:
     if not folder.exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", name):
         raise UsageError(f"model.name_or_path {name} is neither a folder nor a hub id such as owner/name")
     if not folder.exists() and "/" not in name:
-        raise UsageError(f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {TINY}")
+        raise UsageError(
+            f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {TINY}"
+        )
     if config.gguf_file is not None and folder.is_dir() and not (folder / config.gguf_file).is_file():
         raise UsageError(f"model.gguf_file {config.gguf_file} does not exist in {name}")
 
@@ -189,7 +199,7 @@ def resolve_device(name: str) -> torch.device:
 
 def causal_lm(model: nn.Module) -> Any:
     """The transformers model, without PEFT's wrapper around it (the adapters stay in its layers)."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def head_of(model: nn.Module) -> Head | None:

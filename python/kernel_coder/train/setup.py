@@ -90,7 +90,9 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     if checkpoint is not None:
         saved, rng, groups = load_state(checkpoint)
         if saved.data_fingerprint != state.data_fingerprint:
-            raise UsageError(f"{config.data.path} is not the data that {checkpoint.name} was trained on; resume needs the same rows")
+            raise UsageError(
+                f"{config.data.path} is not the data that {checkpoint.name} was trained on; resume needs the same rows"
+            )
         if saved.config_hash != state.config_hash:
             notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
         state = saved
@@ -125,7 +127,7 @@ def load_rewards(config: TrainConfig) -> RewardSet:
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
-    """Every task as messages and ids. One that the model has no room for is an error; ``data.max_prompt_length`` drops it."""
+    """Every task as messages and ids; one that the model has no room for is an error."""
     longest = config.data.max_prompt_length
     room = None if policy.context_length is None else policy.context_length - config.rollout.max_completion_length
     prompts: list[Prompt] = []
@@ -142,11 +144,13 @@ def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> 
         if room is not None and len(ids) > room:
             raise UsageError(
                 f"the prompt of task {task.id} has {len(ids)} tokens, and with rollout.max_completion_length = "
-                f"{config.rollout.max_completion_length} the model's context of {policy.context_length} has room for {max(room, 0)}: "
-                "drop such tasks with data.max_prompt_length, or ask for shorter answers"
+                f"{config.rollout.max_completion_length} the model's context of {policy.context_length} has room for "
+                f"{max(room, 0)}: drop such tasks with data.max_prompt_length, or ask for shorter answers"
             )
         prompts.append(Prompt(task, messages, ids))
-    return prompts, [f"{dropped} tasks were dropped: their prompts exceed data.max_prompt_length = {longest}"] if dropped else []
+    return prompts, [
+        f"{dropped} tasks were dropped: their prompts exceed data.max_prompt_length = {longest}"
+    ] if dropped else []
 
 
 def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[Prompt]]:
@@ -202,7 +206,15 @@ def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
 def config_hash(config: TrainConfig) -> str:
     """Of all that decides the numbers; where the run is written is left out."""
     values = config.model_dump(mode="json")
-    for name in ("output_dir", "overwrite_output_dir", "report_to", "project", "save_steps", "save_total_limit", "logging_steps"):
+    for name in (
+        "output_dir",
+        "overwrite_output_dir",
+        "report_to",
+        "project",
+        "save_steps",
+        "save_total_limit",
+        "logging_steps",
+    ):
         del values["run"][name]
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
@@ -210,8 +222,8 @@ def config_hash(config: TrainConfig) -> str:
 def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
     """The run's folder, the checkpoint to go on from, and what to tell about it.
 
-    ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path takes that
-    one and no other.
+    ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path
+    takes that one and no other.
     """
     run_dir = Path(config.run.output_dir)
     holds_a_run = (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))

@@ -76,10 +76,20 @@ def score(policy: Policy, batch: Batch, temperature: float, size: int) -> tuple[
 
 
 def with_old_and_reference(
-    policy: Policy, reference: Policy | None, batch: Batch, spec: LossSpec, temperature: float, size: int, *, updates: int
+    policy: Policy,
+    reference: Policy | None,
+    batch: Batch,
+    spec: LossSpec,
+    temperature: float,
+    size: int,
+    *,
+    updates: int,
 ) -> Batch:
-    """The batch with the log-probs that its loss needs: old ones when the policy moves before the batch is used up (with
-    a single update the ratio is exactly 1, and the op knows), reference ones when there is a KL term."""
+    """The batch with the log-probs that its loss needs.
+
+    Old ones when the policy moves before the batch is used up (with a single update the ratio is exactly 1, and the op
+    knows), reference ones when there is a KL term.
+    """
     if updates > 1:
         batch = replace(batch, old_logprobs=score(policy, batch, temperature, size))
     if spec.beta != 0:
@@ -88,10 +98,8 @@ def with_old_and_reference(
     return batch
 
 
-def backward(
-    policy: Policy, minibatch: Batch, spec: LossSpec, temperature: float, size: int, total: float
-) -> Tensor:
-    """Adds the gradients of one minibatch to ``.grad``; returns the metric sums. Sequences without gradient are not computed."""
+def backward(policy: Policy, minibatch: Batch, spec: LossSpec, temperature: float, size: int, total: float) -> Tensor:
+    """Adds the gradients of one minibatch to ``.grad``; returns the metric sums. What has no gradient is not computed."""
     needed = minibatch.select(carries_gradient(minibatch, spec))
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
     for piece in needed.split(size):
@@ -105,7 +113,7 @@ def backward(
 def optimizer_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], loss: float, max_grad_norm: float
 ) -> float | None:
-    """Clips and steps; returns the gradient's norm before clipping. None: loss or norm was not finite, nothing changed."""
+    """Clips and steps; returns the gradient's norm before clipping, or None: something was not finite, nothing changed."""
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.grad is None:  # no sequence carried gradient: a zero gradient, which momentum and decay must see
@@ -149,8 +157,8 @@ def update(
             skipped, skipped_in_a_row = skipped + 1, skipped_in_a_row + 1
             if skipped_in_a_row >= max_skipped:
                 raise TrainingDiverged(
-                    f"{skipped_in_a_row} updates in a row had a loss or gradient that is not finite (run.max_skipped_updates); "
-                    "none of them reached the weights: lower optim.learning_rate or look at the rewards"
+                    f"{skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
+                    "(run.max_skipped_updates); none of them reached the weights: lower optim.learning_rate or look at the rewards"
                 )
         else:
             sums, skipped_in_a_row = sums + found, 0
