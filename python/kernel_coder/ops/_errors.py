@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a facade its two kinds of error: ``ValueError`` for a refused argument, ``NotImplementedError`` for a device.
+    """Give a facade its two errors: ``ValueError`` for a refused argument, ``NotImplementedError`` for a device.
 
-    torch up to 2.14 hands a C++ ``invalid_argument`` through as ``ValueError``; 2.15 and later make it ``RuntimeError``.
+    torch up to 2.14 hands a C++ ``invalid_argument`` through as ``ValueError``; 2.15 and later, as ``RuntimeError``.
     A device without a kernel is reported by torch's dispatcher in a page of text.
     """
 

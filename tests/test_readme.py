@@ -1,0 +1,66 @@
+"""The README does not go stale: its Python blocks run, and each of its commands is run by a test or by CI itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.split("  #")[0].strip()
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.strip()
+]
+
+#: Commands that a test cannot run inside itself, and where they run instead.
+RUN_ELSEWHERE = {
+    "make test": "this test is part of it",
+    "make cuda": ".ci/run calls it where nvcc is",
+    "pip install kernel-coder": "tests/test_wheel.py installs the wheel built from this tree",
+    "make test-gpu": "needs a GPU; tests/conftest.py says what it checks",
+    "make bench": "takes an hour; each row of benchmarks/results/ names its command and commit",
+}
+
+
+@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
+def test_python_block_runs(block: str) -> None:
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in RUN_ELSEWHERE])
+def test_command_runs(command: str, tmp_path: Path) -> None:
+    if command == "make train":
+        # The environment that runs this test stands in for .venv, so that nothing is installed here.
+        command = f"make train BIN={Path(sys.executable).parent} RUN={tmp_path}/run -o .venv/.built"
+    command = re.sub(r"^(python|kernel-coder)\b", lambda name: shlex_path(name[1]), command)
+    command = command.replace("runs/", f"{tmp_path}/")
+    run = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "CI": "true"}
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+
+
+def shlex_path(name: str) -> str:
+    """This environment's program of that name."""
+    return sys.executable if name == "python" else str(Path(sys.executable).parent / name)
+
+
+def test_every_command_elsewhere_is_still_in_the_readme() -> None:
+    assert shutil.which("make")
+    assert set(RUN_ELSEWHERE) <= set(COMMANDS)
+
+
+def test_every_linked_file_exists() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
