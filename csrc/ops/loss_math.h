@@ -30,10 +30,10 @@ struct LossToken {
 template <class T>
 struct SequenceSums {
   int64_t tokens = 0;
-  T log_ratio = 0;       // of the surrogate's token log-ratio
-  T mismatch = 0;        // old - rollout
-  T drift = 0;           // rollout (or old) - logprob
-  T least_mismatch = 0;  // smallest old - rollout, at most 0
+  T log_ratio = 0;                   // of the surrogate's token log-ratio
+  T mismatch = 0;                    // old - rollout
+  T drift = 0;                       // rollout (or old) - logprob
+  T least_mismatch = T(kUnbounded);  // smallest old - rollout
 };
 
 template <class T>
@@ -50,7 +50,9 @@ struct TokenTerms {
   T policy = 0, kl = 0, entropy = 0;           // parts of loss_t: weighted surrogate, beta KL, -entropy_coef H
   T grad_own = 0, grad_shared = 0, share = 0;  // see step 3
   T grad_entropy = 0;                          // d loss_t / d entropy_t
-  T ratio = 1, log_ratio = 0, weight = 1, kl_estimate = 0, mismatch_log_ratio = 0;  // for the metrics
+  // For the metrics: the ratio at the spec's level, logp - old and its exp, the mismatch weight, old - rollout and its
+  // exp.
+  T ratio = 1, log_ratio = 0, token_ratio = 1, weight = 1, kl_estimate = 0, mismatch_log_ratio = 0, mismatch_ratio = 1;
   bool clipped_low = false, clipped_high = false, rejected = false;
 };
 
@@ -161,21 +163,20 @@ KC_HOST_DEVICE SequenceState<T> finish_sequence(const LossSpec& spec, const Sequ
   return state;
 }
 
-// The mismatch weight of a token: 0 drops its surrogate.
+// The mismatch weight of a token with rho_t = `ratio`: 0 drops its surrogate.
 template <class T>
-KC_HOST_DEVICE T mismatch_weight(const LossSpec& spec, const LossToken<T>& token, const SequenceState<T>& sequence) {
+KC_HOST_DEVICE T mismatch_weight(const LossSpec& spec, const LossToken<T>& token, const SequenceState<T>& sequence,
+                                 T ratio) {
   if (token.unscored && spec.missing_rollout == MissingRollout::weight_zero) return T(0);
   if (sequence.mismatch == T(0)) return T(0);
   const T low = T(spec.mismatch_min), high = T(spec.mismatch_max);
   switch (spec.mismatch) {
     case Mismatch::token_truncate:
-      return clamp(exp(mismatch_log_ratio(token)), low, high);
-    case Mismatch::token_mask: {
-      const T ratio = exp(mismatch_log_ratio(token));
+      return clamp(ratio, low, high);
+    case Mismatch::token_mask:
       return ratio < low || ratio > high ? T(0) : ratio;
-    }
     case Mismatch::geometric:
-      return exp(mismatch_log_ratio(token));
+      return ratio;
     default:
       return sequence.mismatch;
   }
@@ -189,13 +190,12 @@ struct SurrogateTerms {
   bool bounded = false;  // a bound on r changed the loss
 };
 
-// The surrogate of one token with ratio r = exp(log_r) (vespo: log_r is log w).
+// The surrogate of one token with ratio r = exp(log_r).
 template <class T>
-KC_HOST_DEVICE SurrogateTerms<T> surrogate_terms(const LossSpec& spec, const LossToken<T>& token, T log_r) {
+KC_HOST_DEVICE SurrogateTerms<T> surrogate_terms(const LossSpec& spec, const LossToken<T>& token, T r, T log_r) {
   SurrogateTerms<T> out;
   const T A = token.advantage;
   if (A == T(0)) return out;  // exactly nothing, even where the ratio overflows
-  const T r = exp(log_r);
   const T band_low = T(1 - spec.epsilon), band_high = T(1 + spec.epsilon_high);
   switch (spec.surrogate) {
     case Surrogate::clip: {
@@ -264,7 +264,10 @@ KC_HOST_DEVICE Dual<T> kl_terms(const LossSpec& spec, const LossToken<T>& token)
   const Dual<T> q = clamp_dual(token.ref - token.logprob, -bound_in, bound_in);
   Dual<T> kl{-q.value, T(1)};
   if (spec.kl_estimator == KlEstimator::k2) kl = {q.value * q.value / T(2), -q.value};
-  if (spec.kl_estimator == KlEstimator::k3) kl = {expm1(q.value) - q.value, -expm1(q.value)};
+  if (spec.kl_estimator == KlEstimator::k3) {
+    const T growth = expm1(q.value);
+    kl = {growth - q.value, -growth};
+  }
   const Dual<T> out = clamp_dual(kl.value, -bound_out, bound_out);
   return {out.value, out.slope == T(0) || q.slope == T(0) ? T(0) : kl.slope};
 }
@@ -279,17 +282,23 @@ KC_HOST_DEVICE TokenTerms<T> token_terms(const LossSpec& spec, const LossToken<T
   const bool per_token = spec.importance_sampling_level == RatioLevel::token;
   const Dual<T> log_r = clamp_dual(per_token ? own.value : sequence.log_ratio, -clamp_at, clamp_at);
   out.log_ratio = token.logprob - token.old;
-  out.ratio = exp(log_r.value);
+  out.token_ratio = exp(out.log_ratio);
+  out.ratio = log_r.value == out.log_ratio ? out.token_ratio : exp(log_r.value);
   out.mismatch_log_ratio = mismatch_log_ratio(token);
+  if (token.has_rollout) out.mismatch_ratio = exp(out.mismatch_log_ratio);
 
-  out.weight = mismatch_weight(spec, token, sequence);
+  out.weight = mismatch_weight(spec, token, sequence, out.mismatch_ratio);
   if (sequence.vetoed || (sequence.drifted && token.advantage < T(0))) out.weight = T(0);
   out.rejected = out.weight == T(0);
   if (!out.rejected) {
-    const SurrogateTerms<T> surrogate = surrogate_terms(spec, token, log_r.value);
-    const T penalty = T(spec.ratio_penalty);
-    out.policy = out.weight * (surrogate.loss + penalty * out.log_ratio * out.log_ratio);
-    out.grad_own = out.weight * (surrogate.by_logprob + T(2) * penalty * out.log_ratio);
+    const SurrogateTerms<T> surrogate = surrogate_terms(spec, token, out.ratio, log_r.value);
+    out.policy = out.weight * surrogate.loss;
+    out.grad_own = out.weight * surrogate.by_logprob;
+    if (spec.ratio_penalty != 0) {
+      const T penalty = out.weight * T(spec.ratio_penalty);
+      out.policy += penalty * out.log_ratio * out.log_ratio;
+      out.grad_own += T(2) * penalty * out.log_ratio;
+    }
     const T through_ratio = log_r.slope == T(0) ? T(0) : out.weight * surrogate.by_log_ratio;
     if (couples_tokens(spec))
       out.grad_shared = through_ratio;
@@ -308,7 +317,7 @@ KC_HOST_DEVICE TokenTerms<T> token_terms(const LossSpec& spec, const LossToken<T
       Dual<T> term = kl;
       if (spec.use_bias_correction_kl) {
         const Dual<T> r = clamp_dual(out.log_ratio, -clamp_at, clamp_at);
-        const T ratio = exp(r.value);
+        const T ratio = r.slope == T(0) ? exp(r.value) : out.token_ratio;
         term = {ratio * kl.value, ratio * (kl.slope + r.slope * kl.value)};
       }
       out.kl = T(spec.beta) * term.value;

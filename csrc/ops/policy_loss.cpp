@@ -2,16 +2,18 @@
 
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <string>
 
 #include "ops/loss_math.h"
 
 namespace kc {
+
+[[noreturn]] void fail_check(const std::string& message);  // common/checks.cpp, whose header needs torch
+
 namespace {
 
 void require(bool holds, const std::string& sentence) {
-  if (!holds) throw std::invalid_argument(sentence);
+  if (!holds) fail_check(sentence);
 }
 
 const char* name_of(Mismatch mode) {
@@ -114,14 +116,13 @@ class PolicyLoss {
     metrics_[LossMetric::entropy] += token.entropy;
     metrics_[LossMetric::logratio] += terms.log_ratio;
     metrics_[LossMetric::logratio_sq] += terms.log_ratio * terms.log_ratio;
-    metrics_[LossMetric::approx_kl] += std::expm1(terms.log_ratio) - terms.log_ratio;
+    metrics_[LossMetric::approx_kl] += terms.token_ratio - 1.0 - terms.log_ratio;
     metrics_[LossMetric::is_weight] += terms.weight;
     metrics_[LossMetric::rejected] += terms.rejected;
     if (token.has_rollout) {
-      const double ratio = std::exp(terms.mismatch_log_ratio);
       metrics_[LossMetric::mismatch_logratio] += terms.mismatch_log_ratio;
-      metrics_[LossMetric::mismatch_ratio] += ratio;
-      metrics_[LossMetric::mismatch_ratio_sq] += ratio * ratio;
+      metrics_[LossMetric::mismatch_ratio] += terms.mismatch_ratio;
+      metrics_[LossMetric::mismatch_ratio_sq] += terms.mismatch_ratio * terms.mismatch_ratio;
       metrics_[LossMetric::rollout_tokens] += 1.0;
     }
     const bool finite =

@@ -15,6 +15,7 @@
 
 namespace kc {
 
+// Null says "not given", so even an empty tensor needs a pointer that is not null.
 template <class T>
 struct PolicyLossArgs {
   int64_t tokens = 0;             // N

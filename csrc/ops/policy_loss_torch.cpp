@@ -16,6 +16,13 @@ namespace {
 
 using OptionalTensor = std::optional<Tensor>;
 
+// An empty tensor may have a null pointer, which would say "not given".
+template <class T>
+const T* data_of(const Tensor& tensor) {
+  static const T nothing{};
+  return tensor.numel() > 0 ? tensor.const_data_ptr<T>() : &nothing;
+}
+
 // A vector of N numbers beside logprobs: same dtype, same device; made contiguous in place.
 template <class T>
 const T* numbers(const char* name, OptionalTensor& tensor, const Tensor& logprobs) {
@@ -24,7 +31,7 @@ const T* numbers(const char* name, OptionalTensor& tensor, const Tensor& logprob
   check_dtype(name, *tensor, logprobs.scalar_type());
   check_same_device(name, *tensor, "logprobs", logprobs);
   tensor = torch::stable::contiguous(*tensor);
-  return tensor->const_data_ptr<T>();
+  return data_of<T>(*tensor);
 }
 
 template <class T>
@@ -33,7 +40,7 @@ const T* other(const char* name, OptionalTensor& tensor, ScalarType type, const 
   check_dtype(name, *tensor, type);
   check_same_device(name, *tensor, "logprobs", logprobs);
   tensor = torch::stable::contiguous(*tensor);
-  return tensor->const_data_ptr<T>();
+  return data_of<T>(*tensor);
 }
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;

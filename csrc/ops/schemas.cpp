@@ -4,10 +4,10 @@
 
 STABLE_TORCH_LIBRARY(kernel_coder, m) {
   m.def(
-      "group_advantages(Tensor rewards, Tensor? order, Tensor offsets, str mode, float eps, str std, str singleton) "
-      "-> Tensor");
-  // spec: LossSpec.pack(). Returns the loss, d loss / d logprobs, d loss / d entropy (empty without entropy), and the sums
-  // named by LOSS_METRICS.
+      "group_advantages(Tensor rewards, Tensor? order, Tensor offsets, Tensor? lengths, str mode, float eps, str std, "
+      "str singleton) -> Tensor");
+  // spec: LossSpec.pack(). Returns the loss, d loss / d logprobs, d loss / d entropy (empty without entropy), and the
+  // sums named by LOSS_METRICS.
   m.def(
       "policy_loss(Tensor logprobs, Tensor advantages, Tensor? old_logprobs, Tensor? ref_logprobs, "
       "Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? entropy, Tensor? denominator, float[] spec) "

@@ -11,9 +11,10 @@ __version__ = "0.1.0"
 
 try:
     from kernel_coder import ops
+    from kernel_coder.ops import LossSpec
 except ImportError:
     # The report of what is missing has to run above all where something is missing.
     if sys.orig_argv[1:3] != ["-m", "kernel_coder.env"]:
         raise
 
-__all__ = ["__version__", "ops"]
+__all__ = ["LossSpec", "__version__", "ops"]

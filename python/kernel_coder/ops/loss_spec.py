@@ -28,7 +28,7 @@ class LossSpec:
     .                         ``cispo``: ``-sg[min(r, epsilon_high)] A logp``, a raw one-sided bound (TRL's CISPO)
     .                         ``cispo_two_sided``: ``-sg[clip(r, 1 - epsilon, 1 + epsilon_high)] A logp`` (verl, NeMo)
     .                         ``gmpo``: ``-r A`` with each log-ratio clipped on the side that the sign of A asks for
-    .                         ``dppo``: ``-r A`` where the token's probability moved by at most ``epsilon(_high)``, else 0
+    .                         ``dppo``: ``-r A`` where the probability moved by at most ``epsilon(_high)``, else 0
     .                         ``sapo``: ``-(4 / tau) sigmoid(tau (r - 1)) A``, tau by the sign of A
     .                         ``vespo``: ``-sg[phi(r)] A logp``, ``phi(w) = w^k exp(lambda (1 - w))``
     .                         ``reinforce``: ``-A logp``
@@ -37,7 +37,7 @@ class LossSpec:
     .                         advantages that differ within a sequence need, for ``sequence`` mixes them);
     .                         ``sequence_sum``: exp of the summed log-ratio (RLOO, VESPO)
     reduction                 ``sequence_mean``: mean of the tokens, then of the sequences; ``token_mean``;
-    .                         ``sequence_mean_token_sum``: sum of the tokens / ``length_constant``, mean of the sequences;
+    .                         ``sequence_mean_token_sum``: sum of the tokens / ``length_constant``, then the mean;
     .                         ``sum``. Only sequences with an unmasked token count
     epsilon, epsilon_high     the clip range, as offsets from 1 (except ``cispo``, ``gmpo``: log-ratio, ``dppo``:
     .                         probability); ``epsilon_high=None`` means ``epsilon``
@@ -53,9 +53,9 @@ class LossSpec:
     entropy_coef              weight of the entropy bonus
     mismatch                  correction for a sampler that is not exactly the trained model, by ``rho`` and the bounds
     .                         ``mismatch_min``, ``mismatch_max``: ``token_truncate`` and ``sequence_truncate`` clamp the
-    .                         weight, ``token_mask`` and ``sequence_mask`` drop what is outside (``sequence``: exp of the
-    .                         summed log rho); ``geometric`` keeps the weight rho_t, and ``geometric_mask`` the weight 1,
-    .                         in sequences whose exp of the mean log rho is inside, and drops the others
+    .                         weight, ``token_mask`` and ``sequence_mask`` drop what is outside (``sequence``: exp of
+    .                         the summed log rho); ``geometric`` keeps the weight rho_t, ``geometric_mask`` the weight
+    .                         1, in sequences whose exp of the mean log rho is inside, and drops the others
     missing_rollout           a NaN in ``rollout_logprobs`` is ``ratio_one`` (TRL) or ``weight_zero`` (NeMo)
     token_veto                one rho_t below it drops the whole sequence: surrogate, KL and entropy
     off_policy_mask_threshold drops tokens with A < 0 in sequences whose mean of ``rollout - logp`` is above
@@ -160,9 +160,7 @@ class LossSpec:
             )
             return
         low, high = self.mismatch_min, self.mismatch_max
-        _require(
-            high is None or low <= high, f"mismatch_min must be at most mismatch_max; got {low} and {high}"
-        )
+        _require(high is None or low <= high, f"mismatch_min must be at most mismatch_max; got {low} and {high}")
         _require(
             low > 0 or high is not None or self.mismatch == "token_truncate" or self.mismatch == "sequence_truncate",
             f"mismatch_min or mismatch_max must be given for mismatch '{self.mismatch}', which drops what is outside",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder import _C
+from kernel_coder.ops._errors import checked
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
 
 
@@ -24,6 +25,7 @@ class LossOutput(NamedTuple):
     entropy: Tensor | None
 
 
+@checked
 def policy_loss(
     logprobs: Tensor,
     advantages: Tensor,
@@ -61,8 +63,8 @@ def policy_loss(
 
     Returns:
         :class:`LossOutput`. No unmasked token, or a denominator of 0, gives loss 0 and zero gradients. An advantage of
-        exactly 0 contributes no surrogate, even where its ratio overflows. If the loss or gradient of an unmasked token is
-        not finite, the metric ``nonfinite`` counts it and the loss is NaN, so that a loop can skip the step.
+        exactly 0 contributes no surrogate, even where its ratio overflows. If the loss or gradient of an unmasked token
+        is not finite, the metric ``nonfinite`` counts it and the loss is NaN, so that a loop can skip the step.
 
     Raises:
         ValueError: wrong shape, dtype or device, or a tensor missing that the spec needs; the message says which.
@@ -123,7 +125,7 @@ def _(
 
 
 class DifferentiableOnce(torch.autograd.Function):
-    """``grad_output * gradient``, whose own gradient raises. ``source`` is the tensor that a second derivative would need."""
+    """``grad_output * gradient``, whose own gradient raises. ``source``: what a second derivative would be taken by."""
 
     @staticmethod
     def forward(ctx: Any, grad_output: Tensor, gradient: Tensor, source: Tensor) -> Tensor:

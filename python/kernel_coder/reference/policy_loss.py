@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -28,7 +29,7 @@ def policy_loss(
     keep = torch.ones_like(logprobs, dtype=torch.bool) if mask is None else mask
     total = (logprobs[:0] if entropy is None else logprobs[:0] + entropy[:0]).double().sum()  # 0, with a gradient
     metrics = dict.fromkeys(_METRICS, 0.0)
-    for s, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for s, (begin, end) in enumerate(itertools.pairwise(bounds)):
         chosen = torch.arange(begin, end)[keep[begin:end]]
         if len(chosen) == 0:
             continue
@@ -62,9 +63,10 @@ def policy_loss(
 
 
 _METRICS = (
-    "tokens sequences ratio ratio_sq clipped_low clipped_high kl entropy logratio logratio_sq approx_kl is_weight "
-    "mismatch_logratio mismatch_ratio mismatch_ratio_sq rollout_tokens rejected vetoed_sequences"
-).split()
+    *("tokens", "sequences", "ratio", "ratio_sq", "clipped_low", "clipped_high", "kl", "entropy"),
+    *("logratio", "logratio_sq", "approx_kl", "is_weight", "mismatch_logratio", "mismatch_ratio", "mismatch_ratio_sq"),
+    *("rollout_tokens", "rejected", "vetoed_sequences"),
+)
 
 
 def _token_losses(
@@ -79,7 +81,7 @@ def _token_losses(
 ) -> Tensor:
     """The losses of the unmasked tokens of one sequence."""
     unscored = torch.zeros_like(A, dtype=torch.bool) if rollout is None else rollout.isnan()
-    if spec.ratio_to_rollout:
+    if spec.ratio_to_rollout and rollout is not None:
         old = torch.where(unscored, logp.detach(), rollout)
     elif old is None:
         old = logp.detach()
@@ -184,12 +186,12 @@ def _surrogate(spec: LossSpec, r: Tensor, logp: Tensor, old: Tensor, A: Tensor) 
             dropped = torch.where(A > 0, change > high, change < -low)
             return torch.where(dropped, 0.0, -r * A), dropped
         case "sapo":
-            tau = torch.where(A > 0, spec.sapo_temperature_pos, spec.sapo_temperature_neg)
+            tau = torch.full_like(A, spec.sapo_temperature_neg).masked_fill(A > 0, spec.sapo_temperature_pos)
             return -4 / tau * torch.sigmoid(tau * (r - 1)) * A, nowhere
         case "vespo":
             w = r.detach().clamp(1e-8, math.exp(20))
-            k = torch.where(A >= 0, spec.vespo_k_pos, spec.vespo_k_neg)
-            lam = torch.where(A >= 0, spec.vespo_lambda_pos, spec.vespo_lambda_neg)
+            k = torch.full_like(A, spec.vespo_k_neg).masked_fill(A >= 0, spec.vespo_k_pos)
+            lam = torch.full_like(A, spec.vespo_lambda_neg).masked_fill(A >= 0, spec.vespo_lambda_pos)
             return -(w**k) * torch.exp(lam * (1 - w)) * A * logp, nowhere
         case "reinforce":
             return -A * logp, nowhere
