@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.tasks import DataSource, TaskSet, load_tasks, sources
 from kernel_coder.tasks.rows import rename_class
@@ -437,6 +437,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], sentence: str) -> No
         ("class SumNew(nn.SumNew): ...", "class ModelNew(nn.SumNew): ..."),
         ("# SumNew\nclass SumNew:\n    'SumNew'", "# SumNew\nclass ModelNew:\n    'SumNew'"),
         ("'é'; SumNew\nclass SumNew: ...", "'é'; ModelNew\nclass ModelNew: ..."),
+        ("@wrap(SumNew)\ndef f(): ...\nclass SumNew: ...", "@wrap(ModelNew)\ndef f(): ...\nclass ModelNew: ..."),
         ("class SumNewer: ...", "class SumNewer: ..."),
         ("class ModelNew: ...\nclass SumNew: ...", "class ModelNew: ...\nclass SumNew: ..."),
         ("class SumNew(", "class SumNew("),
@@ -447,6 +448,7 @@ def test_only_the_class_itself_is_renamed(source: str, expected: str) -> None:
     assert rename_class(source, "SumNew", "ModelNew") == expected
 
 
+@settings(deadline=None)
 @given(st.text(max_size=100))
 def test_renaming_leaves_text_without_the_class_alone(text: str) -> None:
     assert rename_class(text, "SumNew", "ModelNew") == text

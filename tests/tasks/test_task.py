@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import reference_problem, solution_problem
@@ -52,6 +52,7 @@ def test_a_solution_defines_model_new() -> None:
     assert solution_problem("class ModelNew(") == "the solution does not parse: '(' was never closed (line 1)"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_gets_a_verdict_and_never_an_exception(text: str) -> None:
     assert isinstance(reference_problem(text), str)

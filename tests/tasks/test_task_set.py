@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.tasks import Problem, Task, TaskSet
 
@@ -25,6 +25,7 @@ def test_it_is_a_sequence_and_a_slice_is_a_task_set() -> None:
     assert len(tasks.limit(None)) == 3
 
 
+@settings(deadline=None)
 @given(names=ids, others=ids, seed=st.integers(0, 9), fraction=st.floats(0, 1))
 def test_a_task_never_changes_side_when_others_are_added(
     names: list[str], others: list[str], seed: int, fraction: float

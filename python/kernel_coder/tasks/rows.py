@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, reference_problem
@@ -143,7 +144,12 @@ def rename_class(source: str, old: str, new: str) -> str:
 def _renamed(source: str, tree: ast.Module, old: str, new: str) -> str:
     lines = source.encode().splitlines(keepends=True)  # of bytes: ast counts columns in UTF-8
     found: list[tuple[int, int]] = []
-    for node in ast.walk(tree):
+    named = [number for number, line in enumerate(lines, start=1) if old.encode() in line]
+    # Walking the whole tree would cost as much as parsing: only statements that hold the name are looked into.
+    holding = [
+        statement for statement in tree.body if any(_first_line(statement) <= n <= _last_line(statement) for n in named)
+    ]
+    for node in chain.from_iterable(map(ast.walk, holding)):
         if isinstance(node, ast.Name) and node.id == old:
             found.append((node.lineno - 1, node.col_offset))
         elif isinstance(node, ast.ClassDef) and node.name == old:
@@ -154,6 +160,15 @@ def _renamed(source: str, tree: ast.Module, old: str, new: str) -> str:
     for line, column in sorted(found, reverse=True):
         lines[line] = lines[line][:column] + new.encode() + lines[line][column + len(old.encode()) :]
     return b"".join(lines).decode()
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _last_line(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
 
 
 def row_uuid(row: Row) -> str | None:

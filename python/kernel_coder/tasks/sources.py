@@ -211,7 +211,7 @@ def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 
 
 def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
-    """JSON lines, or one JSON list."""
+    """JSON lines; in a .json file also one list."""
     chosen = None
     for number, row in enumerate(_json_values(path), start=1):
         if isinstance(row, str):
@@ -224,7 +224,7 @@ def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 def _json_values(path: Path) -> Iterator[Row | str]:
     """Objects, or what is wrong in the place of one."""
     with path.open("rb") as file:
-        if file.read(1) == b"[":
+        if path.suffix == ".json" and file.read(64).lstrip().startswith(b"["):
             file.seek(0)
             try:
                 values = orjson.loads(file.read())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ def parse(source: str) -> ast.Module | str:
     >>> parse("x = (")
     "'(' was never closed (line 1)"
     """
+    collecting = gc.isenabled()
+    gc.disable()  # a syntax tree has no cycles, and looking for them takes as long as building it
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "\d" in someone's docstring is not our user's concern
@@ -115,6 +118,9 @@ def parse(source: str) -> ast.Module | str:
         return str(error)
     except (RecursionError, MemoryError):  # what CPython raises for very deep nesting
         return "nested too deeply"
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def classes(tree: ast.Module) -> frozenset[str]:
