@@ -1,4 +1,4 @@
-"""The ten-step curve of a tiny run. To write it anew (say why in the commit): ``python tests/train/golden.py --write``."""
+"""The ten-step curve of a tiny run. Anew (say why in the commit): ``python tests/train/golden.py --write``."""
 
 from __future__ import annotations
 

@@ -17,9 +17,31 @@ from kernel_coder.train.metrics import reward_metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_run import flags, records, summary, timeless
 
-SUMMARY_KEYS = (
-    ["status", "steps", "updates", "skipped_updates", "trained_tokens", "tasks", "held_out_tasks", "reward_first", "eval_reward_first", "reward_last", "eval_reward_last", "weights_sha256", "checkpoint", "model", "data", "data_fingerprint", "seed", "threads", "device", "kernel_coder", "torch", "python", "finished_at"]
-)
+SUMMARY_KEYS = [
+    "status",
+    "steps",
+    "updates",
+    "skipped_updates",
+    "trained_tokens",
+    "tasks",
+    "held_out_tasks",
+    "reward_first",
+    "eval_reward_first",
+    "reward_last",
+    "eval_reward_last",
+    "weights_sha256",
+    "checkpoint",
+    "model",
+    "data",
+    "data_fingerprint",
+    "seed",
+    "threads",
+    "device",
+    "kernel_coder",
+    "torch",
+    "python",
+    "finished_at",
+]
 
 
 def test_ten_steps_follow_the_golden_curve(tmp_path: Path) -> None:
@@ -71,7 +93,29 @@ def test_metrics_have_what_people_look_for(run_dir: Path) -> None:
     lines = records(run_dir / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     names = set(
-        ["reward", "reward_std", "frac_reward_zero_std", "rewards/letters/mean", "rewards/letters/std", "loss", "grad_norm", "learning_rate", "entropy", "kl", "clip_ratio/low_mean", "clip_ratio/high_mean", "completions/mean_length", "completions/clipped_ratio", "skipped_updates", "num_tokens", "time/rollout_s", "time/reward_s", "time/update_s", "time/step_s", "time/tokens_per_second"]
+        [
+            "reward",
+            "reward_std",
+            "frac_reward_zero_std",
+            "rewards/letters/mean",
+            "rewards/letters/std",
+            "loss",
+            "grad_norm",
+            "learning_rate",
+            "entropy",
+            "kl",
+            "clip_ratio/low_mean",
+            "clip_ratio/high_mean",
+            "completions/mean_length",
+            "completions/clipped_ratio",
+            "skipped_updates",
+            "num_tokens",
+            "time/rollout_s",
+            "time/reward_s",
+            "time/update_s",
+            "time/step_s",
+            "time/tokens_per_second",
+        ]
     )
     assert {name.replace("tiny_run:", "") for name in lines[1]} >= names
     assert "eval/reward" in lines[0]
@@ -84,7 +128,7 @@ def test_samples_can_be_read_by_a_person(run_dir: Path) -> None:
     samples = records(run_dir / "samples.jsonl")
     assert len(samples) == 4 * 8
     assert len({sample["id"] for sample in samples}) == len(samples)
-    assert "class Model" in json.dumps(samples[0]["prompt"])
+    assert "get_init_inputs" in json.dumps(samples[0]["prompt"])
     assert set(samples[0]) >= {"step", "task", "completion", "finish_reason", "reward", "rewards", "advantage"}
     for start in range(0, len(samples), 4):
         assert len({sample["task"] for sample in samples[start : start + 4]}) == 1

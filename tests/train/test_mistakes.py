@@ -55,7 +55,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
         "does not divide into groups of rollout.num_generations = 3",
     ),
     ("group of one", {"rollout__num_generations": 1}, "every answer is its own baseline and every advantage is 0"),
-    ("prompt longer than the context", {"rollout__max_completion_length": 4090}, "has room for 6"),
+    (
+        "prompt longer than the context",
+        {"rollout__max_completion_length": 4090},
+        "for the answer is more than the context of 4096",
+    ),
     (
         "every prompt too long",
         {"data__max_prompt_length": 2},
@@ -106,7 +110,10 @@ def test_empty_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_more_tasks_held_out_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = write_tasks(tmp_path / "tasks", 2)
-    assert "is left to train on" in mistake(flags(tasks, tmp_path / "run", eval__num_tasks=2), capsys)
+    assert "= 2 holds them all out" in mistake(flags(tasks, tmp_path / "run", eval__num_tasks=2), capsys)
+    assert "eval.num_tasks: cannot hold out 3 of 2" in mistake(
+        flags(tasks, tmp_path / "run", eval__num_tasks=3), capsys
+    )
 
 
 def test_model_without_chat_template(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

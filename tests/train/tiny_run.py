@@ -59,6 +59,7 @@ def flags(tasks: Path, run_dir: Path, **changes: Any) -> list[str]:
     """The command line of a tiny run; ``optim__learning_rate=1`` changes ``--optim.learning_rate``."""
     values = {
         "data.path": tasks,
+        "data.prompt_template": Path(__file__).with_name("short.jinja"),
         "run.output_dir": run_dir,
         "run.max_steps": 4,
         "run.num_threads": 1,

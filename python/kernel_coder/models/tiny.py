@@ -12,9 +12,42 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 # Frequent words of the text that the model sees. Each is one token, so prompts are about half as long as in bytes.
-WORDS = tuple(
-    ["    ", "        ", "\n    ", "\n        ", " torch", " self", " return", " import", " def", " class", " triton", " tensor", " output", " input", " inputs", " code", " kernel", " the", " and", " for", " in", " to", " of", " is", " =", " +", " *", " -", "self", "torch", "triton", "import", "return", "class", "def", "init", "forward", "Module", "Model", "ModelNew", "super", "size", "shape", "stride", "BLOCK", "SIZE", "program", "load", "store", "mask", "offsets", "arange", "constexpr", "empty", "like", "get", "inputs", "thinking", "answer", "python", "```", "__", "ptr", "grid", "jit", "nn", "tl", "num", "elements", "rand", "cuda", "device", "__init__", "__all__"]
+WORDS = (
+    *("class", "def", "self", "return", "import", "torch", "triton", "Module", "Model", "ModelNew", "super", "init"),
+    *("forward", "tensor", "size", "shape", "stride", "BLOCK", "SIZE", "program", "load", "store", "mask", "offsets"),
+    *(
+        "arange",
+        "constexpr",
+        "empty",
+        "like",
+        "get",
+        "input",
+        "inputs",
+        "output",
+        "code",
+        "kernel",
+        "thinking",
+        "answer",
+    ),
+    *(
+        "python",
+        "ptr",
+        "grid",
+        "jit",
+        "nn",
+        "tl",
+        "num",
+        "elements",
+        "rand",
+        "cuda",
+        "device",
+        "__init__",
+        "```",
+        "the",
+    ),
+    *("and", "for", "in", "to", "of", "is", "=", "+", "*", "-"),
 )
+INDENTS = ("    ", "        ", "\n    ", "\n        ")
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -30,7 +63,7 @@ def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
     merges: list[tuple[str, str]] = []
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    for word in WORDS:
+    for word in (*INDENTS, *WORDS, *(f" {word}" for word in WORDS)):
         letters = byte_level.pre_tokenize_str(word)[0][0]
         for prefix in itertools.accumulate(letters):
             if len(prefix) > 1 and prefix not in vocabulary:

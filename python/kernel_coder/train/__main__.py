@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from kernel_coder.rewards import RewardError
 from kernel_coder.train.config import load_config
 from kernel_coder.train.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
 
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         logging.disable_progress_bar()
         return EXIT_STOPPED if train(config, resume=resume).status == "stopped" else 0
-    except UsageError as error:
+    except (UsageError, RewardError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_MISTAKE
     except TrainingDiverged as error:

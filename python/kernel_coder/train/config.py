@@ -33,7 +33,7 @@ class ModelConfig(Section):
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     gradient_checkpointing: bool = False
     chat_template: str | None = Field(
-        default=None, description="file with a Jinja chat template, for a tokenizer that has none"
+        default=None, description="file with a Jinja chat template, or plain, for a tokenizer that has none"
     )
     use_peft: bool = Field(default=False, description="train LoRA adapters instead of all weights")
     lora_r: int = Field(default=16, ge=1)
@@ -51,7 +51,8 @@ class DataConfig(Section):
     format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
     shuffle: bool = Field(default=True, description="a new order every epoch")
-    prompt_template: str = Field(default="kernel_coder", description="template in kernel_coder/prompts/templates")
+    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
+    one_shot: bool = Field(default=False, description="show a solved example first")
     max_prompt_length: int | None = Field(
         default=None, ge=1, description="drop (and count) tasks with a longer prompt, in tokens"
     )
@@ -144,7 +145,9 @@ class RewardConfig(Section):
     name: str = Field(description="format, similarity, or package.module:function")
     weight: float = 1.0
     params: dict[str, Any] = {}
-    schedule: Any = Field(default=None, description="how the weight changes with the step; see kernel_coder.rewards")
+    schedule: Any = Field(default=None, description="how the weight changes with the step; see rewards.Schedule")
+    required: bool = Field(default=False, description="an answer that this reward cannot judge has no reward at all")
+    label: str | None = Field(default=None, description="name in tables and logs; default: the name or function")
 
 
 class OptimConfig(Section):

@@ -142,6 +142,7 @@ def run_step(
     state = advance(state, result, config.updates_per_step)
     metrics = {
         **reward_metrics(table.total, table.parts, group, batch.advantages),
+        "reward_errors": float(table.num_errors),
         **completion_metrics(turns),
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
@@ -190,10 +191,14 @@ def reward(
 ) -> RewardTable:
     """Scores every answer; the columns are TRL's."""
     tasks = [rollout.task for rollout in rollouts]
+    asked = [prompt for prompt in prompts for _ in range(group)]
     last: list[Turn] = [rollout.turns[-1] for rollout in rollouts]
     return rewards(
-        [prompt.messages for prompt in prompts for _ in range(group)],
-        [[{"role": "assistant", "content": turn.text}] for turn in last],
+        [prompt.messages for prompt in asked],
+        [
+            [{"role": "assistant", "content": answer(rollout, prompt)}]
+            for rollout, prompt in zip(rollouts, asked, strict=True)
+        ],
         step=step,
         task=tasks,
         solution=[task.solution for task in tasks],
@@ -201,6 +206,12 @@ def reward(
         completion_ids=[list(turn.completion_ids) for turn in last],
         finish_reason=[turn.finish_reason for turn in last],
     )
+
+
+def answer(rollout: Rollout, prompt: Prompt) -> str:
+    """What was said, with the beginning that the template put into the model's mouth."""
+    begun = prompt.messages[-1]["content"] if prompt.messages[-1]["role"] == "assistant" else ""
+    return begun + rollout.turns[-1].text
 
 
 def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, float]:
@@ -240,7 +251,7 @@ def describe(
             "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
             "task": rollout.task.id,
             "prompt": prompts[i // group].messages,
-            "completion": turn.text,
+            "completion": answer(rollout, prompts[i // group]),
             "finish_reason": turn.finish_reason,
             "tokens": len(turn.completion_ids),
             "logprob": sum(turn.logprobs),

@@ -18,6 +18,7 @@ from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.errors import UsageError
 
 TINY = "tiny"
+PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,15 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             raise UsageError(
                 f"no tokenizer can be loaded from {config.name_or_path}: {_first_sentence(error)}"
             ) from error
-    if config.chat_template is not None:
+    if config.chat_template not in (None, PLAIN):
         try:
-            tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
+            tokenizer.chat_template = Path(str(config.chat_template)).read_text(encoding="utf-8")
         except OSError:
             raise UsageError(f"model.chat_template {config.chat_template} cannot be read") from None
-    if tokenizer.chat_template is None:
+    if tokenizer.chat_template is None and config.chat_template != PLAIN:
         raise UsageError(
             f"the tokenizer of {config.name_or_path} has no chat template, so it cannot be asked anything: "
-            "train an instruct model, or name a Jinja file as model.chat_template"
+            "train an instruct model, or set model.chat_template to a Jinja file or to plain"
         )
     if tokenizer.eos_token_id is None:
         raise UsageError(f"the tokenizer of {config.name_or_path} has no end-of-sequence token, so no answer would end")

@@ -13,11 +13,11 @@ import torch
 from transformers import get_scheduler
 
 from kernel_coder.ops import LossSpec
-from kernel_coder.prompts import build_messages, encode_prompt
-from kernel_coder.rewards import RewardSet
+from kernel_coder.prompts import Message, build_messages, check_prompt_length, encode_prompt
+from kernel_coder.rewards import RewardError, RewardSet
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
-from kernel_coder.tasks import Task, load_tasks
+from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.checkpoint import (
     CheckpointError,
     RngState,
@@ -32,9 +32,9 @@ from kernel_coder.train.checkpoint import (
 from kernel_coder.train.config import OptimConfig, TrainConfig
 from kernel_coder.train.errors import UsageError
 from kernel_coder.train.logs import METRICS, find_trackers
-from kernel_coder.train.model import Policy, load_policy, load_reference
+from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
 
-Messages = list[dict[str, str]]
+SHOWN_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Prompt:
     """A task as the model is asked it."""
 
     task: Task
-    messages: Messages
+    messages: list[Message]
     ids: tuple[int, ...]
 
 
@@ -76,11 +76,11 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         raise UsageError(str(error)) from None
     policy = load_policy(config.model, resume_from=checkpoint)
     prompts, notes = make_prompts(tasks, policy, config)
-    train, held_out = hold_out(prompts, config.eval.num_tasks)
-    if problems := getattr(tasks, "problems", ()):
-        notes = [f"{len(problems)} rows of {config.data.path} were dropped, the first: {problems[0]}", *notes]
+    notes = [tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS]), *notes]
+    train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
     if not train:
-        raise UsageError(f"no task of {config.data.path} is left to train on: {'; '.join(notes) or 'it is empty'}")
+        why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
+        raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
 
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
@@ -122,31 +122,30 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
 def load_rewards(config: TrainConfig) -> RewardSet:
     try:
         return RewardSet([reward.model_dump() for reward in config.rewards])
-    except (ValueError, TypeError, ImportError, AttributeError) as error:
+    except RewardError as error:
         raise UsageError(str(error)) from None
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
     """Every task as messages and ids; one that the model has no room for is an error."""
     longest = config.data.max_prompt_length
-    room = None if policy.context_length is None else policy.context_length - config.rollout.max_completion_length
+    plain = PLAIN if config.model.chat_template == PLAIN else None
+    answer = config.rollout.max_completion_length
     prompts: list[Prompt] = []
     dropped = 0
     for task in tasks:
         try:
-            messages = build_messages(task, template=config.data.prompt_template)
-            ids = tuple(encode_prompt(policy.tokenizer, messages))
+            messages = build_messages(task, config.data.prompt_template, one_shot=config.data.one_shot)
+            ids = tuple(encode_prompt(policy.tokenizer, messages, plain))
         except ValueError as error:
             raise UsageError(str(error)) from None
         if longest is not None and len(ids) > longest:
             dropped += 1
             continue
-        if room is not None and len(ids) > room:
-            raise UsageError(
-                f"the prompt of task {task.id} has {len(ids)} tokens, and with rollout.max_completion_length = "
-                f"{config.rollout.max_completion_length} the model's context of {policy.context_length} has room for "
-                f"{max(room, 0)}: drop such tasks with data.max_prompt_length, or ask for shorter answers"
-            )
+        if problem := check_prompt_length(
+            len(ids), task.id, context_length=policy.context_length, max_completion_length=answer
+        ):
+            raise UsageError(f"{problem}: drop such tasks with data.max_prompt_length, or ask for shorter answers")
         prompts.append(Prompt(task, messages, ids))
     return prompts, [
         f"{dropped} tasks were dropped: their prompts exceed data.max_prompt_length = {longest}"
@@ -154,11 +153,13 @@ def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> 
 
 
 def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Those to train on and ``count`` others, chosen by a hash of the id, so that the same tasks are held out whatever
-    the order of the data."""
-    chosen = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.task.id.encode()).digest())[:count]
-    ids = {prompt.task.id for prompt in chosen}
-    return [prompt for prompt in prompts if prompt.task.id not in ids], chosen
+    """Those to train on, and ``count`` to evaluate on."""
+    try:
+        _, chosen = TaskSet(prompt.task for prompt in prompts).hold_out(count)
+    except ValueError as error:
+        raise UsageError(f"eval.num_tasks: {error}") from None
+    ids = {task.id for task in chosen}
+    return [p for p in prompts if p.task.id not in ids], [p for p in prompts if p.task.id in ids]
 
 
 def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer:

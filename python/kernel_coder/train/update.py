@@ -99,7 +99,7 @@ def with_old_and_reference(
 
 
 def backward(policy: Policy, minibatch: Batch, spec: LossSpec, temperature: float, size: int, total: float) -> Tensor:
-    """Adds the gradients of one minibatch to ``.grad``; returns the metric sums. What has no gradient is not computed."""
+    """Adds the gradients of one minibatch to ``.grad`` and returns the metric sums; what has none is not computed."""
     needed = minibatch.select(carries_gradient(minibatch, spec))
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
     for piece in needed.split(size):
@@ -113,7 +113,7 @@ def backward(policy: Policy, minibatch: Batch, spec: LossSpec, temperature: floa
 def optimizer_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], loss: float, max_grad_norm: float
 ) -> float | None:
-    """Clips and steps; returns the gradient's norm before clipping, or None: something was not finite, nothing changed."""
+    """Clips and steps; returns the gradient's norm before clipping. None: not finite, and nothing has changed."""
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.grad is None:  # no sequence carried gradient: a zero gradient, which momentum and decay must see
@@ -158,7 +158,8 @@ def update(
             if skipped_in_a_row >= max_skipped:
                 raise TrainingDiverged(
                     f"{skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
-                    "(run.max_skipped_updates); none of them reached the weights: lower optim.learning_rate or look at the rewards"
+                    "(run.max_skipped_updates); none of them reached the weights: lower optim.learning_rate or look at "
+                    "the rewards"
                 )
         else:
             sums, skipped_in_a_row = sums + found, 0
