@@ -5,13 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "text/parse_response.h"
 #include "text/sequence_similarity.h"
 
 namespace py = pybind11;
 
 namespace {
 
-std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+std::string type_name(py::handle object) {
+  return Py_TYPE(object.ptr())->tp_name;
+}
 
 // The characters of a Python str where they lie, whatever their width. Valid as long as the str is.
 kc::TextView view_of(py::handle text) {
@@ -86,6 +89,34 @@ py::list sequence_similarities(const py::object& a, const py::object& b, bool au
   return out;
 }
 
+py::object substring(py::handle text, kc::TextSpan span) {
+  PyObject* const part =
+      PyUnicode_Substring(text.ptr(), static_cast<Py_ssize_t>(span.begin), static_cast<Py_ssize_t>(span.end));
+  if (part == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(part);
+}
+
+py::object joined(py::handle text, const std::vector<kc::TextSpan>& spans) {
+  py::list parts;
+  for (const kc::TextSpan span : spans) parts.append(substring(text, span));
+  return py::str("").attr("join")(parts);
+}
+
+// (thinking, answer, code, error), each a str or None.
+py::tuple parse_response(const py::object& text) {
+  const kc::TextView view = text_argument(text, "text");
+  kc::ParsedResponse parsed;
+  {
+    const py::gil_scoped_release unlocked;
+    parsed = kc::parse_response(view);
+  }
+  const py::object none = py::none();
+  return py::make_tuple(parsed.thinking ? substring(text, *parsed.thinking) : none,
+                        parsed.answer ? substring(text, *parsed.answer) : none,
+                        parsed.code ? joined(text, *parsed.code) : none,
+                        parsed.error.empty() ? none : py::str(parsed.error));
+}
+
 }  // namespace
 
 void bind_text(py::module_& m) {
@@ -94,4 +125,6 @@ void bind_text(py::module_& m) {
         "difflib's ratio of two texts; see kernel_coder.ops.sequence_similarity.");
   m.def("sequence_similarities", &sequence_similarities, py::arg("a"), py::arg("b"), py::arg("autojunk"),
         py::arg("threads"), "difflib's ratio of many pairs of texts; see kernel_coder.ops.sequence_similarities.");
+  m.def("parse_response", &parse_response, py::arg("text"),
+        "(thinking, answer, code, error) of a response; see kernel_coder.ops.parse_response.");
 }

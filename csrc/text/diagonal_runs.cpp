@@ -64,8 +64,8 @@ bool generic_runs(const std::uint8_t* a, int rows, const std::uint8_t* b, int co
 #if KC_X86_DISPATCH
 
 template <int kVectors>
-__attribute__((target("avx2"))) bool avx2_block(const std::uint8_t* a, const std::uint8_t* b, RowRange range,
-                                                int first, std::uint8_t* best) {
+__attribute__((target("avx2"))) bool avx2_block(const std::uint8_t* a, const std::uint8_t* b, RowRange range, int first,
+                                                std::uint8_t* best) {
   __m256i run[kVectors];
   __m256i top[kVectors];
   for (int v = 0; v < kVectors; ++v) run[v] = top[v] = _mm256_setzero_si256();

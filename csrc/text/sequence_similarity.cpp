@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -26,10 +28,12 @@
 //
 // Every level of the recursion thus has a smaller L, the rectangles of a level share no row and no column, and a chain
 // of levels of lengths L1 > L2 > ... consumes L1 + L2 + ... characters: at most about sqrt(2 n) levels, where difflib
-// has up to n, and in a real text some tens. A rectangle is searched in one of three ways, all of which give every match
-// of length L in the order wanted:
+// has up to n, and in a real text some tens. A rectangle is searched in one of four ways:
 //
 //   bits       one side has at most 64 characters: a row of the comparison table is a machine word.
+//   anchors    matches of 2 k - 1 characters and more, whatever their lengths, for k = 32, then 16, then 8: each covers
+//              a window of k characters of b that starts at a multiple of k. A rolling hash over a finds the few
+//              places where there can be one. Given up if they are not few, as in repetitive text.
 //   diagonals  a medium table, in at most 254 different characters: the longest run on each diagonal, vectorised
 //              (diagonal_runs.h). Work grows with the area, but 64 cells at a time.
 //   windows    everything else: is there a common substring of length k? Hash all windows of length k of both sides.
@@ -51,12 +55,9 @@ constexpr std::uint32_t kFirstCode = 2;
 
 struct Rectangle {
   int alo, ahi, blo, bhi;
-  int bound;         // no match in it is longer
+  int bound;          // no match in it is longer
   int anchors_below;  // anchors are tried if it has at most so many rows and columns together
 };
-
-// Splitting a region reads all its segments, so their number is bounded.
-constexpr std::size_t kMaxSegments = 1 << 14;
 
 struct Hit {
   int i, j;
@@ -71,6 +72,9 @@ struct Region {
   Rectangle rectangle;
   std::size_t first_segment;
 };
+
+// Splitting a region reads all its segments, so their number is bounded.
+constexpr std::size_t kMaxSegments = 1 << 14;
 
 // Rolling hashes modulo 2^64, where a wrong claim costs a comparison only.
 constexpr std::uint64_t kRollingBase = 0xD1342543DE82EF95ULL;
@@ -135,9 +139,7 @@ class WindowTable {
 
  private:
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};  // no hash modulo kPrime is this large
-  std::size_t home(std::uint64_t hash) const {
-    return static_cast<std::size_t>((hash * kScatter) >> shift_);
-  }
+  std::size_t home(std::uint64_t hash) const { return static_cast<std::size_t>((hash * kScatter) >> shift_); }
   std::vector<std::uint64_t> keys_;
   std::size_t mask_ = 0;
   int shift_ = 60;
@@ -146,9 +148,9 @@ class WindowTable {
 // Buffers that one thread uses again for pair after pair.
 struct Scratch {
   std::vector<Rectangle> open;
-  std::vector<std::uint64_t> masks;                          // bits: of each code, where it occurs
+  std::vector<std::uint64_t> masks;                            // bits: of each code, where it occurs
   std::vector<std::uint64_t> rows_first, rows_now, rows_next;  // bits
-  std::vector<std::uint8_t> padded, best;                    // diagonals
+  std::vector<std::uint8_t> padded, best;                      // diagonals
   std::vector<Hit> hits;
   std::vector<Segment> segments, region_segments;  // anchors
   std::vector<Region> regions;
@@ -504,11 +506,11 @@ class Matcher {
     const auto begin = s_.segments.begin() + static_cast<std::ptrdiff_t>(region.first_segment);
     s_.region_segments.assign(begin, s_.segments.end());
     s_.segments.erase(begin, s_.segments.end());
-    const Segment best = *std::min_element(s_.region_segments.begin(), s_.region_segments.end(),
-                                           [](const Segment& x, const Segment& y) {
-                                             if (x.length != y.length) return x.length > y.length;
-                                             return x.i != y.i ? x.i < y.i : x.j < y.j;
-                                           });
+    const Segment best =
+        *std::min_element(s_.region_segments.begin(), s_.region_segments.end(), [](const Segment& x, const Segment& y) {
+          if (x.length != y.length) return x.length > y.length;
+          return x.i != y.i ? x.i < y.i : x.j < y.j;
+        });
     const Segment block = lengthen(region.rectangle, best);
     matched_ += block.length;
     Rectangle left = region.rectangle;
@@ -709,18 +711,6 @@ class CharacterIndex {
   std::uint32_t size_ = 0;
 };
 
-template <class Visit>
-auto visit_text(const TextView& text, Visit&& visit) {
-  switch (text.width) {
-    case 1:
-      return visit(static_cast<const std::uint8_t*>(text.data));
-    case 2:
-      return visit(static_cast<const std::uint16_t*>(text.data));
-    default:
-      return visit(static_cast<const std::uint32_t*>(text.data));
-  }
-}
-
 template <class Symbol>
 void write_codes(const std::vector<std::uint32_t>& indices, const std::vector<std::uint32_t>& code_of,
                  std::uint32_t never, std::vector<Symbol>& out) {
@@ -731,7 +721,7 @@ void write_codes(const std::vector<std::uint32_t>& indices, const std::vector<st
 }
 
 struct Indexed {
-  std::vector<std::uint32_t> a, b;              // index of each character, kAbsent where it is not in b
+  std::vector<std::uint32_t> a, b;            // index of each character, kAbsent where it is not in b
   std::vector<std::uint32_t> code_a, code_b;  // of each index
   std::uint32_t codes = kFirstCode;
   bool has_popular = false;
@@ -781,10 +771,6 @@ std::int64_t count_matches(const TextView& a, const TextView& b, const Indexed& 
 }
 
 void check_text(const TextView& text, const char* name) {
-  if (text.width != 1 && text.width != 2 && text.width != 4) {
-    throw std::invalid_argument(std::string(name) + " must have characters of 1, 2 or 4 bytes; got " +
-                                std::to_string(text.width));
-  }
   if (text.size >= (std::size_t{1} << 30)) {
     throw std::invalid_argument(std::string(name) + " must have fewer than 2^30 characters; got " +
                                 std::to_string(text.size));

@@ -12,16 +12,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+
+#include "text_view.h"
 
 namespace kc {
-
-// Text as CPython stores it: `size` code points of `width` bytes each (1, 2 or 4). Not owned.
-struct TextView {
-  const void* data;
-  std::size_t size;
-  int width;
-};
 
 // How it is computed, which never changes the result. Anything but `automatic` is for tests and benchmarks: the way in
 // which rectangles of whatever size are searched, and the vector instructions, as far as the processor has them.
@@ -32,9 +26,8 @@ struct SimilarityOptions {
   SimdLevel simd = SimdLevel::automatic;
 };
 
-// The ratio of one pair. Throws std::invalid_argument for a width other than 1, 2, 4 or 2^30 characters and more.
-double sequence_similarity(const TextView& a, const TextView& b, bool autojunk,
-                           const SimilarityOptions& options = {});
+// The ratio of one pair. Throws std::invalid_argument for 2^30 characters and more.
+double sequence_similarity(const TextView& a, const TextView& b, bool autojunk, const SimilarityOptions& options = {});
 
 // The ratios of `count` pairs, on at most `threads` threads (>= 1): out[i] = sequence_similarity(a[i], b[i], autojunk).
 void sequence_similarities(const TextView* a, const TextView* b, std::size_t count, bool autojunk, int threads,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.train.__main__ import main
-from tiny_run import flags, infinite, write_tasks
+from kernel_coder.train.errors import EXIT_DIVERGED
+from tiny_run import flags, records, summary, write_tasks
 
 NAMED = json.dumps([{"name": "no_such_reward"}])
 
@@ -148,16 +149,23 @@ def test_folder_that_holds_a_run_is_not_overwritten(
     assert (tmp_path / "run" / "mine.txt").exists()
 
 
-def test_rewards_that_are_never_finite_leave_the_weights_alone(tasks: Path, tmp_path: Path) -> None:
-    from tiny_run import records, summary
+@pytest.mark.parametrize("name", ["infinite", "unscored"])
+def test_rewards_that_are_never_finite_leave_the_weights_alone(tasks: Path, tmp_path: Path, name: str) -> None:
+    rewards = json.dumps([{"name": f"tiny_run:{name}"}])
+    changes = {"optim__weight_decay": 0.1, "run__max_steps": 2}
+    assert main(flags(tasks, tmp_path / "run", rewards=rewards, **changes)) == 0
+    last = records(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert (last["unscored"], last["skipped_updates"], last["reward"]) == (8, 1, None)
+    assert main(flags(tasks, tmp_path / "still", optim__learning_rate=0, **changes)) == 0
+    assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "still")["weights_sha256"]
 
-    for name in (infinite.__name__, "unscored"):
-        rewards = json.dumps([{"name": f"tiny_run:{name}"}])
-        assert main(flags(tasks, tmp_path / name, rewards=rewards, optim__weight_decay=0, run__max_steps=2)) == 0
-        assert records(tmp_path / name / "metrics.jsonl")[-1]["unscored"] == 8
-        assert main(flags(tasks, tmp_path / f"{name}0", optim__learning_rate=0, run__max_steps=2)) == 0
-        untouched = summary(tmp_path / f"{name}0")["weights_sha256"]
-        assert summary(tmp_path / name)["weights_sha256"] == untouched
+
+def test_run_that_only_skips_ends_with_its_own_exit_code(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewards = json.dumps([{"name": "tiny_run:unscored"}])
+    assert main(flags(tasks, tmp_path / "run", rewards=rewards, run__max_skipped_updates=2)) == EXIT_DIVERGED
+    assert "error: 2 updates in a row were refused (run.max_skipped_updates)" in capsys.readouterr().err
 
 
 def test_command_line_from_outside(tmp_path: Path) -> None:

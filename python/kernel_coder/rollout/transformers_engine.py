@@ -104,7 +104,7 @@ class TransformersEngine:
             prompt_ids=tuple(prompt),
             completion_ids=tuple(kept),
             logprobs=tuple(logprobs[:end]),
-            text=str(self.tokenizer.decode(kept, skip_special_tokens=True)),
+            text=str(self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
             finish_reason="length" if end is None else "stop",
         )
 

@@ -189,10 +189,7 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, policy: Policy,
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         state = {key: value for key, value in state.items() if "." not in key}
         if state:
-            # AdamW keeps its step counter on the CPU.
-            optimizer.state[parameter] = {
-                k: v.clone() if k == "step" else v.to(parameter.device, copy=True) for k, v in state.items()
-            }
+            optimizer.state[parameter] = {key: value.to(parameter.device, copy=True) for key, value in state.items()}
     for group, numbers in zip(optimizer.param_groups, groups, strict=True):
         group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
 

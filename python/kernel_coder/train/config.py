@@ -197,7 +197,7 @@ class RunConfig(Section):
     eval_on_start: bool = False
     save_steps: int = Field(default=100, ge=1)
     save_total_limit: int = Field(default=2, ge=1)
-    max_skipped_updates: int = Field(default=10, ge=1, description="stop after so many non-finite updates in a row")
+    max_skipped_updates: int = Field(default=10, ge=1, description="stop after so many refused updates in a row")
     report_to: list[str] = Field(
         default=[], description="further trackers, by accelerate's names: wandb, trackio, mlflow, ..."
     )

@@ -12,7 +12,7 @@ class UsageError(ValueError):
 
 
 class TrainingDiverged(RuntimeError):
-    """Too many updates in a row were refused because they held a NaN or an infinity."""
+    """Too many updates in a row were refused: not finite, or without a single answer that could be scored."""
 
 
 class StopRequested(Exception):

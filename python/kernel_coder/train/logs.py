@@ -85,9 +85,10 @@ class RunLog:
         self._metrics.flush()
         self._remember(record)
         for name, value in metrics.items():
-            self._board.add_scalar(name, value, step)
+            if math.isfinite(value):
+                self._board.add_scalar(name, value, step)
         for tracker in self._trackers:
-            tracker.log(dict(metrics), step=step)
+            tracker.log({name: value for name, value in metrics.items() if math.isfinite(value)}, step=step)
         shown = "  ".join(
             f"{label} {_short(metrics[name])}" for name, label in SHOWN.items() if metrics.get(name) is not None
         )
@@ -122,7 +123,7 @@ class RunLog:
 
     def _remember(self, record: Mapping[str, Any]) -> None:
         for name in SHOWN:
-            if record.get(name) is not None:
+            if record.get(name) is not None and math.isfinite(record[name]):
                 self.first.setdefault(name, record[name])
                 self.last[name] = record[name]
 
@@ -182,5 +183,5 @@ def start_trackers(config: TrainConfig, run_dir: Path) -> list[Any]:
 
 def _short(value: float) -> str:
     if not math.isfinite(value):
-        return str(value)
+        return "-"
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"

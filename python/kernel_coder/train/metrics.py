@@ -1,7 +1,11 @@
-"""Numbers that describe a step, under TRL's names. Everything that depends on the clock starts with ``time/``."""
+"""Numbers that describe a step, under TRL's names; NaN where there is none (a mean of nothing is not 0).
+
+Everything that depends on the clock starts with ``time/``.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,11 +59,11 @@ def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
     """Means over the tokens that the update computed (not those it could leave out), and the optimiser's numbers."""
 
     def per_token(name: str) -> float:
-        return float(result.sums[METRIC[name]] / result.sums[METRIC["tokens"]].clamp(min=1))
+        return float(result.sums[METRIC[name]] / result.sums[METRIC["tokens"]])
 
     metrics = {
         "loss": float(result.sums[METRIC["loss"]]) / max(updates - result.skipped, 1),
-        "grad_norm": sum(result.grad_norms) / max(len(result.grad_norms), 1),
+        "grad_norm": _mean(torch.tensor(result.grad_norms)),
         "learning_rate": result.learning_rate,
         "skipped_updates": float(result.skipped),
         "entropy": per_token("entropy"),
@@ -70,7 +74,7 @@ def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
         "clip_ratio/high_mean": per_token("clipped_high"),
         "clip_ratio/region_mean": per_token("clipped_low") + per_token("clipped_high"),
         "sampling/logratio_mean": float(
-            result.sums[METRIC["mismatch_logratio"]] / result.sums[METRIC["rollout_tokens"]].clamp(min=1)
+            result.sums[METRIC["mismatch_logratio"]] / result.sums[METRIC["rollout_tokens"]]
         ),
         "sampling/rejected": per_token("rejected"),
         "tokens_in_loss": float(result.sums[METRIC["tokens"]]),
@@ -106,7 +110,7 @@ class Stopwatch:
 
 def _mean(values: Tensor) -> float:
     values = values[~values.isnan()].double()
-    return float(values.mean()) if values.numel() else 0.0
+    return float(values.mean()) if values.numel() else math.nan
 
 
 def _std(values: Tensor) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,13 +121,16 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
 
         return tiny_model(vocabulary)
     _check_exists(config)
+    # The progress bar of a GGUF file has no switch of its own.
+    bar = nullcontext() if config.gguf_file is None or sys.stderr.isatty() else redirect_stderr(io.StringIO())
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            config.name_or_path,
-            dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attn_implementation,
-            **_hub_arguments(config),
-        )
+        with bar:
+            model = AutoModelForCausalLM.from_pretrained(
+                config.name_or_path,
+                dtype=getattr(torch, config.dtype),
+                attn_implementation=config.attn_implementation,
+                **_hub_arguments(config),
+            )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UsageError(f"no model can be loaded from {config.name_or_path}: {_first_sentence(error)}") from error
     if config.gguf_file is not None:

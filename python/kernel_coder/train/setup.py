@@ -169,7 +169,7 @@ def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
-        foreach=False,
+        fused=True,
     )
 
 

@@ -27,7 +27,7 @@ class UpdateResult:
     sums: Tensor  # float64 [len(LOSS_METRICS)], over all updates that were taken
     grad_norms: tuple[float, ...]
     learning_rate: float
-    skipped: int  # updates refused because loss or gradient was not finite
+    skipped: int  # updates refused: loss or gradient not finite, or no answer that could be scored
     skipped_in_a_row: int  # up to and including the last one
 
 
@@ -152,14 +152,16 @@ def update(
             group["lr"] = learning_rate(number)
         optimizer.zero_grad(set_to_none=True)
         found = backward(policy, minibatch, spec, temperature, config.per_device_train_batch_size, total)
-        norm = optimizer_step(optimizer, parameters, float(found[METRIC["loss"]]), config.max_grad_norm)
+        # Where no answer could be scored there is nothing to step on, and momentum alone must not move the weights.
+        loss = float(found[METRIC["loss"]]) if bool(minibatch.counted.any()) else math.nan
+        norm = optimizer_step(optimizer, parameters, loss, config.max_grad_norm)
         if norm is None:
             skipped, skipped_in_a_row = skipped + 1, skipped_in_a_row + 1
             if skipped_in_a_row >= max_skipped:
                 raise TrainingDiverged(
-                    f"{skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
-                    "(run.max_skipped_updates); none of them reached the weights: lower optim.learning_rate or look at "
-                    "the rewards"
+                    f"{skipped_in_a_row} updates in a row were refused (run.max_skipped_updates), for their loss or "
+                    "gradient was not finite or none of their answers could be scored; the weights are those from before: "
+                    "look at the rewards, or lower optim.learning_rate"
                 )
         else:
             sums, skipped_in_a_row = sums + found, 0
