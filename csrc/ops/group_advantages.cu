@@ -74,7 +74,8 @@ __device__ void for_batch_values(const RewardGroups<T>& groups, const AdvantageS
 }
 
 template <typename T>
-__global__ void batch_stats_kernel(RewardGroups<T> groups, AdvantageSpec spec, RewardStats* batch) {
+__global__ void __launch_bounds__(kWarp* kBatchWarps)
+    batch_stats_kernel(RewardGroups<T> groups, AdvantageSpec spec, RewardStats* batch) {
   long long count = 0;
   double sum = 0, rest = 0, squares = 0;
   for_batch_values(groups, spec, [&](double value, int64_t weight) {

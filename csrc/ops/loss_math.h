@@ -50,9 +50,11 @@ struct TokenTerms {
   T policy = 0, kl = 0, entropy = 0;           // parts of loss_t: weighted surrogate, beta KL, -entropy_coef H
   T grad_own = 0, grad_shared = 0, share = 0;  // see step 3
   T grad_entropy = 0;                          // d loss_t / d entropy_t
-  // For the metrics: the ratio at the spec's level, logp - old and its exp, the mismatch weight, old - rollout and its
-  // exp.
-  T ratio = 1, log_ratio = 0, token_ratio = 1, weight = 1, kl_estimate = 0, mismatch_log_ratio = 0, mismatch_ratio = 1;
+  // For the metrics.
+  T ratio = 1;                                   // at the spec's level
+  T log_ratio = 0, token_ratio = 1;              // logp - old and its exp
+  T mismatch_log_ratio = 0, mismatch_ratio = 1;  // old - rollout and its exp
+  T weight = 1, kl_estimate = 0;
   bool clipped_low = false, clipped_high = false, rejected = false;
 };
 
@@ -73,14 +75,6 @@ KC_HOST_DEVICE Dual<T> clamp_dual(T x, T low, T high) {
   return {clamp(x, low, high), x < low || x > high ? T(0) : T(1)};
 }
 
-KC_HOST_DEVICE bool is_sequence_level(RatioLevel level) {
-  return level != RatioLevel::token;
-}
-
-KC_HOST_DEVICE bool uses_rollout(const LossSpec& spec) {
-  return spec.mismatch != Mismatch::none || spec.ratio_to_rollout || spec.token_veto > 0;
-}
-
 // Whether a token's gradient depends on the loss of the other tokens of its sequence.
 KC_HOST_DEVICE bool couples_tokens(const LossSpec& spec) {
   const bool through_ratio = spec.importance_sampling_level == RatioLevel::sequence ||
@@ -91,9 +85,16 @@ KC_HOST_DEVICE bool couples_tokens(const LossSpec& spec) {
 
 // Whether anything in the spec is about sequences: then the caller must say where they begin and end.
 KC_HOST_DEVICE bool needs_sequences(const LossSpec& spec) {
-  return is_sequence_level(spec.importance_sampling_level) || spec.reduction == Reduction::sequence_mean ||
+  return spec.importance_sampling_level != RatioLevel::token || spec.reduction == Reduction::sequence_mean ||
          spec.reduction == Reduction::sequence_mean_token_sum || spec.mismatch >= Mismatch::sequence_truncate ||
          spec.token_veto > 0 || spec.off_policy_mask_threshold < kUnbounded;
+}
+
+// Whether each token's loss and gradient follow from that token and the length of its sequence alone: then a sequence
+// may be cut anywhere.
+KC_HOST_DEVICE bool splits_sequences(const LossSpec& spec) {
+  return spec.importance_sampling_level == RatioLevel::token && spec.mismatch < Mismatch::sequence_truncate &&
+         spec.token_veto == 0 && spec.off_policy_mask_threshold == kUnbounded;
 }
 
 // Token t of sequence s. S is the stored type, T the one that the loss is computed in.
@@ -337,8 +338,7 @@ KC_HOST_DEVICE double own_denominator(Reduction reduction, int64_t tokens, int64
   return static_cast<double>(reduction == Reduction::token_mean ? tokens : sequences);
 }
 
-// The weight w of each unmasked token of a sequence with `length` of them. A denominator of 0 is an empty batch: weight
-// 0.
+// The weight w of each unmasked token of a sequence with `length` of them; 0 for the denominator 0 of an empty batch.
 KC_HOST_DEVICE double token_weight(const LossSpec& spec, int64_t length, double denominator) {
   if (denominator == 0) return 0.0;
   if (spec.reduction == Reduction::sequence_mean) return 1.0 / (static_cast<double>(length) * denominator);

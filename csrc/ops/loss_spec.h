@@ -8,7 +8,7 @@
 
 namespace kc {
 
-// How a token's loss follows from its ratio r, advantage A and log-prob. All but the last three use epsilon as offsets.
+// How a token's loss follows from its ratio r, advantage A and log-prob logp; sg[x] is x without gradient.
 #define KC_SURROGATES(X)                                                                                    \
   X(clip)            /* -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A); PPO, GRPO, DAPO, GSPO */       \
   X(cispo)           /* -sg[min(r, epsilon_high)] A logp; TRL's meaning: a raw, one-sided bound */          \

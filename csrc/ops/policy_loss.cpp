@@ -1,8 +1,11 @@
 #include "ops/policy_loss.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "ops/loss_math.h"
 
@@ -23,124 +26,134 @@ const char* name_of(Mismatch mode) {
   return names[static_cast<int>(mode)];
 }
 
-// The metric vector, written by name.
-class Metrics {
- public:
-  explicit Metrics(double* sums) : sums_(sums) {
-    for (int i = 0; i < kLossMetrics; ++i) sums_[i] = 0.0;
-  }
-  double& operator[](LossMetric metric) { return sums_[static_cast<int>(metric)]; }
-
- private:
-  double* sums_;
+// The metric vector, read and written by name.
+struct Metrics {
+  std::array<double, kLossMetrics> sums{};
+  double& operator[](LossMetric metric) { return sums[static_cast<size_t>(metric)]; }
 };
 
 template <class T>
 class PolicyLoss {
  public:
   PolicyLoss(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result)
-      : args_(args), spec_(spec), result_(result), metrics_(result.metrics) {}
+      : args_(args), spec_(spec), result_(result) {}
 
-  void run() {
+  void run(const ParallelFor& parallel_for) {
+    Metrics total;
+    std::vector<int64_t> lengths(static_cast<size_t>(args_.sequences));
     int64_t tokens = 0, sequences = 0;
     for (int64_t s = 0; s < args_.sequences; ++s) {
-      const int64_t length = clear_and_count(s);
+      const int64_t length = lengths[static_cast<size_t>(s)] = clear_and_count(s);
       tokens += length;
       sequences += length > 0;
     }
-    metrics_[LossMetric::tokens] = static_cast<double>(tokens);
-    metrics_[LossMetric::sequences] = static_cast<double>(sequences);
+    total[LossMetric::tokens] = static_cast<double>(tokens);
+    total[LossMetric::sequences] = static_cast<double>(sequences);
+
     const double denominator =
         args_.denominator ? *args_.denominator : own_denominator(spec_.reduction, tokens, sequences);
-    if (tokens > 0)
-      for (int64_t s = 0; s < args_.sequences; ++s) add_sequence(s, denominator);
+    std::vector<Metrics> parts(lengths.size());
+    parallel_for(args_.sequences, [&](int64_t first, int64_t last) {
+      for (int64_t s = first; s < last; ++s) {
+        const int64_t length = lengths[static_cast<size_t>(s)];
+        if (length == 0) continue;
+        const int64_t whole_length = args_.lengths ? args_.lengths[s] : length;
+        parts[static_cast<size_t>(s)] = sequence(s, token_weight(spec_, whole_length, denominator));
+      }
+    });
+    for (const Metrics& part : parts)
+      for (size_t i = 0; i < part.sums.size(); ++i) total.sums[i] += part.sums[i];
 
-    metrics_[LossMetric::loss] =
-        metrics_[LossMetric::policy_loss] + metrics_[LossMetric::kl_loss] + metrics_[LossMetric::entropy_loss];
+    total[LossMetric::loss] =
+        total[LossMetric::policy_loss] + total[LossMetric::kl_loss] + total[LossMetric::entropy_loss];
     // One bad token is enough: an infinite loss that meets another of the opposite sign, or a gradient that is NaN
     // under a finite loss, must not look like a good step.
-    if (metrics_[LossMetric::nonfinite] > 0) metrics_[LossMetric::loss] = std::numeric_limits<double>::quiet_NaN();
-    result_.loss = metrics_[LossMetric::loss];
+    if (total[LossMetric::nonfinite] > 0) total[LossMetric::loss] = std::numeric_limits<double>::quiet_NaN();
+    result_.loss = total[LossMetric::loss];
+    std::copy(total.sums.begin(), total.sums.end(), result_.metrics);
   }
 
  private:
   int64_t begin(int64_t s) const { return args_.cu_seqlens ? args_.cu_seqlens[s] : 0; }
   int64_t end(int64_t s) const { return args_.cu_seqlens ? args_.cu_seqlens[s + 1] : args_.tokens; }
-  bool counts(int64_t t) const { return !args_.mask || args_.mask[t]; }
 
   int64_t clear_and_count(int64_t s) {
     int64_t length = 0;
     for (int64_t t = begin(s); t < end(s); ++t) {
       result_.grad_logprobs[t] = T(0);
       if (result_.grad_entropy) result_.grad_entropy[t] = T(0);
-      length += counts(t);
+      length += !args_.mask || args_.mask[t];
     }
     return length;
   }
 
-  void add_sequence(int64_t s, double denominator) {
-    SequenceSums<double> sums;
+  // visit(t, token) for each unmasked token of sequence s.
+  template <class Visit>
+  void for_tokens(int64_t s, const Visit& visit) const {
     for (int64_t t = begin(s); t < end(s); ++t)
-      if (counts(t)) add_token(sums, spec_, load_token<double>(args_, spec_, t, s));
-    if (sums.tokens == 0) return;
+      if (!args_.mask || args_.mask[t]) visit(t, load_token<double>(args_, spec_, t, s));
+  }
+
+  // The three steps of loss_math.h, for a sequence with an unmasked token.
+  Metrics sequence(int64_t s, double weight) {
+    SequenceSums<double> sums;
+    for_tokens(s, [&](int64_t, const LossToken<double>& token) { add_token(sums, spec_, token); });
     const SequenceState<double> state = finish_sequence(spec_, sums);
-    metrics_[LossMetric::vetoed_sequences] += state.vetoed;
 
     double shared = 0.0;
     if (couples_tokens(spec_))
-      for (int64_t t = begin(s); t < end(s); ++t)
-        if (counts(t)) shared += token_terms(spec_, load_token<double>(args_, spec_, t, s), state).grad_shared;
+      for_tokens(
+          s, [&](int64_t, const LossToken<double>& token) { shared += token_terms(spec_, token, state).grad_shared; });
 
-    const double weight = token_weight(spec_, sums.tokens, denominator);
-    for (int64_t t = begin(s); t < end(s); ++t) {
-      if (!counts(t)) continue;
-      const LossToken<double> token = load_token<double>(args_, spec_, t, s);
+    Metrics metrics;
+    metrics[LossMetric::vetoed_sequences] = state.vetoed;
+    for_tokens(s, [&](int64_t t, const LossToken<double>& token) {
       const TokenTerms<double> terms = token_terms(spec_, token, state);
-      // Without coupling `shared` is 0 and `share` may be anything finite.
       const double gradient = weight * (terms.grad_own + terms.share * shared);
       result_.grad_logprobs[t] = static_cast<T>(gradient);
       if (result_.grad_entropy) result_.grad_entropy[t] = static_cast<T>(weight * terms.grad_entropy);
-      add_metrics(token, terms, weight, gradient);
-    }
+      add_metrics(metrics, token, terms, weight);
+      const bool finite =
+          std::isfinite(terms.policy + terms.kl + terms.entropy) && std::isfinite(static_cast<T>(gradient));
+      metrics[LossMetric::nonfinite] += !finite;
+    });
+    return metrics;
   }
 
-  void add_metrics(const LossToken<double>& token, const TokenTerms<double>& terms, double weight, double gradient) {
-    metrics_[LossMetric::policy_loss] += weight * terms.policy;
-    metrics_[LossMetric::kl_loss] += weight * terms.kl;
-    metrics_[LossMetric::entropy_loss] += weight * terms.entropy;
-    metrics_[LossMetric::ratio] += terms.ratio;
-    metrics_[LossMetric::ratio_sq] += terms.ratio * terms.ratio;
-    metrics_[LossMetric::clipped_low] += terms.clipped_low;
-    metrics_[LossMetric::clipped_high] += terms.clipped_high;
-    metrics_[LossMetric::kl] += terms.kl_estimate;
-    metrics_[LossMetric::entropy] += token.entropy;
-    metrics_[LossMetric::logratio] += terms.log_ratio;
-    metrics_[LossMetric::logratio_sq] += terms.log_ratio * terms.log_ratio;
-    metrics_[LossMetric::approx_kl] += terms.token_ratio - 1.0 - terms.log_ratio;
-    metrics_[LossMetric::is_weight] += terms.weight;
-    metrics_[LossMetric::rejected] += terms.rejected;
-    if (token.has_rollout) {
-      metrics_[LossMetric::mismatch_logratio] += terms.mismatch_log_ratio;
-      metrics_[LossMetric::mismatch_ratio] += terms.mismatch_ratio;
-      metrics_[LossMetric::mismatch_ratio_sq] += terms.mismatch_ratio * terms.mismatch_ratio;
-      metrics_[LossMetric::rollout_tokens] += 1.0;
-    }
-    const bool finite =
-        std::isfinite(terms.policy + terms.kl + terms.entropy) && std::isfinite(static_cast<T>(gradient));
-    metrics_[LossMetric::nonfinite] += !finite;
+  static void add_metrics(Metrics& metrics, const LossToken<double>& token, const TokenTerms<double>& terms,
+                          double weight) {
+    metrics[LossMetric::policy_loss] += weight * terms.policy;
+    metrics[LossMetric::kl_loss] += weight * terms.kl;
+    metrics[LossMetric::entropy_loss] += weight * terms.entropy;
+    metrics[LossMetric::ratio] += terms.ratio;
+    metrics[LossMetric::ratio_sq] += terms.ratio * terms.ratio;
+    metrics[LossMetric::clipped_low] += terms.clipped_low;
+    metrics[LossMetric::clipped_high] += terms.clipped_high;
+    metrics[LossMetric::kl] += terms.kl_estimate;
+    metrics[LossMetric::entropy] += token.entropy;
+    metrics[LossMetric::logratio] += terms.log_ratio;
+    metrics[LossMetric::logratio_sq] += terms.log_ratio * terms.log_ratio;
+    metrics[LossMetric::approx_kl] += terms.token_ratio - 1.0 - terms.log_ratio;
+    metrics[LossMetric::is_weight] += terms.weight;
+    metrics[LossMetric::rejected] += terms.rejected;
+    if (!token.has_rollout) return;
+    metrics[LossMetric::mismatch_logratio] += terms.mismatch_log_ratio;
+    metrics[LossMetric::mismatch_ratio] += terms.mismatch_ratio;
+    metrics[LossMetric::mismatch_ratio_sq] += terms.mismatch_ratio * terms.mismatch_ratio;
+    metrics[LossMetric::rollout_tokens] += 1.0;
   }
 
   const PolicyLossArgs<T>& args_;
   const LossSpec& spec_;
   PolicyLossResult<T>& result_;
-  Metrics metrics_;
 };
 
 }  // namespace
 
 template <class T>
-void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result) {
-  PolicyLoss<T>(args, spec, result).run();
+void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result,
+                         const ParallelFor& parallel_for) {
+  PolicyLoss<T>(args, spec, result).run(parallel_for);
 }
 
 template <class T>
@@ -173,8 +186,10 @@ void check_cu_seqlens(const int64_t* cu_seqlens, int64_t sequences, int64_t toke
                                                     " before " + std::to_string(cu_seqlens[s + 1]));
 }
 
-template void policy_loss_forward<float>(const PolicyLossArgs<float>&, const LossSpec&, PolicyLossResult<float>&);
-template void policy_loss_forward<double>(const PolicyLossArgs<double>&, const LossSpec&, PolicyLossResult<double>&);
+template void policy_loss_forward<float>(const PolicyLossArgs<float>&, const LossSpec&, PolicyLossResult<float>&,
+                                         const ParallelFor&);
+template void policy_loss_forward<double>(const PolicyLossArgs<double>&, const LossSpec&, PolicyLossResult<double>&,
+                                          const ParallelFor&);
 template void check_policy_loss<float>(const PolicyLossArgs<float>&, const LossSpec&);
 template void check_policy_loss<double>(const PolicyLossArgs<double>&, const LossSpec&);
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "ops/loss_spec.h"
 
@@ -29,6 +30,9 @@ struct PolicyLossArgs {
   const bool* mask = nullptr;           // [N], true counts; null: all count
   const int64_t* cu_seqlens = nullptr;  // [S + 1], from 0 to N, not decreasing; null: one sequence
   const T* entropy = nullptr;           // [N]; null only if spec.entropy_coef is 0
+  // [S]: unmasked tokens of each whole sequence, for a call that holds a part of it (only where
+  // `splits_sequences(spec)`); null: this call holds all of it.
+  const int64_t* lengths = nullptr;
   const double* denominator = nullptr;  // one number, 0 or more; null: what the reduction counts in this call
 };
 
@@ -42,9 +46,17 @@ struct PolicyLossResult {
   double* metrics = nullptr;
 };
 
-// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients.
+// Runs work(begin, end) over [0, count), in any pieces, perhaps at the same time.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t, int64_t)>& work)>;
+inline void run_serially(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
+  work(0, count);
+}
+
+// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients. Sequences are independent, and
+// their sums are added in order: the same bits however `parallel_for` cuts them.
 template <class T>
-void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result);
+void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result,
+                         const ParallelFor& parallel_for = run_serially);
 
 // Throw std::invalid_argument with one sentence. The first reads which pointers are given, never what they point to, so
 // it serves CUDA too: a term of the spec without its input. The second reads cu_seqlens.

@@ -592,6 +592,21 @@ def test_scoring_without_gradient_gives_the_same_bits_and_leaves_inputs_alone() 
         torch.testing.assert_close(batch[name], value, rtol=0, atol=0, equal_nan=True)
 
 
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    batch = random_batch([5, 9, 0, 3] * 40, seed=16)
+    spec = LossSpec.preset("gspo", beta=0.1)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = run(batch, spec)
+        torch.set_num_threads(2)
+        two = run(batch, spec)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one[0].metrics, two[0].metrics)
+    assert torch.equal(one[1], two[1])
+
+
 def test_strided_inputs() -> None:
     batch = random_batch([4, 5], seed=14)
     strided = {
