@@ -11,7 +11,15 @@ from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
 from kernel_coder.rollout import Sampling, Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
-from kernel_coder.train.batch import Batch, carries_gradient, collate, denominator, finite_or_nan, make_batch
+from kernel_coder.train.batch import (
+    Batch,
+    carries_gradient,
+    collate,
+    denominator,
+    finite_or_nan,
+    forward_passes,
+    make_batch,
+)
 from kernel_coder.train.config import AdvantagesConfig, OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
 from kernel_coder.train.model import Policy, head_of
@@ -52,7 +60,7 @@ def batch_of(turns: list[Turn], rewards: list[float | None] = REWARDS, **config:
 
 def gradients(policy: Policy, batch: Batch, spec: LossSpec, size: int) -> dict[str, Tensor]:
     policy.model.zero_grad(set_to_none=True)
-    backward(policy, batch, spec, 0.9, size, denominator(batch, spec, 1))
+    backward(policy, batch, forward_passes(batch, spec, 1, size)[0], spec, 0.9, denominator(batch, spec, 1))
     return {name: p.grad.clone() for name, p in policy.trainable().items() if p.grad is not None}
 
 
@@ -92,7 +100,7 @@ def test_sequences_without_advantage_can_be_left_out_exactly(turns: list[Turn], 
     full = LossSpec.preset(preset, beta=1e-300)
     assert carries_gradient(batch, full) == [0, 1, 2, 3, 4, 5, 6]
     model = policy()
-    reference = replace(batch, ref_logprobs=score(model, batch, 0.9, 8))
+    reference = replace(batch, ref_logprobs=score(model, batch, [range(8)], 0.9))
     assert apart(gradients(model, batch, spec, 8), gradients(model, reference, full, 8)) < 1e-6
 
 
@@ -133,28 +141,39 @@ def test_collate_points_at_the_state_that_predicts_each_token(turns: list[Turn])
 
 
 def test_score_agrees_with_the_sampler(turns: list[Turn]) -> None:
-    model = policy(torch.float32)
-    for turn, logprobs in zip(turns, score(model, batch_of(turns), 1.0, 3), strict=True):
+    batch = batch_of(turns, [0.0] * 8)
+    found = score(policy(torch.float32), batch, [[0, 1, 2], [3, 4, 5, 6, 7]], 1.0)
+    for turn, logprobs in zip(turns, found, strict=True):
         torch.testing.assert_close(logprobs, torch.tensor(turn.logprobs), atol=1e-5, rtol=0)
 
 
 def test_scoring_and_the_first_update_agree_bit_for_bit(turns: list[Turn]) -> None:
     model, spec = policy(torch.float32), LossSpec.preset("dapo")
-    batch = batch_of(turns)
-    old = score(model, batch, 0.9, 8)
-    micro = collate(replace(batch, old_logprobs=old), TOKENIZER.pad_token_id, torch.device("cpu"))
-    output = loss_and_sums(model.model, micro, spec, 0.9, 1.0)
-    assert output.loss.requires_grad
-    assert torch.equal(output.logprobs, torch.cat(old))
-    assert float(output.metrics[METRIC["logratio_sq"]]) == 0
+    config = OptimConfig(per_device_train_batch_size=3, num_iterations=2)
+    batch = with_old_and_reference(model, None, batch_of(turns), spec, config, temperature=0.9, minibatches=2)
+    assert batch.old_logprobs is not None
+    for indices in (indices for passes in forward_passes(batch, spec, 2, 3) for indices in passes):
+        micro = collate(batch.select(indices), TOKENIZER.pad_token_id, torch.device("cpu"))
+        output = loss_and_sums(model.model, micro, spec, 0.9, 1.0)
+        assert output.loss.requires_grad
+        assert torch.equal(output.logprobs, torch.cat([batch.old_logprobs[i] for i in indices]))
+        assert float(output.metrics[METRIC["logratio_sq"]]) == 0
+
+
+def test_forward_passes_cover_what_has_a_gradient_once(turns: list[Turn]) -> None:
+    batch = batch_of(turns, [0.0, 1.0, 2.0, 3.0, 1.0, 1.0, 1.0, None])
+    assert forward_passes(batch, LossSpec.preset("dapo"), 2, 3) == [[[0, 1, 2], [3]], []]
+    assert forward_passes(batch, LossSpec.preset("dapo", beta=0.1), 2, 3) == [[[0, 1, 2], [3]], [[4, 5, 6]]]
 
 
 def test_old_and_reference_logprobs_are_computed_only_when_needed(turns: list[Turn]) -> None:
     model, batch = policy(), batch_of(turns)
-    plain = with_old_and_reference(model, None, batch, LossSpec.preset("dapo"), 1.0, 4, updates=1)
+    once, twice = OptimConfig(), OptimConfig(num_iterations=2)
+    plain = with_old_and_reference(model, None, batch, LossSpec.preset("dapo"), once, temperature=1.0, minibatches=1)
     assert plain.old_logprobs is None
     assert plain.ref_logprobs is None
-    both = with_old_and_reference(model, policy(), batch, LossSpec.preset("dapo", beta=0.1), 1.0, 4, updates=2)
+    spec = LossSpec.preset("dapo", beta=0.1)
+    both = with_old_and_reference(model, policy(), batch, spec, twice, temperature=1.0, minibatches=1)
     assert both.old_logprobs is not None
     assert both.ref_logprobs is not None
 

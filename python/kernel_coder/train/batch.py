@@ -43,10 +43,6 @@ class Batch:
             ref_logprobs=pick(self.ref_logprobs),
         )
 
-    def split(self, size: int) -> list[Batch]:
-        """Pieces of ``size`` sequences, in order."""
-        return [self.select(range(start, min(start + size, len(self)))) for start in range(0, len(self), size)]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
@@ -106,6 +102,16 @@ def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
     """
     always = spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0
     return [i for i in range(len(batch)) if batch.counted[i] and (always or batch.advantages[i] != 0)]
+
+
+def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) -> list[list[list[int]]]:
+    """For every update in turn, the sequences of each of its forward passes: at most ``size``, none without gradient.
+
+    Scoring and updates cut the batch in this one way, so the log-probs of the first update have the bits of the old.
+    """
+    length = -(-len(batch) // minibatches)
+    needed = [[i for i in carries_gradient(batch, spec) if i // length == m] for m in range(minibatches)]
+    return [[part[start : start + size] for start in range(0, len(part), size)] for part in needed]
 
 
 def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:

@@ -120,9 +120,9 @@ def run_step(
             session.reference,
             batch,
             session.spec,
-            session.sampling.temperature,
-            config.optim.per_device_train_batch_size,
-            updates=config.updates_per_step,
+            config.optim,
+            temperature=session.sampling.temperature,
+            minibatches=config.minibatches,
         )
         poll()
     with watch.phase("update"):

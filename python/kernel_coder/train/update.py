@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.ops import LossSpec
-from kernel_coder.train.batch import Batch, MicroBatch, carries_gradient, collate, denominator
+from kernel_coder.train.batch import Batch, MicroBatch, collate, denominator, forward_passes
 from kernel_coder.train.config import OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
 from kernel_coder.train.model import Policy, head_of, hidden_states, logits
@@ -35,7 +36,7 @@ def loss_and_sums(
     model: nn.Module, micro: MicroBatch, spec: LossSpec, temperature: float, total: float | None
 ) -> ops.LossOutput:
     """The loss of one micro-batch, from hidden states if the head allows it, else from logits."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "temperature": temperature,
         "old_logprobs": micro.old_logprobs,
         "ref_logprobs": micro.ref_logprobs,
@@ -63,15 +64,19 @@ def loss_and_sums(
 
 
 @torch.no_grad()
-def score(policy: Policy, batch: Batch, temperature: float, size: int) -> tuple[Tensor, ...]:
-    """Log-probs of every completion token under the policy as it is, by the same op as the update: equal bits."""
+def score(policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float) -> tuple[Tensor, ...]:
+    """Log-probs of the completion tokens under the policy as it is, by the same op as the update: equal bits.
+
+    Sequences that are in none of the forward passes get NaN, which no loss may ever read.
+    """
     spec = LossSpec.preset("grpo")
-    found: list[Tensor] = []
-    for piece in batch.split(size):
-        plain = replace(piece, old_logprobs=None, ref_logprobs=None, counted=torch.ones_like(piece.counted))
-        micro = collate(plain, policy.tokenizer.pad_token_id or 0, policy.device)
+    found = [torch.full((len(turn.completion_ids),), math.nan) for turn in batch.turns]
+    plain = replace(batch, old_logprobs=None, ref_logprobs=None)
+    for indices in passes:
+        micro = collate(plain.select(indices), policy.tokenizer.pad_token_id or 0, policy.device)
         logprobs = loss_and_sums(policy.model, micro, spec, temperature, 1.0).logprobs.cpu()
-        found += logprobs.split(micro.cu_seqlens.diff().tolist())
+        for index, values in zip(indices, logprobs.split(micro.cu_seqlens.diff().tolist()), strict=True):
+            found[index] = values
     return tuple(found)
 
 
@@ -80,30 +85,33 @@ def with_old_and_reference(
     reference: Policy | None,
     batch: Batch,
     spec: LossSpec,
-    temperature: float,
-    size: int,
+    config: OptimConfig,
     *,
-    updates: int,
+    temperature: float,
+    minibatches: int,
 ) -> Batch:
     """The batch with the log-probs that its loss needs.
 
     Old ones when the policy moves before the batch is used up (with a single update the ratio is exactly 1, and the op
     knows), reference ones when there is a KL term.
     """
-    if updates > 1:
-        batch = replace(batch, old_logprobs=score(policy, batch, temperature, size))
+    plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
+    passes = [indices for update_passes in plan for indices in update_passes]
+    if minibatches * config.num_iterations > 1:
+        batch = replace(batch, old_logprobs=score(policy, batch, passes, temperature))
     if spec.beta != 0:
         with policy.as_reference() if reference is None else nullcontext():
-            batch = replace(batch, ref_logprobs=score(reference or policy, batch, temperature, size))
+            batch = replace(batch, ref_logprobs=score(reference or policy, batch, passes, temperature))
     return batch
 
 
-def backward(policy: Policy, minibatch: Batch, spec: LossSpec, temperature: float, size: int, total: float) -> Tensor:
-    """Adds the gradients of one minibatch to ``.grad`` and returns the metric sums; what has none is not computed."""
-    needed = minibatch.select(carries_gradient(minibatch, spec))
+def backward(
+    policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], spec: LossSpec, temperature: float, total: float
+) -> Tensor:
+    """Adds the gradients of these forward passes to ``.grad`` and returns the metric sums."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
-    for piece in needed.split(size):
-        micro = collate(piece, policy.tokenizer.pad_token_id or 0, policy.device)
+    for indices in passes:
+        micro = collate(batch.select(indices), policy.tokenizer.pad_token_id or 0, policy.device)
         output = loss_and_sums(policy.model, micro, spec, temperature, total)
         output.loss.backward()
         sums += output.metrics.cpu()
@@ -147,21 +155,23 @@ def update(
     skipped = 0
     number = first_update
     policy.model.train()
-    for minibatch in batch.split(math.ceil(len(batch) / minibatches)) * config.num_iterations:
+    plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
+    scored = [bool(part.any()) for part in batch.counted.tensor_split(minibatches)]
+    for passes, any_scored in list(zip(plan, scored, strict=True)) * config.num_iterations:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(number)
         optimizer.zero_grad(set_to_none=True)
-        found = backward(policy, minibatch, spec, temperature, config.per_device_train_batch_size, total)
+        found = backward(policy, batch, passes, spec, temperature, total)
         # Where no answer could be scored there is nothing to step on, and momentum alone must not move the weights.
-        loss = float(found[METRIC["loss"]]) if bool(minibatch.counted.any()) else math.nan
+        loss = float(found[METRIC["loss"]]) if any_scored else math.nan
         norm = optimizer_step(optimizer, parameters, loss, config.max_grad_norm)
         if norm is None:
             skipped, skipped_in_a_row = skipped + 1, skipped_in_a_row + 1
             if skipped_in_a_row >= max_skipped:
                 raise TrainingDiverged(
                     f"{skipped_in_a_row} updates in a row were refused (run.max_skipped_updates), for their loss or "
-                    "gradient was not finite or none of their answers could be scored; the weights are those from before: "
-                    "look at the rewards, or lower optim.learning_rate"
+                    "gradient was not finite or none of their answers could be scored; the weights are those from "
+                    "before: look at the rewards, or lower optim.learning_rate"
                 )
         else:
             sums, skipped_in_a_row = sums + found, 0
