@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -119,6 +120,14 @@ def test_truncated_answers_can_be_masked_and_stay_in_the_baseline(turns: list[Tu
     batch = make_batch(cut, finite_or_nan(REWARDS), AdvantagesConfig(), 4, mask_truncated=True)
     assert batch.counted.tolist() == [True, False, True, True, False, False, True, True]
     assert torch.equal(batch.advantages, batch_of(turns).advantages)
+
+
+@pytest.mark.parametrize("mode", get_args(AdvantagesConfig.model_fields["mode"].annotation))
+def test_every_mode_of_the_config_is_one_of_the_op(turns: list[Turn], mode: str) -> None:
+    batch = batch_of(turns, mode=mode)
+    assert batch.advantages.isfinite().all()
+    assert batch.advantages[5] == 0
+    assert batch.advantages.abs().sum() > 0
 
 
 def test_infinite_rewards_count_as_not_scored() -> None:

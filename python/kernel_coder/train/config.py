@@ -73,11 +73,11 @@ class RolloutConfig(Section):
 class AdvantagesConfig(Section):
     """How rewards become advantages."""
 
-    mode: Literal["grpo", "rloo", "rloo_std", "reinforce_pp", "maxrl"] = "grpo"
+    mode: Literal["grpo", "rloo", "loo_std", "reinforce_pp", "maxrl"] = "grpo"
     scale_rewards: Literal["group", "batch", "none"] = Field(
         default="group", description="standard deviation that grpo divides by"
     )
-    eps: float = Field(default=1e-4, ge=0)
+    eps: float | None = Field(default=None, ge=0, description="default: 1e-4, or what the mode's source uses")
 
     @model_validator(mode="after")
     def _only_grpo_scales(self) -> AdvantagesConfig:
@@ -220,7 +220,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _sizes_fit(self) -> TrainConfig:
         size, group = self.generation_batch_size, self.rollout.num_generations
-        if group == 1 and self.advantages.mode in ("grpo", "rloo", "rloo_std"):
+        if group == 1:
             raise ValueError(
                 "rollout.num_generations is 1, so every answer is its own baseline and every advantage is 0: "
                 "use 2 or more"
