@@ -409,6 +409,62 @@ def metric(out: LossOutput, name: str) -> float:
     return float(out.metrics[LOSS_METRICS.index(name)])
 
 
+@pytest.mark.parametrize(
+    ("fields", "gradient"),
+    [
+        ({"delta": 2.0}, 2.0),
+        ({"delta": 1.999}, 0.0),
+        ({"log_ratio_clamp": math.log(2.0)}, 2.0),
+        ({"log_ratio_clamp": 0.69}, 0.0),
+        ({"beta": 1.0, "kl_estimator": "k1", "kl_input_clamp": math.log(2.0)}, 3.0),
+        ({"beta": 1.0, "kl_estimator": "k1", "kl_output_clamp": math.log(2.0)}, 3.0),
+        ({"beta": 1.0, "kl_estimator": "k1", "kl_output_clamp": 0.69}, 2.0),
+    ],
+)
+def test_every_other_bound_keeps_its_gradient_where_it_is_met(fields: dict[str, Any], gradient: float) -> None:
+    logprobs = torch.tensor([math.log(2.0)], dtype=torch.float64, requires_grad=True)
+    zero = torch.zeros(1, dtype=torch.float64)
+    out = policy_loss(logprobs, zero - 1, LossSpec(**fields), old_logprobs=zero, ref_logprobs=zero)
+    out.loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(gradient)
+
+
+@pytest.mark.parametrize("surrogate", ["clip", "sapo"])
+def test_a_ratio_that_overflows_upwards_with_a_positive_advantage_is_simply_clipped(surrogate: str) -> None:
+    logprobs = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    spec = LossSpec(surrogate=surrogate)
+    out = policy_loss(logprobs, torch.ones(1), spec, old_logprobs=torch.tensor([-2000.0], dtype=torch.float64))
+    out.loss.backward()
+    assert logprobs.grad is not None
+    assert float(out.loss.detach()) == pytest.approx({"clip": -1.2, "sapo": -4.0}[surrogate])
+    assert logprobs.grad.item() == 0
+
+
+@pytest.mark.parametrize(
+    ("log_ratios", "log_w"),
+    [([30.0, -25.0], 0.0), ([-30.0], math.log(1e-8)), ([-19.0, -19.0], math.log(1e-8)), ([2.0, -1.5], 0.5)],
+)
+def test_vespo_bounds_token_and_sequence_log_ratios(log_ratios: list[float], log_w: float) -> None:
+    logprobs = torch.tensor(log_ratios, dtype=torch.float64) - 40
+    old = torch.full_like(logprobs, -40.0)
+    spec = LossSpec.preset("vespo", reduction="sum")
+    leaf = logprobs.requires_grad_()
+    cu_seqlens = torch.tensor([0, len(log_ratios)])
+    policy_loss(leaf, torch.ones(1), spec, old_logprobs=old, cu_seqlens=cu_seqlens).loss.backward()
+    phi = math.exp(3 + 2 * log_w - 3 * math.exp(log_w))
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == pytest.approx([-phi] * len(log_ratios), rel=1e-9, abs=0)
+
+
+def test_a_denominator_of_zero_gives_zero() -> None:
+    batch = random_batch([4, 5], seed=17)
+    out, *grads = run(batch, LossSpec.preset("bnpo", beta=0.1, entropy_coef=0.1), denominator=0)
+    assert out.loss == 0
+    assert metric(out, "tokens") > 0
+    assert not any(grad.any() for grad in grads)
+
+
 def test_without_old_logprobs_the_ratio_is_exactly_one() -> None:
     batch = random_batch([4, 5], seed=2, dtype=torch.float32)
     out, by_logprobs, _ = run(batch, LossSpec(reduction="sum"), old_logprobs=None)
@@ -528,6 +584,17 @@ def test_the_off_policy_mask_drops_negative_advantages_of_drifted_sequences() ->
     out.loss.backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-1.0, 0.0, -1.0, 1.0]
+    assert metric(out, "rejected") == 1
+
+
+def test_neither_a_zero_advantage_nor_an_unscored_token_is_dropped_as_off_policy() -> None:
+    logprobs = torch.full((2,), -3.0, dtype=torch.float64)
+    spec = LossSpec(off_policy_mask_threshold=0.5)
+    inputs = {"old_logprobs": torch.full((2,), -1.0, dtype=torch.float64), "cu_seqlens": torch.tensor([0, 2])}
+    drifted = policy_loss(logprobs, torch.tensor([0.0, -1.0]), spec, **inputs)
+    assert metric(drifted, "rejected") == 1
+    unscored = policy_loss(logprobs, -torch.ones(2), spec, rollout_logprobs=torch.full((2,), NAN), **inputs)
+    assert metric(unscored, "rejected") == 0
 
 
 @pytest.mark.parametrize("preset", LossSpec.presets())
@@ -679,6 +746,11 @@ def test_wrong_arguments_are_refused_in_one_sentence(
 def test_a_spec_of_another_layout_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^spec must have \d+ numbers, as LossSpec.pack\(\) makes them; got 3$"):
         _C.policy_loss(torch.zeros(2), torch.zeros(2), *[None] * 7, [0.0, 1.0, 2.0])
+
+
+def test_the_facade_names_every_metric() -> None:
+    assert policy_loss.__doc__ is not None
+    assert all(f"``{name}``" in policy_loss.__doc__ for name in LOSS_METRICS if name != "entropy")
 
 
 def test_public_names() -> None:

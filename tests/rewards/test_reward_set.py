@@ -13,7 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.rewards import RewardError, RewardPart, RewardSet, RewardTable
+from kernel_coder.rewards import RewardError, RewardPart, RewardSet, RewardTable, reward_preset
+from kernel_coder.tasks import Task
 
 HERE = f"{__name__}:"
 values = st.none() | st.floats(-10, 10)
@@ -136,6 +137,18 @@ def test_numbers_of_every_kind_are_taken(returned: Any) -> None:
 
 def test_an_empty_batch() -> None:
     assert score([part("column_a"), part("waits")], count=0, a=[]).total == []
+
+
+def test_the_first_versions_rewards_from_tasks_to_totals() -> None:
+    solution = "class ModelNew: ..."
+    tasks = [
+        Task(id=str(i), source="test", reference="...", solution=known) for i, known in enumerate([solution, None])
+    ]
+    answer = f"<thinking>why</thinking>\n<answer>\n```python\n{solution}\n```\n</answer>"
+    rewards = RewardSet(reward_preset("kernel_coder"))
+    table = rewards(["?"] * 4, [answer, answer, "", ""], task=[*tasks, *tasks], finish_reason=["stop"] * 4)
+    assert table.total == [2.0, 1.0, 0.0, 0.0]
+    assert table.parts["similarity"] == [1.0, None, 0.0, None]
 
 
 # Failures are None, never 0

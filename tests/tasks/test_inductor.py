@@ -96,42 +96,60 @@ def test_the_rewrite_is_verified_and_compiles(name):
     assert compile_failures(readable.code, readable.kernels) == {}
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("-0.25", "-0.2501", "is off by"),
-        ("XBLOCK=256", "XBLOCK=64", "output 0 is off by|a part is never written"),
-        ("torch.float32)", "torch.float64)", "torch.float64"),
-        ("(8, 96)", "(8, 95)", r"\[8, 95\]"),
-        ("nan_maximum(", "tl.maximum(", "is off by inf"),
-        ("    return buf0", "    x.zero_()\n        return buf0", "an input was written to"),
-        ("tl.load", "tl.lode", "AttributeError"),
-    ],
+MUTANTS = (  # old text, new text, what the check says
+    ("- 0.25", "- 0.25001", "is off by"),
+    ("(triton.cdiv(768, 256),)](", "(2,)](", "is off by"),  # the tail is never written
+    ("torch.float32)", "torch.float64)", "torch.float64"),
+    ("torch.empty((8, 96)", "torch.empty((9, 96)", r"\[9, 96\]"),
+    ("return buf0", "return buf0, buf0", "2 outputs instead of 1"),
+    ("nan_maximum(tmp0 * 1.5 - 0.25, -1.0)", "tl.where(tmp0 > -0.5, tmp0 * 1.5 - 0.25, -1.0)", "is off by inf"),
+    ("        return buf0", "        x.zero_()\n        return buf0", "an input was written to"),
+    ("tl.load", "tl.lode", "AttributeError"),
 )
-def test_a_changed_kernel_is_found_out(old, new, reason):
+
+
+@needs_triton
+def test_a_changed_kernel_is_found_out():
     name = "ClampedAffine"
     good = rewrite(SOURCES[name], name, lower(SOURCES[name], name)).code
-    definition, rest = good.split("@triton.jit\ndef clamp", 1) if "def clamp" in good else ("", good)
-    bad = definition + "@triton.jit\ndef clamp" * bool(definition) + rest.replace(old, new)
-    if old == "XBLOCK=256":  # keep the grid of the larger block: the tail stays unwritten
-        assert "cdiv(768, 256)" in bad
-        bad = bad.replace("torch.empty((8, 96)", "torch.zeros((8, 96)")
-    assert bad != good
-    (check,) = verify([(name, SOURCES[name], bad)])
-    assert re.search(reason, check.reason or ""), check
+    assert all(old in good for old, _, _ in MUTANTS)
+    bad = [good.replace(old, new).replace("torch.empty((8, 96)", "torch.zeros((8, 96)") for old, new, _ in MUTANTS]
+    checks = verify([(name, SOURCES[name], code) for code in [good, *bad]])
+    assert checks[0].reason is None
+    for check, (_, new, reason) in zip(checks[1:], MUTANTS, strict=True):
+        assert re.search(reason, check.reason or ""), (new, check)
+
+
+def small(body, inputs):
+    return (
+        "import torch\nimport torch.nn as nn\n\n\nclass Small(nn.Module):\n"
+        f"    def forward(self, x, *more):\n        return {body}\n\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\n\n"
+        "def get_init_inputs():\n    return [[], {}]\n"
+    )
 
 
 @needs_triton
-def test_a_module_of_library_calls_only_is_unsupported_with_the_reason():
-    code = (
-        "import torch\nimport torch.nn as nn\n\n\nclass Product(nn.Module):\n"
-        "    def forward(self, a, b):\n        return torch.mm(a, b)\n\n\n"
-        "def get_inputs():\n    return [torch.rand(4, 8), torch.rand(8, 4)]\n\n\n"
-        "def get_init_inputs():\n    return [[], {}]\n"
-    )
-    with pytest.raises(Unsupported, match="no Triton kernel"):
-        rewrite(code, "Product", lower(code, "Product"))
+@pytest.mark.parametrize(
+    ("body", "inputs", "reason"),
+    [
+        ("torch.mm(x, x)", "torch.rand(4, 4)", "no Triton kernel: library calls only"),
+        ("x.sort(-1)[0] * 2", "torch.rand(4, 64)", "sort_with_index has no plain spelling"),
+        ("x.sum(-1)", "torch.rand(4, 5000)", "a kernel with a for statement"),
+        ("x**2.5", "torch.rand(64)", "libdevice.pow has no plain spelling"),
+    ],
+)
+def test_what_the_rewrite_does_not_know_is_named(body, inputs, reason):
+    code = small(body, inputs)
+    with pytest.raises(Unsupported, match=reason):
+        rewrite(code, "Small", lower(code, "Small"))
+
+
+@needs_triton
+def test_a_module_that_needs_a_real_device_is_refused_in_one_sentence():
+    code = small("x + torch.tensor([1.0, 2.0], device=x.device)", "torch.rand(4, 2)")
+    with pytest.raises(ValueError, match=r"^Inductor cannot lower Small without a GPU: [^\n]+$"):
+        lower(code, "Small")
 
 
 @needs_triton

@@ -79,7 +79,7 @@ def lower(python_code: str, name: str) -> Lowered:
 
     The same text gives the same bytes on every machine with the same torch and triton. The code under `python_code` is
     executed, so it must be trusted. RuntimeError for an untested torch or a missing triton; ValueError if the module is
-    not what the style asks for.
+    not what the style asks for, or cannot be lowered.
     """
     check_versions()
     import torch
@@ -120,8 +120,14 @@ def lower(python_code: str, name: str) -> Lowered:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return spelled_out.get(func, func)(*args, **(kwargs or {}))
 
-    with SpellOut():
-        code = _lower_function(forward, [*state.values(), *inputs])
+    try:
+        with SpellOut():
+            code = _lower_function(forward, [*state.values(), *inputs])
+    except Exception as error:  # whatever the module or Inductor raises on its way
+        first = (str(error).strip().splitlines() or ["no message"])[0]
+        raise ValueError(
+            f"Inductor cannot lower {name} without a GPU: {type(error).__name__}: {first[:160]}"
+        ) from error
     return Lowered(code, tuple(arguments), returns_tuple)
 
 

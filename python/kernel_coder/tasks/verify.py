@@ -1,14 +1,16 @@
-"""Whether a rewritten pair computes what its module computes, on the CPU, through Triton's interpreter.
+"""Whether a rewritten pair computes what its module computes: on the CPU through Triton's interpreter, or on a GPU.
 
 The interpreter is chosen by TRITON_INTERPRET=1 before triton is imported, so this runs as a process of its own:
-`python -m kernel_coder.tasks.verify < pairs.jsonl` reads {"name", "python_code", "triton_code"} lines and writes
-{"name", "error", "reason"} lines. A pair is right when every output has the module's shape and dtype, and no element
-is further from the module in fp64 than RTOL times the output's largest magnitude (integers: equal), for each seed;
-and once more with a NaN first in each floating-point input, when NaNs must come out in the same places.
+`TRITON_INTERPRET=1 python -m kernel_coder.tasks.verify < pairs.jsonl` (or `--device cuda` without the variable) reads
+{"name", "python_code", "triton_code"} lines and writes {"name", "error", "reason"} lines. A pair is right when every
+output has the module's shape and dtype, and no element is further from the module in fp64 than RTOL times the output's
+largest magnitude (integers: equal), for each seed; and once more with a NaN first in each floating-point input, when
+NaNs must come out in the same places.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -40,10 +42,8 @@ class Check:
 
 def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
     """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it."""
-    request = "".join(
-        json.dumps({"name": name, "python_code": python, "triton_code": triton}) + "\n"
-        for name, python, triton in pairs
-    )
+    keys = ("name", "python_code", "triton_code")
+    request = "".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n" for pair in pairs)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.run(
         [sys.executable, "-m", "kernel_coder.tasks.verify"],
@@ -58,7 +58,7 @@ def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
     return [Check(**json.loads(line)) for line in process.stdout.splitlines()]
 
 
-def _check(name: str, python_code: str, triton_code: str, folder: Path) -> Check:
+def _check(name: str, python_code: str, triton_code: str, folder: Path, device: str) -> Check:
     import torch
 
     original = load_source(python_code, folder / f"{name}_original.py")
@@ -71,7 +71,8 @@ def _check(name: str, python_code: str, triton_code: str, folder: Path) -> Check
         _perturb(module)
         new = getattr(candidate, f"{name}New")(*args, **kwargs).eval()
         new.load_state_dict(module.state_dict())
-        inputs = original.get_inputs()
+        module, new = module.to(device), new.to(device)
+        inputs = [value.to(device) for value in original.get_inputs()]
         if seed == NAN_SEED:
             for value in inputs:
                 if value.is_floating_point():
@@ -135,22 +136,28 @@ def load_source(code: str, path: Path) -> ModuleType:
     return module
 
 
-def _checks(lines: Iterable[str]) -> Iterator[Check]:
+def _checks(lines: Iterable[str], device: str) -> Iterator[Check]:
     import torch
 
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
-        for line in lines:
+        for index, line in enumerate(lines):
+            place = Path(folder) / str(index)  # its own: Python remembers the source of a path
+            place.mkdir()
             row = json.loads(line)
             try:
-                yield _check(row["name"], row["python_code"], row["triton_code"], Path(folder))
+                yield _check(row["name"], row["python_code"], row["triton_code"], place, device)
             except Exception as error:  # the candidate's own failure, whatever it is
                 text = str(error).strip().splitlines() or [""]
                 yield Check(row["name"], 0.0, f"{type(error).__name__}: {text[-1][:200]}")
 
 
 if __name__ == "__main__":
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        sys.exit("set TRITON_INTERPRET=1: without it triton compiles for a GPU")
-    for check in _checks(sys.stdin):
+    parser = argparse.ArgumentParser(prog="python -m kernel_coder.tasks.verify")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    if (options.device == "cpu") != (os.environ.get("TRITON_INTERPRET") == "1"):
+        sys.exit("TRITON_INTERPRET=1 goes with --device cpu, and only with it")
+    for check in _checks(sys.stdin, options.device):
         print(json.dumps(asdict(check)), flush=True)
