@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/loss_spec.h"
 #include "text/bindings_text.h"
 
 namespace py = pybind11;
@@ -63,6 +64,28 @@ py::dict build_info() {
   return info;
 }
 
+// The layout of LossSpec as the op was compiled with: Python packs by it, so the two cannot disagree.
+void expose_loss_spec(py::module_& m) {
+  using Names = std::vector<std::string>;
+#define KC_NAME(name) #name,
+  py::dict choices;
+  choices["Surrogate"] = Names{KC_SURROGATES(KC_NAME)};
+  choices["RatioLevel"] = Names{KC_RATIO_LEVELS(KC_NAME)};
+  choices["Reduction"] = Names{KC_REDUCTIONS(KC_NAME)};
+  choices["KlEstimator"] = Names{KC_KL_ESTIMATORS(KC_NAME)};
+  choices["Mismatch"] = Names{KC_MISMATCH_MODES(KC_NAME)};
+  choices["MissingRollout"] = Names{KC_MISSING_ROLLOUTS(KC_NAME)};
+  m.attr("LOSS_SPEC_CHOICES") = choices;
+  m.attr("LOSS_METRICS") = py::tuple(py::cast(Names{KC_LOSS_METRICS(KC_NAME)}));
+#undef KC_NAME
+  py::list fields;
+  const kc::LossSpec defaults;
+#define KC_FIELD(type, name, value) fields.append(py::make_tuple(#name, #type, static_cast<double>(defaults.name)));
+  KC_LOSS_SPEC_FIELDS(KC_FIELD)
+#undef KC_FIELD
+  m.attr("LOSS_SPEC_FIELDS") = py::tuple(fields);  // (name, C++ type, default)
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -73,5 +96,6 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "expose_ops", [m]() mutable { expose_ops(m); }, "Offer every op of torch.ops.kernel_coder as an attribute here.");
   m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
+  expose_loss_spec(m);
   bind_text(m);
 }

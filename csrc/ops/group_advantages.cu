@@ -1,6 +1,6 @@
-// One warp a group. Lane k takes rewards k, k + 32, ...; three sweeps (mean, squares, result), as on the CPU; group
-// sizes are small and the rewards lie in cache, so a sweep costs nothing beside the launch. Warp sums run in a fixed
-// tree: the same bits every time.
+// One warp a group. Lane k takes rewards k, k + 32, ...; a few sweeps over them, as on the CPU: groups are small and
+// the rewards lie in cache, so a sweep costs nothing beside the launch. Modes that need statistics over the batch have
+// one block take those first. Sums run in a fixed tree: the same bits every time.
 #include <cuda_runtime.h>
 
 #include "ops/group_advantages.h"
@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kWarpsPerBlock = 4;
+constexpr int kBatchWarps = 32;
 
 template <typename V>
 __device__ V warp_sum(V value) {
@@ -17,51 +18,124 @@ __device__ V warp_sum(V value) {
   return value;
 }
 
-template <typename T>
-__global__ void group_advantages_kernel(const T* __restrict__ rewards, const int64_t* __restrict__ order,
-                                        const int64_t* __restrict__ offsets, T* __restrict__ advantages,
-                                        AdvantageSpec spec, int64_t num_groups) {
-  const int64_t g = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
-  if (g >= num_groups) return;  // the whole warp leaves together
-  const int64_t begin = offsets[g], end = offsets[g + 1];
-  const auto index = [&](int64_t i) { return order ? order[i] : i; };
+__device__ double warp_max(double value) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    value = fmax(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
 
-  double sum = 0;
+// visit(i, reward) for this lane's scored rewards of group g.
+template <typename T, typename Visit>
+__device__ void for_scored(const RewardGroups<T>& groups, int64_t g, const Visit& visit) {
+  for (int64_t i = groups.offsets[g] + threadIdx.x; i < groups.offsets[g + 1]; i += kWarp) {
+    const double r = groups.reward(i);
+    if (is_scored(r)) visit(i, r);
+  }
+}
+
+// The same in every lane. The anchor is the largest reward, which needs no order among the lanes.
+template <typename T>
+__device__ RewardStats group_stats(const RewardGroups<T>& groups, int64_t g) {
+  RewardStats stats;
   long long count = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kWarp) {
-    const double r = static_cast<double>(rewards[index(i)]);
-    if (!isnan(r)) sum += r, ++count;
-  }
-  GroupStats stats;
+  double anchor = -INFINITY, sum = 0, squares = 0;
+  for_scored(groups, g, [&](int64_t, double r) { anchor = fmax(anchor, r), ++count; });
   stats.count = warp_sum(count);
-  stats.mean = stats.count ? warp_sum(sum) / static_cast<double>(stats.count) : 0.0;
-  double squares = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kWarp) {
-    const double r = static_cast<double>(rewards[index(i)]);
-    if (!isnan(r)) squares += (r - stats.mean) * (r - stats.mean);
-  }
+  if (stats.count == 0) return stats;
+  anchor = warp_max(anchor);
+  for_scored(groups, g, [&](int64_t, double r) { sum += r - anchor; });
+  stats.mean = anchor + warp_sum(sum) / static_cast<double>(stats.count);
+  for_scored(groups, g, [&](int64_t, double r) { squares += (r - stats.mean) * (r - stats.mean); });
   stats.squares = warp_sum(squares);
-  for (int64_t i = begin + threadIdx.x; i < end; i += kWarp) {
-    const double r = static_cast<double>(rewards[index(i)]);
-    advantages[index(i)] = isnan(r) ? T(0) : static_cast<T>(group_advantage(r, stats, spec));
+  return stats;
+}
+
+// Sum over the block, the same in every thread.
+template <typename V>
+__device__ V block_sum(V value) {
+  __shared__ V sums[kBatchWarps];
+  value = warp_sum(value);
+  __syncthreads();  // the last call's sums have been read
+  if (threadIdx.x == 0) sums[threadIdx.y] = value;
+  __syncthreads();
+  V total = 0;
+  for (int w = 0; w < kBatchWarps; ++w) total += sums[w];
+  return total;
+}
+
+// One block. visit(value, weight) for every reward that has a part in the batch's statistics.
+template <typename T, typename Visit>
+__device__ void for_batch_values(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Visit& visit) {
+  for (int64_t g = threadIdx.y; g < groups.num_groups; g += kBatchWarps) {
+    const RewardStats stats = group_stats(groups, g);
+    if (left_out_of_batch(stats, spec)) continue;
+    for_scored(groups, g, [&](int64_t i, double r) { visit(batch_value(r, stats, spec), groups.length(i)); });
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWarp* kBatchWarps)
+    batch_stats_kernel(RewardGroups<T> groups, AdvantageSpec spec, RewardStats* batch) {
+  long long count = 0;
+  double sum = 0, rest = 0, squares = 0;
+  for_batch_values(groups, spec, [&](double value, int64_t weight) {
+    count += weight;
+    sum += static_cast<double>(weight) * value;
+  });
+  RewardStats stats;
+  stats.count = block_sum(count);
+  const double total = block_sum(sum);
+  if (stats.count > 0) {
+    // The first mean serves as anchor for the second.
+    const double anchor = total / static_cast<double>(stats.count);
+    for_batch_values(groups, spec,
+                     [&](double value, int64_t weight) { rest += static_cast<double>(weight) * (value - anchor); });
+    stats.mean = anchor + block_sum(rest) / static_cast<double>(stats.count);
+    for_batch_values(groups, spec, [&](double value, int64_t weight) {
+      squares += static_cast<double>(weight) * (value - stats.mean) * (value - stats.mean);
+    });
+    stats.squares = block_sum(squares);
+  }
+  if (threadIdx.x == 0 && threadIdx.y == 0) *batch = stats;
+}
+
+template <typename T>
+__global__ void group_advantages_kernel(RewardGroups<T> groups, AdvantageSpec spec, const RewardStats* batch,
+                                        T* __restrict__ advantages) {
+  const int64_t g = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
+  if (g >= groups.num_groups) return;  // the whole warp leaves together
+  const RewardStats stats = group_stats(groups, g);
+  const RewardStats shared_spread = uses_batch(spec.mode) ? *batch : stats;
+  for (int64_t i = groups.offsets[g] + threadIdx.x; i < groups.offsets[g + 1]; i += kWarp) {
+    const double r = groups.reward(i);
+    double advantage = unscored_advantage(r);
+    if (is_scored(r)) {
+      const RewardStats spread = spec.mode == AdvantageMode::loo_std ? others(groups, g, i) : shared_spread;
+      advantage = group_advantage(r, stats, spread, spec);
+    }
+    advantages[groups.index(i)] = static_cast<T>(advantage);
   }
 }
 
 }  // namespace
 
 template <typename T>
-int launch_group_advantages(const T* rewards, const int64_t* order, const int64_t* offsets, T* advantages,
-                            const AdvantageSpec& spec, int64_t num_groups, void* stream) {
-  if (num_groups == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>((num_groups + kWarpsPerBlock - 1) / kWarpsPerBlock);
-  group_advantages_kernel<T><<<blocks, dim3(kWarp, kWarpsPerBlock), 0, static_cast<cudaStream_t>(stream)>>>(
-      rewards, order, offsets, advantages, spec, num_groups);
+int launch_group_advantages(const RewardGroups<T>& groups, const AdvantageSpec& spec, RewardStats* batch, T* advantages,
+                            void* stream) {
+  if (groups.num_groups == 0) return cudaSuccess;
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (uses_batch(spec.mode)) {
+    batch_stats_kernel<T><<<1, dim3(kWarp, kBatchWarps), 0, on>>>(groups, spec, batch);
+    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  }
+  const auto blocks = static_cast<unsigned>((groups.num_groups + kWarpsPerBlock - 1) / kWarpsPerBlock);
+  group_advantages_kernel<T><<<blocks, dim3(kWarp, kWarpsPerBlock), 0, on>>>(groups, spec, batch, advantages);
   return cudaGetLastError();
 }
 
-template int launch_group_advantages<float>(const float*, const int64_t*, const int64_t*, float*, const AdvantageSpec&,
-                                            int64_t, void*);
-template int launch_group_advantages<double>(const double*, const int64_t*, const int64_t*, double*,
-                                             const AdvantageSpec&, int64_t, void*);
+template int launch_group_advantages<float>(const RewardGroups<float>&, const AdvantageSpec&, RewardStats*, float*,
+                                            void*);
+template int launch_group_advantages<double>(const RewardGroups<double>&, const AdvantageSpec&, RewardStats*, double*,
+                                             void*);
 
 }  // namespace kc

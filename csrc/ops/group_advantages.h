@@ -1,63 +1,152 @@
 // Group-relative advantages: each reward against the other rewards of its group.
 //
-// rewards[order[offsets[g]]] ... rewards[order[offsets[g + 1] - 1]] are group g; without an order the groups lie one
-// after another. A NaN reward is unscored: it leaves every statistic, and its advantage is 0. Sums are taken in double.
+// A NaN reward is unscored: it leaves every statistic, and its advantage is 0. An infinite reward leaves every
+// statistic too, so that it cannot spoil its group, but its own advantage is NaN, so that it cannot pass for a good one
+// (the CPU op refuses it before that). Sums are taken in double, around a reward of the group, so that neither a large
+// common offset swallows the spread nor equal rewards get one.
 #pragma once
 
-#include <cmath>
+#include <math.h>
+
 #include <cstdint>
 
 #include "common/host_device.h"
 
 namespace kc {
 
-enum class AdvantageMode : int32_t { kGrpo, kDrGrpo, kRloo };
+#define KC_ADVANTAGE_MODES(X) X(grpo) X(dr_grpo) X(batch) X(rloo) X(loo_std) X(reinforce_pp) X(maxrl)
+
+#define KC_ENUMERATOR(name) name,
+enum class AdvantageMode : int32_t { KC_ADVANTAGE_MODES(KC_ENUMERATOR) };
+#undef KC_ENUMERATOR
 
 struct AdvantageSpec {
   AdvantageMode mode;
-  double eps;             // added to the standard deviation
+  double eps;             // added to the standard deviation (reinforce_pp: to the variance)
   bool population_std;    // divide by n instead of n - 1
-  bool singleton_reward;  // a group of one keeps its reward as advantage; otherwise 0
+  bool singleton_reward;  // a group with one scored reward has no baseline; otherwise its advantage is 0
 };
 
-struct GroupStats {
-  int64_t count = 0;  // scored rewards
+// Group g is entries [offsets[g], offsets[g + 1]) of `order`, or of the rewards themselves without an order.
+template <typename T>
+struct RewardGroups {
+  const T* rewards;        // [num_rewards]
+  const int64_t* order;    // [num_rewards] or null
+  const int64_t* offsets;  // [num_groups + 1]
+  const int64_t* lengths;  // [num_rewards], tokens of each, or null: 1 each. Only reinforce_pp weighs by them
+  int64_t num_groups;
+
+  KC_HOST_DEVICE int64_t index(int64_t i) const { return order ? order[i] : i; }
+  KC_HOST_DEVICE double reward(int64_t i) const { return static_cast<double>(rewards[index(i)]); }
+  KC_HOST_DEVICE int64_t length(int64_t i) const { return lengths ? lengths[index(i)] : 1; }
+};
+
+struct RewardStats {
+  int64_t count = 0;  // scored rewards (of the batch under reinforce_pp: their tokens)
   double mean = 0;
   double squares = 0;  // sum of (r - mean)^2
 };
 
-KC_HOST_DEVICE double group_std(const GroupStats& stats, bool population) {
-  const double degrees = static_cast<double>(population ? stats.count : stats.count - 1);
-  return degrees > 0 ? sqrt(stats.squares / degrees) : 0.0;
+KC_HOST_DEVICE bool is_scored(double reward) {
+  return reward - reward == 0;
 }
 
-// The advantage of one scored reward.
-KC_HOST_DEVICE double group_advantage(double reward, const GroupStats& stats, const AdvantageSpec& spec) {
-  if (stats.count == 1) return spec.singleton_reward ? reward : 0.0;
-  const double centred = reward - stats.mean;
+KC_HOST_DEVICE double variance(const RewardStats& stats, bool population) {
+  const double degrees = static_cast<double>(population ? stats.count : stats.count - 1);
+  return degrees > 0 ? stats.squares / degrees : 0.0;
+}
+
+// Whether the mode divides by a deviation over the whole batch.
+KC_HOST_DEVICE bool uses_batch(AdvantageMode mode) {
+  return mode == AdvantageMode::batch || mode == AdvantageMode::reinforce_pp;
+}
+
+// The statistics of a group without its entry `left_out`. Taken afresh: subtracting one reward from the group's sum of
+// squares would leave a rounding error where the others are all equal, and the mode divides by it.
+template <typename T>
+KC_HOST_DEVICE RewardStats others(const RewardGroups<T>& groups, int64_t g, int64_t left_out) {
+  RewardStats stats;
+  double anchor = 0, sum = 0;
+  for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
+    const double r = groups.reward(i);
+    if (i == left_out || !is_scored(r)) continue;
+    if (stats.count++ == 0) anchor = r;
+    sum += r - anchor;
+  }
+  if (stats.count == 0) return stats;
+  stats.mean = anchor + sum / static_cast<double>(stats.count);
+  for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
+    const double r = groups.reward(i);
+    if (i != left_out && is_scored(r)) stats.squares += (r - stats.mean) * (r - stats.mean);
+  }
+  return stats;
+}
+
+// A reward less its group's mean. A group of one has no baseline, or, with the zero policy, no part in anything.
+KC_HOST_DEVICE double centred(double reward, const RewardStats& group) {
+  return group.count == 1 ? reward : reward - group.mean;
+}
+
+KC_HOST_DEVICE bool left_out_of_batch(const RewardStats& group, const AdvantageSpec& spec) {
+  return spec.mode == AdvantageMode::reinforce_pp && group.count == 1 && !spec.singleton_reward;
+}
+
+// What the batch's statistics are about, for one scored reward: the reward itself, or its distance from its group's
+// mean.
+KC_HOST_DEVICE double batch_value(double reward, const RewardStats& group, const AdvantageSpec& spec) {
+  return spec.mode == AdvantageMode::batch ? reward : centred(reward, group);
+}
+
+// The advantage of one scored reward. `spread` is what the deviation is taken over: the group (grpo), its other rewards
+// (loo_std), or the batch (batch, reinforce_pp).
+KC_HOST_DEVICE double group_advantage(double reward, const RewardStats& group, const RewardStats& spread,
+                                      const AdvantageSpec& spec) {
+  const bool alone = group.count == 1;
+  if (alone && !spec.singleton_reward) return 0.0;
+  const double difference = centred(reward, group);
+  if (alone && !uses_batch(spec.mode)) return difference;
+  const double n = static_cast<double>(group.count);
+  const double deviation = sqrt(variance(spread, spec.population_std));
   switch (spec.mode) {
-    case AdvantageMode::kGrpo:
-      return centred / (group_std(stats, spec.population_std) + spec.eps);
-    case AdvantageMode::kDrGrpo:
-      return centred;
-    // reward - mean of the others = n / (n - 1) * (reward - mean).
-    case AdvantageMode::kRloo:
-      return centred * static_cast<double>(stats.count) / static_cast<double>(stats.count - 1);
+    case AdvantageMode::grpo:
+    case AdvantageMode::batch:
+      return deviation + spec.eps > 0 ? difference / (deviation + spec.eps) : 0.0;
+    case AdvantageMode::dr_grpo:
+      return difference;
+    case AdvantageMode::rloo:  // reward - mean of the others
+      return difference * n / (n - 1);
+    case AdvantageMode::loo_std: {
+      const double from_others = reward - spread.mean;
+      return deviation > 0 ? from_others / (deviation + spec.eps) : from_others;
+    }
+    case AdvantageMode::reinforce_pp: {
+      const double scale = sqrt(variance(spread, spec.population_std) + spec.eps);
+      return scale > 0 ? (difference - spread.mean) / scale : 0.0;
+    }
+    case AdvantageMode::maxrl:
+      return group.mean > 0 ? difference / group.mean : 0.0;
   }
   return 0.0;
 }
 
-// CPU: groups [begin, end). T is float or double.
-template <typename T>
-void group_advantages_cpu(const T* rewards,        // [num_rewards]
-                          const int64_t* order,    // [num_rewards] or null
-                          const int64_t* offsets,  // [num_groups + 1]
-                          T* advantages,           // [num_rewards]
-                          const AdvantageSpec& spec, int64_t begin, int64_t end);
+// The advantage of a reward that is not scored.
+KC_HOST_DEVICE double unscored_advantage(double reward) {
+  return reward != reward ? 0.0 : reward - reward;
+}
 
-// CUDA: every group, one warp each; returns a cudaError_t. The stream is a cudaStream_t.
+// CPU: the statistics over the batch; empty unless uses_batch(spec.mode). T is float or double.
 template <typename T>
-int launch_group_advantages(const T* rewards, const int64_t* order, const int64_t* offsets, T* advantages,
-                            const AdvantageSpec& spec, int64_t num_groups, void* stream);
+RewardStats batch_stats_cpu(const RewardGroups<T>& groups, const AdvantageSpec& spec);
+
+// CPU: groups [begin, end).
+template <typename T>
+void group_advantages_cpu(const RewardGroups<T>& groups, const AdvantageSpec& spec, const RewardStats& batch,
+                          T* advantages, int64_t begin, int64_t end);
+
+// CUDA: everything, one warp a group; returns a cudaError_t. `batch` is room for one RewardStats on the device. The
+// stream is a cudaStream_t.
+template <typename T>
+int launch_group_advantages(const RewardGroups<T>& groups, const AdvantageSpec& spec, RewardStats* batch, T* advantages,
+                            void* stream);
 
 }  // namespace kc

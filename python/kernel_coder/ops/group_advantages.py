@@ -8,6 +8,9 @@ from torch import Tensor
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
 
+#: What ``eps`` is where it is not given.
+DEFAULT_EPS = {"loo_std": 1e-6, "reinforce_pp": 1e-8}
+
 
 @checked
 def group_advantages(
@@ -15,31 +18,42 @@ def group_advantages(
     groups: int | Tensor,
     *,
     mode: str = "grpo",
-    eps: float = 1e-4,
+    eps: float | None = None,
     std: str = "sample",
     singleton: str = "zero",
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """Each reward against the other rewards of its group.
 
     With ``n`` scored rewards in the group, mean ``mu`` and standard deviation ``s``:
 
-    ==========  ==========================================================================================
-    mode        advantage of reward ``r``
-    ==========  ==========================================================================================
-    grpo        ``(r - mu) / (s + eps)``; Shao et al. 2024, eq. 3; TRL's eps is 1e-4, verl's 1e-6
-    dr_grpo     ``r - mu``; Liu et al. 2025
-    rloo        ``r`` minus the mean of the others ``= n / (n - 1) * (r - mu)``; Ahmadian et al. 2024
-    ==========  ==========================================================================================
+    ============  ====================================================================================================
+    mode          advantage of reward ``r``
+    ============  ====================================================================================================
+    grpo          ``(r - mu) / (s + eps)``; Shao et al. 2024, eq. 3; TRL's eps is 1e-4, verl's 1e-6
+    dr_grpo       ``r - mu``; Liu et al. 2025
+    batch         ``(r - mu) / (s_batch + eps)``, ``s_batch`` over all scored rewards; TRL's ``scale_rewards="batch"``
+    rloo          ``r`` minus the mean of the others ``= n / (n - 1) * (r - mu)``; Ahmadian et al. 2024
+    loo_std       ``(r - mu_others) / (s_others + eps)``, not divided where ``s_others`` is 0 (so for ``n = 2``);
+    .             NeMo-RL's default. Takes time ``n^2`` a group
+    reinforce_pp  ``(d - m) / sqrt(v + eps)``, ``d = r - mu``, with mean ``m`` and variance ``v`` of ``d`` over all
+    .             tokens of the batch; REINFORCE++ with baseline, Hu et al. 2025
+    maxrl         ``(r - mu) / mu``, 0 where ``mu <= 0``; MaxRL
+    ============  ====================================================================================================
 
     Args:
         rewards: float32 or float64 ``[num_rewards]``, CPU or CUDA. NaN means unscored: it leaves the mean, the
-            deviation and the count of its group, and its advantage is 0.
+            deviation and the count of its group, and its advantage is 0. An infinite reward is refused on the CPU; on
+            CUDA, where looking would mean waiting, it leaves its group's statistics and its own advantage is NaN.
         groups: the size of every group (they lie one after another), or int64 ``[num_rewards]``, the group of each
             reward, in any order.
         mode: see the table.
-        eps: added to the standard deviation.
+        eps: keeps the division from blowing up. None: 1e-4; 1e-6 for ``loo_std``; 1e-8 for ``reinforce_pp``. With
+            ``eps=0`` a group without spread gives 0.
         std: ``"sample"`` divides by ``n - 1`` (TRL, verl), ``"population"`` by ``n``.
-        singleton: what a group with one scored reward gives: ``"zero"`` (TRL) or the ``"reward"`` itself (no baseline).
+        singleton: what a group with one scored reward gives: ``"zero"`` (TRL), or ``"reward"``: the reward itself, as
+            if ``mu`` were 0 (divided as the others are under ``batch`` and ``reinforce_pp``).
+        lengths: int64 ``[num_rewards]``, tokens of each answer, for ``reinforce_pp``. None: 1 each.
 
     Returns:
         A tensor like ``rewards``. Not differentiable. Sums are taken in float64.
@@ -49,6 +63,8 @@ def group_advantages(
 
     >>> group_advantages(torch.tensor([0.0, 1.0, 2.0, 2.0]), 2, mode="rloo")
     tensor([-1.,  1.,  0.,  0.])
+    >>> group_advantages(torch.tensor([1.0, float("nan"), 3.0]), 3, mode="dr_grpo")
+    tensor([-1.,  0.,  1.])
     """
     if isinstance(groups, int):
         if groups < 1:
@@ -68,11 +84,20 @@ def group_advantages(
         ids, order = torch.sort(groups, stable=True)
         sizes = torch.unique_consecutive(ids, return_counts=True)[1]
         offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    return _C.group_advantages(rewards.detach(), order, offsets, mode, eps, std, singleton)
+    if eps is None:
+        eps = DEFAULT_EPS.get(mode, 1e-4)
+    return _C.group_advantages(rewards.detach(), order, offsets, lengths, mode, eps, std, singleton)
 
 
 @torch.library.register_fake("kernel_coder::group_advantages")
 def _(
-    rewards: Tensor, order: Tensor | None, offsets: Tensor, mode: str, eps: float, std: str, singleton: str
+    rewards: Tensor,
+    order: Tensor | None,
+    offsets: Tensor,
+    lengths: Tensor | None,
+    mode: str,
+    eps: float,
+    std: str,
+    singleton: str,
 ) -> Tensor:
     return rewards.new_empty(rewards.shape)

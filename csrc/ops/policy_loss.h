@@ -1,0 +1,67 @@
+// Policy-gradient loss of packed tokens, its exact gradient and its metrics, from log-probs that are already known.
+//
+// The forms that start from logits or hidden states call this too: they compute log-probs (and entropies), ask here for
+// g_t = d loss / d logp_t and h_t = d loss / d entropy_t, and spread those over the vocabulary. So there is one
+// definition of the loss (loss_math.h) and every form agrees with it by construction. Order within a token: surrogate,
+// gates, mismatch weight, + beta KL, - entropy_coef H, reduce.
+//
+// Tokens of sequence s are [cu_seqlens[s], cu_seqlens[s + 1]). A masked token contributes nothing, whatever its values
+// are (NaN included). Work is done in double whatever T is. Knows no torch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "ops/loss_spec.h"
+
+namespace kc {
+
+// Null says "not given", so even an empty tensor needs a pointer that is not null.
+template <class T>
+struct PolicyLossArgs {
+  int64_t tokens = 0;             // N
+  int64_t sequences = 1;          // S
+  const T* logprobs = nullptr;    // [N]
+  const T* advantages = nullptr;  // [N], or [S] if advantages_per_sequence
+  bool advantages_per_sequence = false;
+  const T* old_logprobs = nullptr;      // [N]; null: logprobs without gradient, so the ratio is exactly 1
+  const T* ref_logprobs = nullptr;      // [N]; null only if spec.beta is 0
+  const T* rollout_logprobs = nullptr;  // [N], NaN where unknown; null only if nothing in the spec needs it
+  const bool* mask = nullptr;           // [N], true counts; null: all count
+  const int64_t* cu_seqlens = nullptr;  // [S + 1], from 0 to N, not decreasing; null: one sequence
+  const T* entropy = nullptr;           // [N]; null only if spec.entropy_coef is 0
+  // [S]: unmasked tokens of each whole sequence, for a call that holds a part of it (only where
+  // `splits_sequences(spec)`); null: this call holds all of it.
+  const int64_t* lengths = nullptr;
+  const double* denominator = nullptr;  // one number, 0 or more; null: what the reduction counts in this call
+};
+
+// Every pointer is written by the call: grad_logprobs and grad_entropy [N] (0 at masked tokens), metrics
+// [kLossMetrics]. grad_entropy may be null.
+template <class T>
+struct PolicyLossResult {
+  double loss = 0.0;
+  T* grad_logprobs = nullptr;
+  T* grad_entropy = nullptr;
+  double* metrics = nullptr;
+};
+
+// Runs work(begin, end) over [0, count), in any pieces, perhaps at the same time.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t, int64_t)>& work)>;
+inline void run_serially(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
+  work(0, count);
+}
+
+// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients. Sequences are independent, and
+// their sums are added in order: the same bits however `parallel_for` cuts them.
+template <class T>
+void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result,
+                         const ParallelFor& parallel_for = run_serially);
+
+// Throw std::invalid_argument with one sentence. The first reads which pointers are given, never what they point to, so
+// it serves CUDA too: a term of the spec without its input. The second reads cu_seqlens.
+template <class T>
+void check_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec);
+void check_cu_seqlens(const int64_t* cu_seqlens, int64_t sequences, int64_t tokens);
+
+}  // namespace kc
