@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"; did you mean {close[0]}?" if close else f"; the commands are {', '.join(COMMANDS)}"
         print(f"error: kernel-coder has no command {name}{hint}", file=sys.stderr)
         return 2
-    module = f"kernel_coder.{name}"
-    if importlib.util.find_spec(f"{module}.__main__" if _is_package(module) else module) is None:
-        print(f"error: this installation has no {module}", file=sys.stderr)
+    module = module_of(name)
+    if module is None:
+        print(f"error: this installation has no kernel_coder.{name}", file=sys.stderr)
         return 2
     sys.argv = [f"kernel-coder {name}", *given[1:]]
     try:
@@ -38,9 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _is_package(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
-    return spec is not None and spec.submodule_search_locations is not None
+def module_of(command: str) -> str | None:
+    """The module that runs the command; None if it is not installed."""
+    module = f"kernel_coder.{command}"
+    return module if importlib.util.find_spec(module) is not None else None
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernel_coder.train import checkpoint
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.checkpoint import CheckpointError, list_checkpoints, verify
-from kernel_coder.train.errors import EXIT_STOPPED
+from kernel_coder.train.errors import EXIT_STOPPED, StopRequested
+from kernel_coder.train.signals import listening
 from kill_trials import LONG_RUN, finish, processes, run, trial
 from safetensors.torch import load_file
 from tiny_run import flags, records, summary, timeless
@@ -58,35 +60,35 @@ def test_signal_saves_and_leaves_with_its_own_exit_code(
     assert timeless(run_dir) == timeless(straight)
 
 
-def flip_a_byte(checkpoint: Path) -> None:
-    file = checkpoint / "model.safetensors"
+def flip_a_byte(folder: Path) -> None:
+    file = folder / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
 
-def truncate_a_shard(checkpoint: Path) -> None:
-    file = checkpoint / "optimizer.safetensors"
+def truncate_a_shard(folder: Path) -> None:
+    file = folder / "optimizer.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def add_a_pickle(checkpoint: Path) -> None:
-    (checkpoint / "optimizer.pt").write_bytes(pickle.dumps({"step": 1}))
+def add_a_pickle(folder: Path) -> None:
+    (folder / "optimizer.pt").write_bytes(pickle.dumps({"step": 1}))
 
 
-def put_a_pickle_in_the_manifest(checkpoint: Path) -> None:
-    add_a_pickle(checkpoint)
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
+def put_a_pickle_in_the_manifest(folder: Path) -> None:
+    add_a_pickle(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"]["optimizer.pt"] = {"size": 1, "sha256": ""}
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def remove_the_manifest(checkpoint: Path) -> None:
-    (checkpoint / "manifest.json").unlink()
+def remove_the_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
 
 
-def remove_a_file(checkpoint: Path) -> None:
-    (checkpoint / "state.json").unlink()
+def remove_a_file(folder: Path) -> None:
+    (folder / "state.json").unlink()
 
 
 DAMAGES = {
@@ -131,16 +133,17 @@ def test_checkpoint_named_by_its_path_is_never_replaced_by_another(
     assert f"{previous.name} beside it is whole" in capsys.readouterr().err
     assert main(["--resume", str(previous), "--run.max_steps", "3"]) == 0
     assert [record["step"] for record in records(run_dir / "metrics.jsonl")] == [1, 2, 3]
+    assert [path.name for path in list_checkpoints(run_dir)] == ["checkpoint-00000003", "checkpoint-00000002"]
 
 
 def test_checkpoint_is_a_hugging_face_folder_without_pickles(tasks: Path, tmp_path: Path) -> None:
     assert main(flags(tasks, tmp_path / "run", run__max_steps=1)) == 0
-    checkpoint = list_checkpoints(tmp_path / "run")[0]
-    model = AutoModelForCausalLM.from_pretrained(checkpoint)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    folder = list_checkpoints(tmp_path / "run")[0]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.chat_template
-    assert torch.equal(model.model.norm.weight, load_file(checkpoint / "model.safetensors")["model.norm.weight"])
-    assert {path.suffix for path in checkpoint.iterdir()} <= {".json", ".safetensors", ".jinja"}
+    assert torch.equal(model.model.norm.weight, load_file(folder / "model.safetensors")["model.norm.weight"])
+    assert {path.suffix for path in folder.iterdir()} <= {".json", ".safetensors", ".jinja"}
 
 
 def test_only_the_newest_checkpoints_are_kept(tasks: Path, tmp_path: Path) -> None:
@@ -158,6 +161,50 @@ def test_lora_run_resumes_to_the_same_adapters(tasks: Path, tmp_path: Path) -> N
     flip_a_byte_of.write_bytes(flip_a_byte_of.read_bytes()[:-1])
     assert main([*arguments, "--resume"]) == 0
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
+
+
+def test_full_disk_leaves_the_last_checkpoint_usable(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, straight = tmp_path / "run", tmp_path / "straight"
+    assert main(flags(tasks, straight, run__save_steps=2)) == 0
+    real = checkpoint.save_file
+
+    def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if "00000004" in str(path):
+            Path(path).write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        main(flags(tasks, run_dir, run__save_steps=2))
+    assert [path.name for path in list_checkpoints(run_dir)] == ["checkpoint-00000002"]
+    monkeypatch.undo()
+    assert main([*flags(tasks, run_dir, run__save_steps=2), "--resume"]) == 0
+    assert summary(run_dir)["weights_sha256"] == summary(straight)["weights_sha256"]
+    assert not list(run_dir.glob(".checkpoint-*"))
+
+
+def test_run_killed_before_its_first_checkpoint_starts_anew_without_duplicates(tasks: Path, tmp_path: Path) -> None:
+    arguments = flags(tasks, tmp_path / "run", run__eval_on_start="true", eval__num_tasks=1, run__max_steps=1)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step":0,"eval/reward":0.1}\n{"step":1,"rew')
+    assert main([*arguments, "--resume"]) == 0
+    assert [record["step"] for record in records(tmp_path / "run" / "metrics.jsonl")] == [0, 1]
+
+
+def test_second_interrupt_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with listening() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(StopRequested, match="SIGINT"):
+            stop.poll()
+        assert codes == []
+        os.kill(os.getpid(), signal.SIGINT)
+    assert codes == [130]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_resume_with_other_data_is_refused(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,13 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
+def remove_checkpoints_after(run_dir: Path, step: int) -> None:
+    """Removes what a run that goes on from ``step`` has left behind: checkpoints that were refused or are abandoned."""
+    for path in list_checkpoints(run_dir):
+        if int(path.name.rpartition("-")[2]) > step:
+            shutil.rmtree(path)
+
+
 def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that passes :func:`verify`, and a sentence for each newer one that does not."""
     refused: list[str] = []

@@ -50,9 +50,10 @@ class RunLog:
         self.console = Console(file=stream or sys.stdout)
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        for record in cut_after(run_dir / METRICS, step):
+        kept = step or -1  # a run that starts anew also repeats its evaluation at step 0
+        for record in cut_after(run_dir / METRICS, kept):
             self._remember(record)
-        cut_after(run_dir / SAMPLES, step)
+        cut_after(run_dir / SAMPLES, kept)
         (run_dir / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         self._metrics = (run_dir / METRICS).open("ab")
         self._samples = (run_dir / SAMPLES).open("ab")

@@ -25,6 +25,7 @@ from kernel_coder.train.checkpoint import (
     TrainState,
     capture_rng,
     list_checkpoints,
+    remove_checkpoints_after,
     restore_rng,
     save_checkpoint,
     seed_rng,
@@ -57,6 +58,7 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
     if resume is None:
         remove_run(run_dir)  # only now, when nothing that the config says can fail any more
     run_dir.mkdir(parents=True, exist_ok=True)
+    remove_checkpoints_after(run_dir, session.state.step)
     log = RunLog(run_dir, config, session.state.step)
     try:
         for note in (*notes, *session.notes):
