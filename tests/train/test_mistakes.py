@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from kernel_coder import _core
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.errors import EXIT_DIVERGED
+from kernel_coder.train.errors import EXIT_DIVERGED, UsageError
+from kernel_coder.train.model import resolve_device
 from tiny_run import flags, records, summary, write_tasks
 
 NAMED = json.dumps([{"name": "no_such_reward"}])
@@ -182,3 +185,11 @@ def test_command_line_from_outside(tmp_path: Path) -> None:
         assert done.stdout == ""
         assert done.stderr.startswith("error: rollout.num_generations is 1")
         assert done.stderr.count("\n") == 1
+
+
+def test_a_gpu_that_the_ops_do_not_run_on_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(_core, "has_cuda_kernel", lambda op: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(UsageError, match=r"^model.device is cuda, but linear_grpo_loss has no CUDA kernel in this build"):
+        resolve_device("cuda")

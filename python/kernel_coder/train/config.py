@@ -29,7 +29,7 @@ class ModelConfig(Section):
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
+    device: str = Field(default="auto", description="auto (a GPU if the ops run there), cpu, cuda or cuda:N")
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     gradient_checkpointing: bool = False
     chat_template: str | None = Field(

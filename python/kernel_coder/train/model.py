@@ -16,11 +16,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from kernel_coder import _core
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.errors import UsageError
 
 TINY = "tiny"
 PLAIN = "plain"
+#: The op that training cannot do without: a GPU is of use only if it runs there.
+LOSS_OP = "linear_grpo_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +196,15 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
 
 def resolve_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() and _core.has_cuda_kernel(LOSS_OP) else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(f"model.device must be auto, cpu, cuda or cuda:N; got {name}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"model.device is {name}, but this torch ({torch.__version__}) sees no GPU")
+    if device.type == "cuda" and not _core.has_cuda_kernel(LOSS_OP):
+        raise UsageError(f"model.device is {name}, but {LOSS_OP} has no CUDA kernel in this build; set model.device: cpu")
     return device
 
 
