@@ -50,9 +50,9 @@ class LinearHead {
   using A = Accumulator<T>;
   static constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
   static constexpr int64_t kTileColumns = 4096;
-  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of their
-  // block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's log-prob has
-  // the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
+  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of
+  // their block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's
+  // log-prob has the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
   static constexpr int64_t kRowBlock = 16;
 
   LinearHead(const LinearArguments& in, LinearNeeds needs)

@@ -206,7 +206,7 @@ def test_memory_of_the_forward_does_not_grow_with_the_vocabulary() -> None:
     assert sum(max(0, event.self_cpu_memory_usage) for event in profile.events()) < 8192
 
 
-# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences would disagree.
+# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences disagree.
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
 def test_gradcheck(name: str) -> None:
     spec, logits = SPECS[name], random_logits(6, 8, torch.float64)
