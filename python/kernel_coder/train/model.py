@@ -204,7 +204,9 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"model.device is {name}, but this torch ({torch.__version__}) sees no GPU")
     if device.type == "cuda" and not _core.has_cuda_kernel(LOSS_OP):
-        raise UsageError(f"model.device is {name}, but {LOSS_OP} has no CUDA kernel in this build; set model.device: cpu")
+        raise UsageError(
+            f"model.device is {name}, but {LOSS_OP} has no CUDA kernel in this build; set model.device: cpu"
+        )
     return device
 
 
