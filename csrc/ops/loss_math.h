@@ -90,6 +90,13 @@ KC_HOST_DEVICE bool needs_sequences(const LossSpec& spec) {
          spec.token_veto > 0 || spec.off_policy_mask_threshold < kUnbounded;
 }
 
+// Whether each token's loss and gradient follow from that token and the length of its sequence alone: then a sequence
+// may be cut anywhere.
+KC_HOST_DEVICE bool splits_sequences(const LossSpec& spec) {
+  return spec.importance_sampling_level == RatioLevel::token && spec.mismatch < Mismatch::sequence_truncate &&
+         spec.token_veto == 0 && spec.off_policy_mask_threshold == kUnbounded;
+}
+
 // Token t of sequence s. S is the stored type, T the one that the loss is computed in.
 template <class T, class S>
 KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const LossSpec& spec, int64_t t, int64_t s) {

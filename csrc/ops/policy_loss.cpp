@@ -56,7 +56,9 @@ class PolicyLoss {
     parallel_for(args_.sequences, [&](int64_t first, int64_t last) {
       for (int64_t s = first; s < last; ++s) {
         const int64_t length = lengths[static_cast<size_t>(s)];
-        if (length > 0) parts[static_cast<size_t>(s)] = sequence(s, token_weight(spec_, length, denominator));
+        if (length == 0) continue;
+        const int64_t whole_length = args_.lengths ? args_.lengths[s] : length;
+        parts[static_cast<size_t>(s)] = sequence(s, token_weight(spec_, whole_length, denominator));
       }
     });
     for (const Metrics& part : parts)

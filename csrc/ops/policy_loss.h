@@ -30,6 +30,9 @@ struct PolicyLossArgs {
   const bool* mask = nullptr;           // [N], true counts; null: all count
   const int64_t* cu_seqlens = nullptr;  // [S + 1], from 0 to N, not decreasing; null: one sequence
   const T* entropy = nullptr;           // [N]; null only if spec.entropy_coef is 0
+  // [S]: unmasked tokens of each whole sequence, for a call that holds a part of it (only where
+  // `splits_sequences(spec)`); null: this call holds all of it.
+  const int64_t* lengths = nullptr;
   const double* denominator = nullptr;  // one number, 0 or more; null: what the reduction counts in this call
 };
 

@@ -12,4 +12,37 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "policy_loss(Tensor logprobs, Tensor advantages, Tensor? old_logprobs, Tensor? ref_logprobs, "
       "Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? entropy, Tensor? denominator, float[] spec) "
       "-> (Tensor loss, Tensor grad_logprobs, Tensor grad_entropy, Tensor metrics)");
+  // max and sum are what the backward needs beside logits, logprobs and entropy; all four are [tokens].
+  m.def(
+      "token_logprobs(Tensor logits, Tensor ids, Tensor temperature, Tensor? mask) "
+      "-> (Tensor logprobs, Tensor entropy, Tensor max, Tensor sum)");
+  m.def(
+      "token_logprobs_backward(Tensor? grad_logprobs, Tensor? grad_entropy, Tensor logits, Tensor ids, "
+      "Tensor temperature, Tensor? mask, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum) -> Tensor");
+  // The gradient of the logits follows from token_logprobs_backward with grad_logprobs and grad_entropy (empty where
+  // the spec has no entropy term).
+  m.def(
+      "grpo_loss(Tensor logits, Tensor ids, Tensor temperature, Tensor advantages, Tensor? old_logprobs, "
+      "Tensor? ref_logprobs, Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? denominator, "
+      "float[] spec) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum, "
+      "Tensor grad_logprobs, Tensor grad_entropy)");
+  // softcap 0: none. chunk_rows 0: chosen by the op.
+  m.def(
+      "linear_token_logprobs(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor temperature, Tensor? mask, "
+      "float logit_scale, float softcap, int chunk_rows) "
+      "-> (Tensor logprobs, Tensor entropy, Tensor max, Tensor sum)");
+  // Gradients that are not needed come back empty.
+  m.def(
+      "linear_token_logprobs_backward(Tensor? grad_logprobs, Tensor? grad_entropy, Tensor hidden, Tensor weight, "
+      "Tensor? bias, Tensor ids, Tensor temperature, Tensor? mask, Tensor logprobs, Tensor entropy, Tensor max, "
+      "Tensor sum, float logit_scale, float softcap, int chunk_rows, bool need_hidden, bool need_weight, "
+      "bool need_bias) -> (Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)");
+  m.def(
+      "linear_grpo_loss(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor temperature, Tensor advantages, "
+      "Tensor? old_logprobs, Tensor? ref_logprobs, Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, "
+      "Tensor? denominator, float[] spec, float logit_scale, float softcap, int chunk_rows, bool need_hidden, "
+      "bool need_weight, bool need_bias) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy, "
+      "Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)");
+  // For tests: the widest vectors that rows may use here; returns what they use now.
+  m.def("row_isa_limit(str widest) -> str");
 }

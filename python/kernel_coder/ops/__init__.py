@@ -6,9 +6,24 @@ name in :mod:`kernel_coder.reference`, which is its specification.
 
 from kernel_coder import _core
 from kernel_coder.ops.group_advantages import group_advantages
+from kernel_coder.ops.grpo_loss import grpo_loss
+from kernel_coder.ops.linear_grpo_loss import linear_grpo_loss
+from kernel_coder.ops.linear_token_logprobs import linear_token_logprobs
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
 from kernel_coder.ops.policy_loss import LossOutput, policy_loss
+from kernel_coder.ops.token_logprobs import TokenLogprobs, token_logprobs
 
-__all__ = ["LOSS_METRICS", "LossOutput", "LossSpec", "group_advantages", "policy_loss"]
+__all__ = [
+    "LOSS_METRICS",
+    "LossOutput",
+    "LossSpec",
+    "TokenLogprobs",
+    "group_advantages",
+    "grpo_loss",
+    "linear_grpo_loss",
+    "linear_token_logprobs",
+    "policy_loss",
+    "token_logprobs",
+]
 
 del _core

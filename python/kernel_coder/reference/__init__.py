@@ -1,6 +1,17 @@
 """The ops again: short, obvious, in float64. What the tests compare with, and where to look for what an op does."""
 
 from kernel_coder.reference.group_advantages import group_advantages
+from kernel_coder.reference.grpo_loss import grpo_loss
+from kernel_coder.reference.linear_grpo_loss import linear_grpo_loss
+from kernel_coder.reference.linear_token_logprobs import linear_token_logprobs
 from kernel_coder.reference.policy_loss import policy_loss
+from kernel_coder.reference.token_logprobs import token_logprobs
 
-__all__ = ["group_advantages", "policy_loss"]
+__all__ = [
+    "group_advantages",
+    "grpo_loss",
+    "linear_grpo_loss",
+    "linear_token_logprobs",
+    "policy_loss",
+    "token_logprobs",
+]

@@ -1,0 +1,250 @@
+// A language-model head that never keeps its logits: a few rows at a time in one workspace, scored, turned into the
+// gradient in place, multiplied into the gradients of hidden states and weight.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ops/linear_token_logprobs.h"
+#include "ops/token_logprobs.h"
+#include "ops/token_logprobs_torch.h"
+
+namespace kc {
+
+struct LinearArguments {
+  Tensor hidden, weight;
+  OptionalTensor bias;
+  double logit_scale, softcap;
+  int64_t chunk_rows;  // 0: as many as fit kWorkspaceBytes
+};
+
+struct LinearNeeds {
+  bool hidden, weight, bias;
+  bool any() const { return hidden || weight || bias; }
+};
+
+inline void check_linear(const LinearArguments& in) {
+  check(in.hidden.dim() == 2, "hidden must have shape [tokens, hidden_size]; got ", shape_of(in.hidden));
+  check(in.weight.dim() == 2 && in.weight.size(1) == in.hidden.size(1),
+        "weight must have shape [vocab, hidden_size] = [vocab, ", in.hidden.size(1), "]; got ", shape_of(in.weight));
+  check_dtype("weight", in.weight, in.hidden.scalar_type());
+  check_same_device("weight", in.weight, "hidden", in.hidden);
+  if (in.bias) {
+    check_vector("bias", *in.bias, in.weight.size(0), "vocab");
+    check_dtype("bias", *in.bias, in.hidden.scalar_type());
+    check_same_device("bias", *in.bias, "hidden", in.hidden);
+  }
+  check(in.softcap >= 0, "softcap must be at least 0; got ", in.softcap);
+  check(in.chunk_rows >= 0, "chunk_rows must be at least 0; got ", in.chunk_rows);
+}
+
+// T is the dtype of hidden states and weight; logits are formed and differentiated in A. A weight of 16 bits is widened
+// a tile of columns at a time, so that the logits are float32 without a float32 copy of the head.
+template <class T>
+class LinearHead {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
+  static constexpr int64_t kTileColumns = 4096;
+
+  LinearHead(const LinearArguments& in, LinearNeeds needs)
+      : hidden_(torch::stable::contiguous(in.hidden)),
+        weight_(torch::stable::contiguous(in.weight)),
+        vocab_(in.weight.size(0)),
+        width_(in.hidden.size(1)),
+        needs_(needs) {
+    if (in.bias) bias_ = torch::stable::contiguous(torch::stable::to(*in.bias, kType));
+    scaling_.bias = bias_ ? data_of<A>(*bias_) : nullptr;
+    scaling_.logit_scale = in.logit_scale;
+    scaling_.softcap = in.softcap;
+    const int64_t row_bytes = std::max<int64_t>(1, vocab_) * static_cast<int64_t>(sizeof(A));
+    capacity_ = in.chunk_rows ? in.chunk_rows : std::max<int64_t>(16, kWorkspaceBytes / row_bytes);
+    capacity_ = std::max<int64_t>(1, std::min(capacity_, hidden_.size(0)));
+    workspace_ = torch::stable::new_empty(hidden_, {capacity_, vocab_}, kType);
+    grad_hidden = torch::stable::new_zeros(hidden_, {needs.hidden ? hidden_.size(0) : 0, width_});
+    grad_weight = torch::stable::new_zeros(hidden_, {needs.weight ? vocab_ : 0, width_}, kType);
+    grad_bias = torch::stable::new_zeros(hidden_, {needs.bias ? vocab_ : 0}, kType);
+  }
+
+  int64_t capacity() const { return capacity_; }
+  int64_t vocab() const { return vocab_; }
+
+  // The rows of `count` tokens, at most capacity(), as they stand in the workspace; `rows` says the rest.
+  LogitRows<A> logits(const int64_t* tokens, int64_t count, LogitRows<A> rows) {
+    Tensor x = gather(tokens, count);
+    Tensor all = torch::stable::narrow(workspace_, 0, 0, count);
+    for_tiles([&](int64_t begin, int64_t columns, Tensor tile) {
+      Tensor out = torch::stable::narrow(all, 1, begin, columns);
+      TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(out.get(), x.get(), torch::stable::transpose(tile, 0, 1).get()));
+    });
+    A* data = workspace_.template mutable_data_ptr<A>();
+    if (!scaling_.is_identity())
+      torch::stable::parallel_for(0, count, row_grain(vocab_), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) scale_logits_row(scaling_, data + i * vocab_, vocab_);
+      });
+    rows.logits = data;
+    rows.stride = rows.vocab = vocab_;
+    rows.tokens = tokens;
+    return rows;
+  }
+
+  void score(const LogitRows<A>& rows, const TokenStats<A>& stats, int64_t count) const {
+    torch::stable::parallel_for(0, count, row_grain(vocab_),
+                                [&](int64_t begin, int64_t end) { token_logprobs_rows(rows, stats, begin, end); });
+  }
+
+  // Adds the gradient of these rows, which are in the workspace and are gone afterwards. Rows without gradient meet no
+  // matrix product.
+  void add_gradient(const LogitRows<A>& rows, const TokenStats<A>& stats, const A* grad_logprobs, const A* grad_entropy,
+                    int64_t count) {
+    std::vector<int64_t> active, tokens;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t t = rows.tokens[i];
+      if ((grad_logprobs && grad_logprobs[t] != 0) || (grad_entropy && grad_entropy[t] != 0)) {
+        active.push_back(i);
+        tokens.push_back(t);
+      }
+    }
+    const auto kept = static_cast<int64_t>(active.size());
+    if (kept == 0 || !needs_.any()) return;
+    A* data = workspace_.template mutable_data_ptr<A>();
+    torch::stable::parallel_for(0, kept, row_grain(vocab_), [&](int64_t begin, int64_t end) {
+      std::vector<A> logits_row(scaling_.softcap != 0.0 ? static_cast<size_t>(vocab_) : 0);
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t i = active[static_cast<size_t>(k)];
+        A* row = data + i * vocab_;
+        std::copy_n(row, logits_row.size(), logits_row.data());
+        token_logprobs_grad_rows(rows, stats, grad_logprobs, grad_entropy, data, vocab_, i, i + 1);
+        scale_gradient_row(scaling_, logits_row.data(), row, vocab_);
+      }
+    });
+    for (int64_t k = 0; k < kept; ++k)  // close the gaps; a row only moves up
+      if (active[static_cast<size_t>(k)] != k)
+        std::memcpy(data + k * vocab_, data + active[static_cast<size_t>(k)] * vocab_,
+                    sizeof(A) * static_cast<size_t>(vocab_));
+    multiply(tokens, kept);
+  }
+
+  Tensor grad_hidden;  // [tokens, hidden_size], the dtype of hidden; empty unless needed
+  Tensor grad_weight;  // [vocab, hidden_size], summed in A
+  Tensor grad_bias;    // [vocab], summed in A
+
+ private:
+  static constexpr ScalarType kType = sizeof(A) == sizeof(double) ? ScalarType::Double : ScalarType::Float;
+  static constexpr bool kWiden = sizeof(T) != sizeof(A);
+
+  template <class Visit>
+  void for_tiles(const Visit& visit) {
+    const int64_t columns = kWiden ? kTileColumns : std::max<int64_t>(1, vocab_);
+    for (int64_t begin = 0; begin < vocab_; begin += columns) {
+      const int64_t count = std::min(columns, vocab_ - begin);
+      Tensor tile = torch::stable::narrow(weight_, 0, begin, count);
+      visit(begin, count, kWiden ? torch::stable::to(tile, kType) : tile);
+    }
+  }
+
+  Tensor gather(const int64_t* tokens, int64_t count) {
+    const bool in_a_row = count > 0 && tokens[count - 1] - tokens[0] == count - 1;  // tokens rise
+    Tensor x = in_a_row ? torch::stable::narrow(hidden_, 0, tokens[0], count)
+                        : torch::stable::new_empty(hidden_, {count, width_});
+    if (!in_a_row) {
+      const T* from = data_of<T>(hidden_);
+      T* to = static_cast<T*>(x.mutable_data_ptr());
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(static_cast<void*>(to + i * width_), from + tokens[i] * width_,
+                    sizeof(T) * static_cast<size_t>(width_));
+    }
+    return kWiden ? torch::stable::to(x, kType) : x;
+  }
+
+  // The first `count` rows of the workspace are d loss / d product of these tokens.
+  void multiply(const std::vector<int64_t>& tokens, int64_t count) {
+    Tensor gradient = torch::stable::narrow(workspace_, 0, 0, count);
+    Tensor x = gather(tokens.data(), count);
+    Tensor by_hidden = torch::stable::new_empty(hidden_, {needs_.hidden ? count : 0, width_}, kType);
+    for_tiles([&](int64_t begin, int64_t columns, Tensor tile) {
+      Tensor part = torch::stable::narrow(gradient, 1, begin, columns);
+      if (needs_.hidden) {
+        const double keep = begin == 0 ? 0.0 : 1.0;
+        TORCH_ERROR_CODE_CHECK(
+            aoti_torch_cpu_addmm_out(by_hidden.get(), by_hidden.get(), part.get(), tile.get(), keep, 1.0));
+      }
+      if (needs_.weight) {
+        Tensor sum = torch::stable::narrow(grad_weight, 0, begin, columns);
+        TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(sum.get(), sum.get(),
+                                                        torch::stable::transpose(part, 0, 1).get(), x.get(), 1.0, 1.0));
+      }
+    });
+    if (needs_.hidden) {
+      const Tensor rounded = torch::stable::to(by_hidden, hidden_.scalar_type());
+      const T* from = data_of<T>(rounded);
+      T* to = static_cast<T*>(grad_hidden.mutable_data_ptr());
+      for (int64_t k = 0; k < count; ++k)
+        std::memcpy(static_cast<void*>(to + tokens[static_cast<size_t>(k)] * width_), from + k * width_,
+                    sizeof(T) * static_cast<size_t>(width_));
+    }
+    if (needs_.bias) {
+      const A* data = workspace_.template const_data_ptr<A>();
+      A* sum = grad_bias.template mutable_data_ptr<A>();
+      torch::stable::parallel_for(0, vocab_, 4096, [&](int64_t begin, int64_t end) {
+        for (int64_t k = 0; k < count; ++k)
+          for (int64_t j = begin; j < end; ++j) sum[j] += data[k * vocab_ + j];
+      });
+    }
+  }
+
+  Tensor hidden_, weight_, workspace_;
+  OptionalTensor bias_;
+  HeadScaling<A> scaling_;
+  int64_t vocab_, width_, capacity_ = 0;
+  LinearNeeds needs_;
+};
+
+// A scratch copy of what the rows need beside the logits, contiguous and alive as long as this is.
+template <class A>
+struct TokenInputs {
+  TokenInputs(const Tensor& ids_in, const Tensor& temperature_in, const OptionalTensor& mask_in)
+      : ids(torch::stable::contiguous(ids_in)),
+        temperature(torch::stable::contiguous(temperature_in)),
+        mask(contiguous_or_none(mask_in)) {
+    rows.ids = data_of<int64_t>(ids);
+    rows.temperature = data_of<A>(temperature);
+    rows.temperature_per_token = temperature.dim() == 1;
+    rows.mask = mask ? data_of<bool>(*mask) : nullptr;
+  }
+
+  // The unmasked ones of tokens [begin, end), rising.
+  std::vector<int64_t> unmasked(int64_t begin, int64_t end) const {
+    std::vector<int64_t> tokens;
+    for (int64_t t = begin; t < end; ++t)
+      if (!rows.mask || rows.mask[t]) tokens.push_back(t);
+    return tokens;
+  }
+
+  Tensor ids, temperature;
+  OptionalTensor mask;
+  LogitRows<A> rows;
+};
+
+// Log-probs, entropy, max and sum of all tokens; 0 where masked.
+template <class A>
+struct TokenOutputs {
+  TokenOutputs(const Tensor& like, int64_t tokens, ScalarType type)
+      : logprobs(torch::stable::new_zeros(like, {tokens}, type)),
+        entropy(torch::stable::new_zeros(like, {tokens}, type)),
+        max(torch::stable::new_zeros(like, {tokens}, type)),
+        sum(torch::stable::new_zeros(like, {tokens}, type)) {}
+
+  TokenStats<A> stats() const {
+    return {logprobs.template mutable_data_ptr<A>(), entropy.template mutable_data_ptr<A>(),
+            max.template mutable_data_ptr<A>(), sum.template mutable_data_ptr<A>()};
+  }
+
+  Tensor logprobs, entropy, max, sum;
+};
+
+}  // namespace kc

@@ -1,0 +1,58 @@
+// Log-probability of one token a row of logits, the entropy of the row, and the gradient of both.
+//
+// With z = x / temperature, y the token, m the largest of the other logits:
+//   sum      = sum over j != y of exp((x_j - m) / temperature)
+//   logprob  = -softplus(log sum - (x_y - m) / temperature)
+//   entropy  = -p log p + q (H' - log q),  p = exp(logprob), q = 1 - p, H' the entropy of the others among themselves
+// The token is kept out of the sum: the usual z_y - logsumexp(z) rounds to 0 from a margin of about 17 nats on in
+// float32, and with it 1 - p and the token's gradient. Every term of the entropy is at least 0, so nothing cancels.
+//
+// A row's bits depend on that row alone: not on the number of rows, its position, the threads or whether a gradient
+// follows. Knows no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/half.h"
+
+namespace kc {
+
+// T is float, double, BFloat16 or Float16. Row i of the logits belongs to token `tokens[i]` (without `tokens`: to token
+// i), and everything but the logits is indexed by token.
+template <class T>
+struct LogitRows {
+  const T* logits = nullptr;  // [rows, vocab], the elements of a row beside each other
+  int64_t stride = 0;         // from row to row
+  int64_t vocab = 0;
+  const int64_t* tokens = nullptr;              // [rows] or null
+  const int64_t* ids = nullptr;                 // [tokens], in [0, vocab) where unmasked
+  const Accumulator<T>* temperature = nullptr;  // [tokens] or [1], more than 0
+  bool temperature_per_token = false;
+  const bool* mask = nullptr;  // [tokens] or null; a masked row is not read and gives 0
+};
+
+template <class A>
+struct TokenStats {
+  A* logprobs = nullptr;  // [tokens]
+  A* entropy = nullptr;   // [tokens]
+  A* max = nullptr;       // [tokens]: m
+  A* sum = nullptr;       // [tokens]
+};
+
+// Rows [begin, end). A NaN or +inf makes the outputs of its own row NaN.
+template <class T>
+void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats, int64_t begin, int64_t end);
+
+// grad_logits[i, j] = d(sum of grad_logprobs logprobs + grad_entropy entropy) / d logits[i, j]; either gradient may be
+// null. May write over the logits. A row with no gradient is filled with 0 unread.
+template <class T>
+void token_logprobs_grad_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats,
+                              const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy, T* grad_logits,
+                              int64_t grad_stride, int64_t begin, int64_t end);
+
+// Which instruction set the rows run on here: "avx512", "avx2" or "generic". `limit_row_isa` forbids wider ones (for
+// tests).
+const char* row_isa();
+void limit_row_isa(const char* widest);
+
+}  // namespace kc

@@ -1,0 +1,130 @@
+"""The policy loss from logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder import _C
+from kernel_coder.ops._errors import checked
+from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
+from kernel_coder.ops.policy_loss import LossOutput, as_denominator
+from kernel_coder.ops.token_logprobs import as_temperature
+
+
+@checked
+def grpo_loss(
+    logits: Tensor,
+    ids: Tensor,
+    advantages: Tensor,
+    spec: LossSpec,
+    *,
+    temperature: float | Tensor = 1.0,
+    old_logprobs: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    rollout_logprobs: Tensor | None = None,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    denominator: float | Tensor | None = None,
+) -> LossOutput:
+    """:func:`policy_loss` of :func:`token_logprobs`, in one op: the loss of packed tokens from their logits.
+
+    With ``g_t = d loss / d logprob_t``, ``h_t = d loss / d entropy_t`` and ``p = softmax(logits / temperature)``::
+
+        d loss / d logits_tj = (g_t ([j = ids_t] - p_tj) - h_t p_tj (log p_tj + entropy_t)) / temperature_t
+
+    The forward reads the logits once and keeps five numbers a token beside a reference to them; the backward reads them
+    once more and writes their gradient. Tokens that are masked, or whose gradient is exactly 0 (zero advantage, clipped,
+    rejected), are not read again.
+
+    Args:
+        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart.
+        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
+        advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
+            :func:`policy_loss`. They are converted to float32 (float64 for float64 logits).
+        temperature: more than 0; a number, or ``[tokens]``.
+
+    Returns:
+        :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked.
+
+    Raises:
+        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs.
+
+    >>> logits = torch.zeros(2, 4, requires_grad=True)
+    >>> out = grpo_loss(logits, torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), LossSpec.preset("dapo"))
+    >>> out.loss.backward()
+    >>> logits.grad[0]
+    tensor([-0.3750,  0.1250,  0.1250,  0.1250])
+    """
+    like = as_temperature(temperature, logits)
+    loss, metrics, logprobs, entropy, *_ = _C.grpo_loss(
+        logits,
+        ids,
+        like,
+        advantages.detach().to(like.dtype),
+        *as_numbers((old_logprobs, ref_logprobs, rollout_logprobs), like.dtype),
+        mask,
+        cu_seqlens,
+        as_denominator(denominator, logits.device),
+        spec.pack(),
+    )
+    return LossOutput(loss, metrics, logprobs, entropy)
+
+
+def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
+    """Each tensor without gradient in the dtype that the loss is computed in."""
+    return [None if tensor is None else tensor.detach().to(dtype) for tensor in tensors]
+
+
+@torch.library.register_fake("kernel_coder::grpo_loss")
+def _(
+    logits: Tensor,
+    ids: Tensor,
+    temperature: Tensor,
+    advantages: Tensor,
+    old_logprobs: Tensor | None,
+    ref_logprobs: Tensor | None,
+    rollout_logprobs: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    denominator: Tensor | None,
+    spec: list[float],
+) -> tuple[Tensor, ...]:
+    tokens = [temperature.new_empty(logits.shape[0]) for _ in range(5)]
+    grad_entropy = temperature.new_empty(logits.shape[0] if has_entropy_term(spec) else 0)
+    metrics = temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64)
+    return temperature.new_empty(()), metrics, *tokens, grad_entropy
+
+
+_ENTROPY_COEF = [name for name, _, _ in _C.LOSS_SPEC_FIELDS].index("entropy_coef")
+
+
+def has_entropy_term(spec: list[float]) -> bool:
+    """Whether a packed spec's loss depends on the entropy."""
+    return spec[_ENTROPY_COEF] != 0
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    logits, ids, temperature, mask, spec = inputs[0], inputs[1], inputs[2], inputs[7], inputs[10]
+    _, *rest = output
+    ctx.mark_non_differentiable(*rest)
+    ctx.set_materialize_grads(False)
+    ctx.has_entropy_term = has_entropy_term(spec)
+    ctx.save_for_backward(logits, ids, temperature, mask, *rest[1:])
+
+
+def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+    logits, ids, temperature, mask, logprobs, entropy, max, sum, by_logprobs, by_entropy = ctx.saved_tensors
+    if grad_loss is None:
+        return (None,) * 11
+    grad_logits = _C.token_logprobs_backward(
+        grad_loss * by_logprobs,
+        grad_loss * by_entropy if ctx.has_entropy_term else None,
+        *(logits, ids, temperature, mask, logprobs, entropy, max, sum),
+    )
+    return (grad_logits,) + (None,) * 10
+
+
+torch.library.register_autograd("kernel_coder::grpo_loss", _backward, setup_context=_save)

@@ -1,0 +1,128 @@
+"""Log-probs of sampled tokens from hidden states, without the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder import _C
+from kernel_coder.ops._errors import checked
+from kernel_coder.ops.token_logprobs import TokenLogprobs, as_temperature
+
+
+@checked
+def linear_token_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    *,
+    bias: Tensor | None = None,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    temperature: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    entropy: bool = False,
+    chunk_rows: int | None = None,
+) -> TokenLogprobs:
+    """:func:`token_logprobs` of ``hidden @ weight.T``, formed a few rows at a time and never kept.
+
+    ::
+
+        x = logit_scale (hidden @ weight.T + bias);  logits = softcap tanh(x / softcap) if softcap else x
+
+    Logits are float32 (float64 for float64 input) whatever the dtype of the head, without a float32 copy of it. Memory
+    beside inputs and gradients is one workspace of ``chunk_rows`` rows, by default 256 MiB. With N unmasked tokens the
+    forward costs ``2 N H V`` operations and the backward ``6 N' H V``, N' the tokens with a gradient: it forms the
+    logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost nothing.
+
+    The bits of a row follow from the row and from how many rows were multiplied with it, which is the matrix product's
+    affair: two calls on the same tokens and mask agree bit for bit, with a gradient or without.
+
+    Args:
+        hidden: ``[tokens, hidden_size]``, float32, float64, bfloat16 or float16.
+        weight: ``[vocab, hidden_size]``, the dtype of ``hidden``.
+        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
+        bias: ``[vocab]``, the dtype of ``hidden``.
+        logit_scale, softcap: as in the formula (Cohere, Gemma).
+        temperature: more than 0; a number, or ``[tokens]``. It divides the logits.
+        mask: bool ``[tokens]``; a masked row gives 0.
+        entropy: whether the entropy is wanted.
+        chunk_rows: rows of the workspace; None chooses.
+
+    Returns:
+        :class:`TokenLogprobs`, differentiable once in hidden, weight and bias. The gradient of the weight is summed in
+        float32 and rounded once.
+
+    Raises:
+        ValueError: wrong shape, dtype, device, id, temperature, softcap or chunk_rows.
+
+    >>> hidden, weight = torch.eye(2), torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    >>> linear_token_logprobs(hidden, weight, torch.tensor([0, 1])).logprobs
+    tensor([-0.5514, -0.2395])
+    """
+    logprobs, entropies, _, _ = _C.linear_token_logprobs(
+        hidden,
+        weight,
+        bias,
+        ids,
+        as_temperature(temperature, hidden),
+        mask,
+        logit_scale,
+        *as_head_options(softcap, chunk_rows),
+    )
+    return TokenLogprobs(logprobs, entropies if entropy else None)
+
+
+def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[float, int]:
+    """Softcap and chunk_rows as the ops take them: 0 stands for None."""
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be more than 0, or None; got {softcap}")
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, or None; got {chunk_rows}")
+    return softcap or 0.0, chunk_rows or 0
+
+
+@torch.library.register_fake("kernel_coder::linear_token_logprobs")
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: Tensor, *rest: Any) -> Any:
+    return tuple(temperature.new_empty(hidden.shape[0]) for _ in range(4))
+
+
+@torch.library.register_fake("kernel_coder::linear_token_logprobs_backward")
+def _(by_logprobs: Any, by_entropy: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
+    return empty_gradients(hidden, weight, *rest[-3:])
+
+
+def empty_gradients(hidden: Tensor, weight: Tensor, *needs: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of hidden, weight and bias as the ops shape them: empty where not needed."""
+    need_hidden, need_weight, need_bias = needs
+    return (
+        hidden.new_empty(hidden.shape[0] if need_hidden else 0, hidden.shape[1]),
+        weight.new_empty(weight.shape[0] if need_weight else 0, weight.shape[1]),
+        weight.new_empty(weight.shape[0] if need_bias else 0),
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, logit_scale, softcap, chunk_rows = inputs
+    ctx.mark_non_differentiable(output[2], output[3])
+    ctx.set_materialize_grads(False)
+    ctx.options = (logit_scale, softcap, chunk_rows)
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+    if grad_logprobs is None and grad_entropy is None:
+        return (None,) * 9
+    needs = ctx.needs_input_grad[:3]
+    gradients = _C.linear_token_logprobs_backward(grad_logprobs, grad_entropy, *ctx.saved_tensors, *ctx.options, *needs)
+    return (*(gradient if need else None for gradient, need in zip(gradients, needs, strict=True)), *(None,) * 6)
+
+
+def _backward_twice(ctx: Any, *grads: Any) -> Any:
+    raise RuntimeError("linear_token_logprobs is differentiable once: its second derivative is not defined here")
+
+
+torch.library.register_autograd("kernel_coder::linear_token_logprobs", _backward, setup_context=_save)
+torch.library.register_autograd("kernel_coder::linear_token_logprobs_backward", _backward_twice)

@@ -1,0 +1,120 @@
+"""Log-probs of sampled tokens, and the entropy of the distributions they came from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernel_coder import _C
+from kernel_coder.ops._errors import checked
+
+
+class TokenLogprobs(NamedTuple):
+    """What the log-prob ops give: float32, or float64 for float64 input."""
+
+    #: ``[tokens]``, differentiable.
+    logprobs: Tensor
+    #: ``[tokens]``, differentiable; None if it was not asked for.
+    entropy: Tensor | None
+
+
+@checked
+def token_logprobs(
+    logits: Tensor,
+    ids: Tensor,
+    *,
+    temperature: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    entropy: bool = False,
+) -> TokenLogprobs:
+    """The log-probability of one token a row, ``log softmax(logits / temperature)[ids]``, and the row's entropy.
+
+    With ``z = logits / temperature``, ``p = softmax(z)`` and ``y`` the token::
+
+        logprob = -softplus(logsumexp_{j != y} z_j - z_y)      d logprob / d z_j = [j = y] - p_j
+        entropy = -sum_j p_j log p_j                           d entropy / d z_j = -p_j (log p_j + entropy)
+
+    The token is kept out of the log-sum-exp: a token that the model is sure of, by 17 nats and more, keeps its log-prob and
+    its gradient ``1 - p`` to float32's seven digits, where ``z_y - logsumexp(z)`` gives 0 for both. The entropy is a sum
+    of terms that are at least 0, so that small ones keep their digits too.
+
+    The logits are read once; memory beside the outputs does not grow with the vocabulary. The backward reads them once
+    more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on that
+    row alone: not on the other rows, the threads, or whether a gradient is wanted.
+
+    Args:
+        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart, other layouts
+            are copied. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
+        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
+        temperature: more than 0; a number, or ``[tokens]``.
+        mask: bool ``[tokens]``; a masked row gives 0 and costs nothing, whatever its id.
+        entropy: whether the entropy is wanted.
+
+    Returns:
+        :class:`TokenLogprobs`. Differentiable once; a second derivative raises.
+
+    Raises:
+        ValueError: wrong shape, dtype, device, id or temperature; the message says which.
+
+    >>> logits = torch.tensor([[0.0, 0.0], [0.0, 30.0]])
+    >>> out = token_logprobs(logits, torch.tensor([0, 1]), entropy=True)
+    >>> out.logprobs
+    tensor([-6.9315e-01, -9.3576e-14])
+    >>> out.entropy
+    tensor([6.9315e-01, 2.9009e-12])
+    """
+    logprobs, entropies, _, _ = _C.token_logprobs(logits, ids, as_temperature(temperature, logits), mask)
+    return TokenLogprobs(logprobs, entropies if entropy else None)
+
+
+def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
+    """The temperature as the ops take it: a tensor on the device, in the dtype that the rows are computed in."""
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    if isinstance(temperature, Tensor):
+        return temperature.detach().to(logits.device, dtype)
+    return torch.full((), float(temperature), dtype=dtype, device=logits.device)
+
+
+@torch.library.register_fake("kernel_coder::token_logprobs")
+def _(logits: Tensor, ids: Tensor, temperature: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out = logits.new_empty(logits.shape[0], dtype=temperature.dtype)
+    return out, torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
+
+
+@torch.library.register_fake("kernel_coder::token_logprobs_backward")
+def _(
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
+    logits: Tensor,
+    ids: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    logprobs: Tensor,
+    entropy: Tensor,
+    max: Tensor,
+    sum: Tensor,
+) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    logits, ids, temperature, mask = inputs
+    ctx.mark_non_differentiable(output[2], output[3])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(logits, ids, temperature, mask, *output)
+
+
+def _backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+    if grad_logprobs is None and grad_entropy is None:
+        return None, None, None, None
+    return _C.token_logprobs_backward(grad_logprobs, grad_entropy, *ctx.saved_tensors), None, None, None
+
+
+def _backward_twice(ctx: Any, *grads: Any) -> Any:
+    raise RuntimeError("token_logprobs is differentiable once: its second derivative is not defined here")
+
+
+torch.library.register_autograd("kernel_coder::token_logprobs", _backward, setup_context=_save)
+torch.library.register_autograd("kernel_coder::token_logprobs_backward", _backward_twice)
