@@ -10,19 +10,25 @@ from kernel_coder.ops.grpo_loss import grpo_loss
 from kernel_coder.ops.linear_grpo_loss import linear_grpo_loss
 from kernel_coder.ops.linear_token_logprobs import linear_token_logprobs
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
+from kernel_coder.ops.parse_response import Response, parse_response
 from kernel_coder.ops.policy_loss import LossOutput, policy_loss
+from kernel_coder.ops.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.ops.token_logprobs import TokenLogprobs, token_logprobs
 
 __all__ = [
     "LOSS_METRICS",
     "LossOutput",
     "LossSpec",
+    "Response",
     "TokenLogprobs",
     "group_advantages",
     "grpo_loss",
     "linear_grpo_loss",
     "linear_token_logprobs",
+    "parse_response",
     "policy_loss",
+    "sequence_similarities",
+    "sequence_similarity",
     "token_logprobs",
 ]
 

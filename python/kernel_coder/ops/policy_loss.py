@@ -63,11 +63,11 @@ def policy_loss(
 
     Metrics are sums over unmasked tokens. ``tokens``, ``sequences`` and ``rollout_tokens`` (those with a rollout
     log-prob) are what to divide by; ``loss``, ``policy_loss``, ``kl_loss`` and ``entropy_loss`` are reduced already.
-    ``ratio`` and ``ratio_sq`` are r at the spec's level; ``clipped_low`` and ``clipped_high`` count tokens whose loss a
-    bound on r changed; ``kl`` is against the reference; ``logratio``, ``logratio_sq`` and ``approx_kl`` (k3) are against
-    the old policy; ``is_weight`` is the weight used, ``mismatch_logratio``, ``mismatch_ratio`` and ``mismatch_ratio_sq``
-    (its mean less 1 is chi-squared) compare old and rollout; ``rejected`` tokens, ``vetoed_sequences`` and ``nonfinite``
-    tokens are counts.
+    ``ratio`` and ``ratio_sq`` are r at the spec's level; ``clipped_low`` and ``clipped_high`` count tokens whose loss
+    a bound on r changed; ``kl`` is against the reference; ``logratio``, ``logratio_sq`` and ``approx_kl`` (k3) are
+    against the old policy; ``is_weight`` is the weight used, ``mismatch_logratio``, ``mismatch_ratio`` and
+    ``mismatch_ratio_sq`` (its mean less 1 is chi-squared) compare old and rollout; ``rejected`` tokens,
+    ``vetoed_sequences`` and ``nonfinite`` tokens are counts.
 
     Returns:
         :class:`LossOutput`. No unmasked token, or a denominator of 0, gives loss 0 and zero gradients. An advantage of

@@ -4,7 +4,9 @@ from kernel_coder.reference.group_advantages import group_advantages
 from kernel_coder.reference.grpo_loss import grpo_loss
 from kernel_coder.reference.linear_grpo_loss import linear_grpo_loss
 from kernel_coder.reference.linear_token_logprobs import linear_token_logprobs
+from kernel_coder.reference.parse_response import parse_response
 from kernel_coder.reference.policy_loss import policy_loss
+from kernel_coder.reference.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.reference.token_logprobs import token_logprobs
 
 __all__ = [
@@ -12,6 +14,9 @@ __all__ = [
     "grpo_loss",
     "linear_grpo_loss",
     "linear_token_logprobs",
+    "parse_response",
     "policy_loss",
+    "sequence_similarities",
+    "sequence_similarity",
     "token_logprobs",
 ]

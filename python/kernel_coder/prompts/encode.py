@@ -1,0 +1,111 @@
+"""From messages to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_coder.prompts.messages import Message
+
+FIELD = "model.chat_template"
+"""The configuration's field that the messages below tell the user to set."""
+
+PLAIN = "plain"
+
+
+def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> list[int]:
+    """The ids that the model is given, up to where its answer begins.
+
+    Args:
+        tokenizer: a transformers tokenizer, or anything with its ``apply_chat_template``, ``encode`` and
+            ``chat_template``.
+        messages: of :func:`kernel_coder.prompts.build_messages`. A last message of the assistant is continued.
+        chat_template: ``None`` uses the tokenizer's own; ``"plain"`` writes the contents one under the other, with no
+            role marks, behind the tokenizer's beginning-of-sequence token if it has one; anything else is a Jinja chat
+            template, its text or its file.
+
+    Raises:
+        ValueError: the tokenizer has no chat template and none is given, it refuses these messages, or there are none.
+    """
+    if not messages:
+        raise ValueError("messages is empty; a prompt needs at least one message")
+    if chat_template == PLAIN:
+        bos = getattr(tokenizer, "bos_token_id", None)
+        ids = tokenizer.encode(plain_prompt(messages), add_special_tokens=False)
+        return ([] if bos is None else [int(bos)]) + [int(i) for i in ids]
+    template = None if chat_template is None else _template_text(chat_template)
+    if template is None and not getattr(tokenizer, "chat_template", None):
+        name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+        raise ValueError(
+            f"the tokenizer {name} has no chat template; set {FIELD} to plain (the text alone, for a model that was "
+            "never taught to chat) or to a file with a Jinja chat template"
+        )
+    continued = messages[-1]["role"] == "assistant"
+    try:
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            chat_template=template,
+            tokenize=False,
+            add_generation_prompt=not continued,
+            continue_final_message=continued,
+        )
+    except Exception as error:  # Jinja's errors, and whatever a template raises through raise_exception
+        roles = ", ".join(message["role"] for message in messages)
+        raise ValueError(f"the chat template refused messages of the roles {roles}: {error}") from error
+    # A chat template writes the special tokens itself; adding them here would double the first one.
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def plain_prompt(messages: Sequence[Message]) -> str:
+    """The contents alone, a blank line between two, and a line end where the answer begins, if it has not begun.
+
+    >>> plain_prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}])
+    'Be brief.\\n\\nWhy?\\n'
+    """
+    text = "\n\n".join(message["content"] for message in messages)
+    return text if messages[-1]["role"] == "assistant" else text + "\n"
+
+
+def check_prompt_length(
+    num_tokens: int,
+    task_id: str,
+    *,
+    max_prompt_length: int | None = None,
+    context_length: int | None = None,
+    max_completion_length: int = 1,
+) -> str | None:
+    """Why this prompt is too long, in one sentence; None if it is not. The caller drops the task and counts it.
+
+    Args:
+        num_tokens: of the encoded prompt.
+        task_id: for the message.
+        max_prompt_length: the configured limit; None for no limit.
+        context_length: the positions that the model has; None if unknown.
+        max_completion_length: the tokens that have to fit behind the prompt.
+
+    >>> check_prompt_length(10, "relu", max_prompt_length=16, context_length=32, max_completion_length=16)
+    >>> check_prompt_length(20, "relu", max_prompt_length=16)
+    'the prompt of task relu has 20 tokens, more than data.max_prompt_length = 16'
+    >>> check_prompt_length(20, "relu", context_length=32, max_completion_length=16)
+    'the prompt of task relu has 20 tokens, which with 16 for the answer is more than the context of 32'
+    """
+    prompt = f"the prompt of task {task_id} has {num_tokens} tokens"
+    if max_prompt_length is not None and num_tokens > max_prompt_length:
+        return f"{prompt}, more than data.max_prompt_length = {max_prompt_length}"
+    if context_length is not None and num_tokens + max_completion_length > context_length:
+        return (
+            f"{prompt}, which with {max_completion_length} for the answer is more than the context of {context_length}"
+        )
+    return None
+
+
+def _template_text(chat_template: str | Path) -> str:
+    if isinstance(chat_template, str) and "{" in chat_template:  # a template; no sane file name
+        return chat_template
+    try:
+        return Path(chat_template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{FIELD} must be plain, a Jinja chat template or a file with one; {chat_template} cannot be read"
+        ) from error

@@ -1,0 +1,34 @@
+"""Rewards: functions of prompts, completions and columns in TRL's signature, and how they add up.
+
+A reward function takes the prompts, the completions (texts or conversations) and columns by keyword, one value for each
+completion, and returns a number for each, or None where it does not apply. Those here can be given to TRL's trainers as
+they are, and TRL's to :class:`RewardSet`. A training loop gives the columns ``task``, ``solution``, ``reference``,
+``completion_ids``, ``finish_reason`` and the number ``step``.
+"""
+
+from kernel_coder.rewards.completions import completion_text
+from kernel_coder.rewards.errors import Failure, RewardError
+from kernel_coder.rewards.format import format_reward
+from kernel_coder.rewards.presets import PRESETS, reward_preset
+from kernel_coder.rewards.registry import Reward, load_reward, register_reward, reward_names
+from kernel_coder.rewards.reward_set import RewardPart, RewardSet, RewardTable
+from kernel_coder.rewards.schedule import Schedule
+from kernel_coder.rewards.similarity import similarity_reward
+
+__all__ = [
+    "PRESETS",
+    "Failure",
+    "Reward",
+    "RewardError",
+    "RewardPart",
+    "RewardSet",
+    "RewardTable",
+    "Schedule",
+    "completion_text",
+    "format_reward",
+    "load_reward",
+    "register_reward",
+    "reward_names",
+    "reward_preset",
+    "similarity_reward",
+]

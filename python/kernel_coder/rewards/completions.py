@@ -1,0 +1,28 @@
+"""What a model wrote, in the two shapes in which TRL hands it over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Completion = str | Sequence[Mapping[str, Any]]
+"""Text, or the messages of a conversation."""
+
+
+def completion_text(completion: Completion) -> str:
+    """The text of the answer: the string itself, or the content of the last message that the assistant wrote.
+
+    >>> completion_text([{"role": "assistant", "content": "first"}, {"role": "assistant", "content": "last"}])
+    'last'
+    >>> completion_text([{"role": "tool", "content": "42"}])
+    ''
+    """
+    if isinstance(completion, str):
+        return completion
+    for message in reversed(completion):
+        if message.get("role", "assistant") == "assistant":
+            content = message.get("content")
+            if content is None or isinstance(content, str):  # None: the message only calls a tool
+                return content or ""
+            return "".join(part.get("text", "") for part in content)
+    return ""

@@ -1,0 +1,368 @@
+"""Where tasks come from: the packaged pairs, files, folders and the Hugging Face hub."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from kernel_coder.tasks.rows import ROW_FORMATS, BrokenRowError, Row, row_format, row_uuid
+from kernel_coder.tasks.task import BACKENDS, Task, reference_problem, solution_problem
+from kernel_coder.tasks.task_set import Problem, TaskSet
+
+FORMATS = ("auto", *ROW_FORMATS, "python")
+TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
+PACKAGED = "packaged"
+PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
+PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubDataset:
+    """A data set of the hub whose columns, files and revision are known here."""
+
+    revision: str
+    split: str
+    data_file: str | None = None  # None: the data set's own configuration decides
+    licence: str | None = None  # of every row that does not state its own
+
+
+HUB_DATASETS: Mapping[str, HubDataset] = {
+    # Of 5 February 2026, under MIT. The newest one known, b76504d85f7f14ef4b1fad81f136f638f2ce625b of 9 June 2026,
+    # holds the same parquet file (sha256 64af2baa...) under the "Researcher Reciprocity" licence. The JSON file beside
+    # it repeats the rows in five times the bytes.
+    "GPUMODE/KernelBook": HubDataset(
+        revision="1576375bc92745b490e1cdf2fce01eba76d9f847", split="train", data_file="dataset_permissive.parquet"
+    ),
+    "ScalingIntelligence/KernelBench": HubDataset(
+        revision="ca1464e5d4723fd14f87b8e68306aaa1fe66b81b", split="level_1", licence="MIT"
+    ),
+}
+
+
+class DataConfig(Protocol):
+    """What :func:`load_tasks` reads from a configuration: any object with some of these attributes."""
+
+    @property
+    def path(self) -> str | Path: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """The fields of ``data`` that say what to load; see :func:`load_tasks`."""
+
+    path: str | Path = PACKAGED
+    format: str = "auto"
+    revision: str | None = None
+    split: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ValueError(f"data.format must be one of {', '.join(FORMATS)}; got {self.format!r}")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"data.limit must be at least 1; got {self.limit}")
+        if not str(self.path).strip():
+            raise ValueError(f"data.path is empty; give {PACKAGED!r}, a file, a folder or a data set of the hub")
+
+
+def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> TaskSet:
+    """Load tasks.
+
+    Args:
+        config: an object with the attributes below, or the ``path`` alone.
+        overrides: attributes below that replace those of ``config``.
+
+    ``path`` is one of
+
+    - ``packaged``: the pairs that come with Kernel Coder;
+    - a ``.parquet``, ``.jsonl`` or ``.json`` file in the columns of KernelBook (``entry_point``, ``python_code``; also
+      ``triton_code``, ``uuid``, ``licenses``, ...) or KernelBench (``code``; also ``level``, ``name``, ``problem_id``);
+    - a ``.py`` file, or a folder of them (its subfolders too), each with ``Model``, ``get_inputs`` and
+      ``get_init_inputs``. The known solution of ``relu.py`` is ``relu_new.py``, ``relu.triton.py``, ``relu.cuda.py`` or
+      ``relu.cpp.py`` beside it, with the class ``ModelNew``; the last three also say the backend. Names that begin
+      with ``_`` are passed over;
+    - a folder of such tables, read in the order of their names;
+    - a data set of the hub in either set of columns, such as ``GPUMODE/KernelBook``, read through ``datasets``.
+      ``GPUMODE/KernelBook@<commit>`` is short for setting ``revision``.
+
+    ``format`` (``auto``) settles which columns are meant where a table has both. ``revision`` is the commit of a hub
+    data set; for KernelBook and KernelBench a known one is the default, for any other it must be given, since rows that
+    change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``limit`` stops after so
+    many usable tasks; rows after that are not read.
+
+    Returns:
+        The tasks in the order of the source, with every dropped row named in ``problems``: one that does not parse,
+        lacks its class or a function, or repeats an earlier id.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ModuleNotFoundError: the optional package that reads this source is not installed.
+        ValueError: unknown format, missing column, unpinned hub data set, or no usable row.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> module = "class Model: ...\\ndef get_inputs(): ...\\ndef get_init_inputs(): ..."
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "good.py").write_text(module)
+    ...     _ = Path(folder, "bad.py").write_text("class Model(:")
+    ...     tasks = load_tasks(folder)
+    >>> len(tasks), tasks[0].id.split("/")[-1], tasks.problems[0].reason
+    (1, 'good', 'the reference does not parse: invalid syntax (line 1)')
+    """
+    source = _data_source(config, overrides)
+    name, attempts = _open(source)
+    tasks: dict[str, Task] = {}
+    problems: list[Problem] = []
+    for attempt in attempts:
+        if isinstance(attempt, Problem):
+            problems.append(attempt)
+            continue
+        row, task = attempt
+        if task.id in tasks:
+            uuid = task.metadata.get("uuid")
+            reason = f"its id {task.id} was seen before"
+            problems.append(Problem(task.source, row, None if uuid is None else str(uuid), reason))
+            continue
+        tasks[task.id] = task
+        if len(tasks) == source.limit:
+            break
+    if not tasks:
+        found = f"{len(problems)} row(s) were dropped, the first being {problems[0]}" if problems else "it is empty"
+        raise ValueError(f"{name} holds no usable task: {found}")
+    return TaskSet(tasks.values(), problems, name)
+
+
+Attempt = tuple[int, Task] | Problem
+"""A row's number, counted from 1, with its task; or why there is none."""
+
+
+def _data_source(config: DataConfig | str | Path, overrides: Mapping[str, Any]) -> DataSource:
+    names = [field.name for field in fields(DataSource)]
+    for name in overrides:
+        if name not in names:
+            raise ValueError(f"load_tasks has no argument {name!r}; it has {', '.join(names)}")
+    if isinstance(config, (str, Path)):
+        values: dict[str, Any] = {"path": config}
+    else:
+        values = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return DataSource(**{**values, **overrides})
+
+
+def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
+    """The source's name for people, and its rows one by one."""
+    if str(source.path) == PACKAGED:
+        return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
+    path = Path(source.path).expanduser()
+    if path.is_dir():
+        return path.name or str(path), _folder(path, source.format)
+    if path.is_file():
+        if path.suffix == ".py":
+            return path.name, _modules([path], source.format)
+        if path.suffix not in TABLE_SUFFIXES:
+            raise ValueError(f"data.path must end in {', '.join((*TABLE_SUFFIXES, '.py'))} or be a folder; got {path}")
+        return path.name, _table(path, source.format, path.name)
+    hub_id, _, revision = str(source.path).partition("@")
+    if _HUB_ID.fullmatch(hub_id) and not hub_id.endswith((*TABLE_SUFFIXES, ".py")):
+        return _hub(replace(source, path=hub_id, revision=revision or source.revision))
+    raise FileNotFoundError(f"data.path names no file or folder: {source.path}")
+
+
+def _packaged_file() -> Path:
+    for name in PACKAGED_NAMES:
+        if (path := PACKAGED_FOLDER / name).is_file():
+            return path
+    raise FileNotFoundError(
+        f"the packaged pairs ({' or '.join(PACKAGED_NAMES)}) are missing from {PACKAGED_FOLDER}; "
+        "install Kernel Coder again or set data.path"
+    )
+
+
+def _table(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
+    if format_name == "python":
+        raise ValueError(f"data.format python reads .py files and folders of them; {path.name} is a table")
+    return (_parquet if path.suffix == ".parquet" else _json_rows)(path, format_name, source)
+
+
+def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"reading {path.name} needs pyarrow: pip install pyarrow") from error
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+        raise ValueError(f"{path} is not a parquet file that can be read: {_first_line(error)}") from error
+    with file:
+        present = file.schema_arrow.names
+        chosen = row_format(format_name, present, source)
+        number = 0
+        for batch in file.iter_batches(batch_size=256, columns=[name for name in chosen.columns if name in present]):
+            for row in batch.to_pylist():
+                number += 1
+                yield _attempt(number, row, chosen.make, source)
+
+
+def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
+    """JSON lines; in a .json file also one list."""
+    chosen = None
+    for number, row in enumerate(_json_values(path), start=1):
+        if isinstance(row, str):
+            yield Problem(source, number, None, row)
+        else:
+            chosen = chosen or row_format(format_name, row.keys(), source)
+            yield _attempt(number, row, chosen.make, source)
+
+
+def _json_values(path: Path) -> Iterator[Row | str]:
+    """Objects, or what is wrong in the place of one."""
+    with path.open("rb") as file:
+        if path.suffix == ".json" and file.read(64).lstrip().startswith(b"["):
+            file.seek(0)
+            try:
+                values = orjson.loads(file.read())
+            except orjson.JSONDecodeError as error:
+                raise ValueError(f"{path} is not a JSON list that can be read: {error}") from error
+            yield from (value if isinstance(value, dict) else "not a JSON object" for value in values)
+            return
+        file.seek(0)
+        for line in file:
+            if not line.strip():
+                continue
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                yield f"not JSON: {error}"
+            else:
+                yield value if isinstance(value, dict) else "not a JSON object"
+
+
+def _folder(path: Path, format_name: str) -> Iterable[Attempt]:
+    visible = [
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
+    ]
+    visible.sort(key=lambda file: [_natural(part) for part in file.relative_to(path).parts])
+    if modules := [file for file in visible if file.suffix == ".py"]:
+        return _modules(modules, format_name)
+    if tables := [file for file in visible if file.suffix in TABLE_SUFFIXES]:
+        return chain.from_iterable(_table(file, format_name, file.name) for file in tables)
+    raise ValueError(f"{path} holds no {', '.join(('.py', *TABLE_SUFFIXES))} file")
+
+
+def _modules(files: list[Path], format_name: str) -> Iterator[Attempt]:
+    if format_name not in ("auto", "python"):
+        raise ValueError(f"data.format {format_name} reads tables; {files[0].name} is Python source")
+    references = [file for file in files if not _is_solution(file)]
+    for number, file in enumerate(references, start=1):
+        source = f"{file.parent.name}/{file.name}"
+        try:
+            yield number, _module_task(file, source)
+        except BrokenRowError as error:
+            yield Problem(source, number, None, str(error))
+
+
+def _module_task(file: Path, source: str) -> Task:
+    reference = _read_module(file)
+    if problem := reference_problem(reference):
+        raise BrokenRowError(problem)
+    solution, backend = None, "triton"
+    for path, its_backend in _solutions_of(file):
+        if path.is_file():
+            solution, backend = _read_module(path), its_backend
+            if problem := solution_problem(solution):
+                raise BrokenRowError(f"{path.name}: {problem}")
+            break
+    # The folder's name makes ids of KernelBench's levels differ, and equal those of its table.
+    identity = f"{file.resolve().parent.name}/{file.stem}"
+    return Task(id=identity, source=source, reference=reference, solution=solution, backend=backend)
+
+
+def _solutions_of(file: Path) -> list[tuple[Path, str]]:
+    written_for = [(file.with_name(f"{file.stem}.{backend}.py"), backend) for backend in BACKENDS if backend != "torch"]
+    return [(file.with_name(f"{file.stem}_new.py"), "triton"), *written_for]
+
+
+def _is_solution(file: Path) -> bool:
+    stem, _, suffix = file.stem.rpartition(".")
+    owner = stem if suffix in BACKENDS else file.stem.removesuffix("_new")
+    return owner not in ("", file.stem) and file.with_name(f"{owner}.py").is_file()
+
+
+def _read_module(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BrokenRowError(f"{file.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _hub(source: DataSource) -> tuple[str, Iterator[Attempt]]:
+    hub_id = str(source.path)
+    known = HUB_DATASETS.get(hub_id)
+    if source.format == "python":
+        raise ValueError(
+            f"data.format python reads .py files and folders of them; {hub_id} would be a data set of the hub"
+        )
+    revision = source.revision or (known.revision if known else None)
+    if revision is None:
+        raise ValueError(
+            f"{hub_id} is no local file or folder; to load it as a data set of the hub, set data.revision to a commit "
+            "of it, so that the run can be repeated"
+        )
+    name = f"{hub_id}@{revision[:7]}"
+    try:
+        datasets = importlib.import_module("datasets")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"loading {name} needs the package datasets: pip install 'kernel-coder[hub]'"
+        ) from error
+    split = source.split or (known.split if known else "train")
+    options = {"data_files": known.data_file} if known and known.data_file else {}
+    try:
+        table = datasets.load_dataset(hub_id, revision=revision, split=split, **options)
+    except Exception as error:  # datasets, the hub client and the HTTP client each raise their own
+        raise ValueError(
+            f"{name} could not be loaded from the hub ({type(error).__name__}: {_first_line(error)}); without a "
+            "network, download its parquet file elsewhere and set data.path to that file"
+        ) from error
+    chosen = row_format(source.format, table.column_names, name)
+    drop = [column for column in table.column_names if column not in chosen.columns]
+    return name, _hub_rows(table.remove_columns(drop), chosen.make, name, known.licence if known else None)
+
+
+def _hub_rows(
+    table: Iterable[Row], make: Callable[[Row, str], Task], source: str, licence: str | None
+) -> Iterator[Attempt]:
+    for number, row in enumerate(table, start=1):
+        attempt = _attempt(number, row, make, source)
+        if isinstance(attempt, Problem) or attempt[1].licence is not None:
+            yield attempt
+        else:
+            yield number, replace(attempt[1], licence=licence)
+
+
+def _attempt(number: int, row: Row, make: Callable[[Row, str], Task], source: str) -> Attempt:
+    try:
+        return number, make(row, source)
+    except BrokenRowError as error:
+        return Problem(source, number, row_uuid(row), str(error))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """A sort key under which 2_b comes before 10_a."""
+    return [
+        (False, int(part), "") if part.isdecimal() else (True, 0, part) for part in re.split(r"(\d+)", name) if part
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else "no further message"

@@ -1,0 +1,138 @@
+"""A task: one PyTorch module to be rewritten, and what is known about it."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+BACKENDS = ("triton", "cuda", "cpp", "torch")
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
+
+SOLUTION_CLASS = "ModelNew"
+"""The class that every answer and every known solution defines, whatever the reference's class is called."""
+
+HELPERS = ("get_inputs", "get_init_inputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One PyTorch module to be rewritten.
+
+    Attributes:
+        id: names the task for good: the same row has the same id wherever it is loaded from, so that in a split by id
+            it never changes side.
+        source: where it came from, for people: ``packaged``, ``GPUMODE/KernelBook@1576375``, a file's name.
+        reference: Python source with the class ``entry_point`` and the functions ``get_inputs`` (the arguments of
+            ``forward``) and ``get_init_inputs`` (those of ``__init__``). It is text: nothing here ever runs it.
+        solution: Python source of a known answer, with the class ``ModelNew``; None where none is known.
+        entry_point: the reference's class; KernelBook keeps the name that the module had in its repository.
+        backend: what the answer is written in, one of :data:`BACKENDS`.
+        precision: the math mode that reference and answer are held to, one of :data:`PRECISIONS`.
+        licence: of the reference's text, as its row states it; None where the row does not say.
+        metadata: the row's other columns.
+
+    Raises:
+        ValueError: an empty id or reference, or an unknown backend or precision.
+
+    >>> source = "class Model: ...\\ndef get_inputs(): ...\\ndef get_init_inputs(): ..."
+    >>> Task(id="level1/1_Square", source="example", reference=source).entry_point
+    'Model'
+    """
+
+    id: str
+    source: str
+    reference: str
+    solution: str | None = None
+    entry_point: str = "Model"
+    backend: str = "triton"
+    precision: str = "fp32"
+    licence: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("id", "reference"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{name} of a task must be text that is not empty; got {value!r}")
+        if self.backend not in BACKENDS:
+            raise ValueError(f"backend of task {self.id} must be one of {', '.join(BACKENDS)}; got {self.backend!r}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision of task {self.id} must be one of {', '.join(PRECISIONS)}; got {self.precision!r}"
+            )
+
+
+def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
+    """What makes this text unusable as a reference, in one clause; None if nothing does. Parses, never runs.
+
+    >>> reference_problem("class Model: ...", "Model")
+    'the reference has no function get_inputs'
+    >>> reference_problem("class Model(:", "Model")
+    'the reference does not parse: invalid syntax (line 1)'
+    """
+    tree = parse(reference)
+    if isinstance(tree, str):
+        return f"the reference does not parse: {tree}"
+    if entry_point not in classes(tree):
+        return f"the reference has no class {entry_point}"
+    defined = _names_defined(tree)
+    for name in HELPERS:
+        if name not in defined:
+            return f"the reference has no function {name}"
+    return None
+
+
+def solution_problem(solution: str) -> str | None:
+    """What makes this text unusable as a known solution, in one clause; None if nothing does.
+
+    >>> solution_problem("class Model: ...")
+    'the solution has no class ModelNew'
+    """
+    tree = parse(solution)
+    if isinstance(tree, str):
+        return f"the solution does not parse: {tree}"
+    if SOLUTION_CLASS not in classes(tree):
+        return f"the solution has no class {SOLUTION_CLASS}"
+    return None
+
+
+def parse(source: str) -> ast.Module | str:
+    """The syntax tree, or why there is none. Text from a data set can break the parser in every way it knows.
+
+    >>> parse("x = (")
+    "'(' was never closed (line 1)"
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # a syntax tree has no cycles, and looking for them takes as long as building it
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\d" in someone's docstring is not our user's concern
+            return ast.parse(source)
+    except SyntaxError as error:
+        return f"{error.msg} (line {error.lineno})" if error.lineno else str(error.msg)
+    except ValueError as error:  # a null byte, on some Python versions
+        return str(error)
+    except (RecursionError, MemoryError):  # what CPython raises for very deep nesting
+        return "nested too deeply"
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def classes(tree: ast.Module) -> frozenset[str]:
+    """Names of the classes defined at the top level."""
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def _names_defined(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names

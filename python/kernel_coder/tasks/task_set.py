@@ -1,0 +1,138 @@
+"""The tasks of a run: a fixed sequence that knows what was dropped, its fingerprint, and how to split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import NamedTuple, overload
+
+from kernel_coder.tasks.task import Task
+
+
+class Problem(NamedTuple):
+    """A row that was dropped, and why.
+
+    >>> print(Problem("pairs.jsonl", 3, "a1", "the reference has no class Model"))
+    pairs.jsonl row 3 (uuid a1): the reference has no class Model
+    """
+
+    source: str
+    row: int  # counted from 1
+    uuid: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        uuid = "" if self.uuid is None else f" (uuid {self.uuid})"
+        return f"{self.source} row {self.row}{uuid}: {self.reason}"
+
+
+class TaskSet(Sequence[Task]):
+    """Tasks in a fixed order.
+
+    Args:
+        tasks: in the order in which they are to be seen.
+        problems: the rows that were dropped on the way.
+        source: where they came from, for :meth:`summary`.
+
+    >>> tasks = TaskSet([Task(id=f"t{i}", source="example", reference="...") for i in range(4)])
+    >>> len(tasks), tasks[0].id, tasks.limit(2)[-1].id
+    (4, 't0', 't1')
+    >>> train, held_out = tasks.split(0.5, seed=0)
+    >>> sorted(task.id for task in [*train, *held_out])
+    ['t0', 't1', 't2', 't3']
+    """
+
+    def __init__(self, tasks: Iterable[Task], problems: Iterable[Problem] = (), source: str = "") -> None:
+        self._tasks = tuple(tasks)
+        self.problems = tuple(problems)
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> TaskSet: ...
+    def __getitem__(self, index: int | slice) -> Task | TaskSet:
+        if isinstance(index, slice):
+            return TaskSet(self._tasks[index], self.problems, self.source)
+        return self._tasks[index]
+
+    def __repr__(self) -> str:
+        return f"<TaskSet {self.summary()}>"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over what the tasks say, in order: ids, texts, entry points, backends and precisions.
+
+        Equal on every machine and for every file format that holds the same rows; ``source`` and ``metadata`` stay out.
+        """
+        digest = hashlib.sha256()
+        for task in self._tasks:
+            for text in (task.id, task.reference, task.solution, task.entry_point, task.backend, task.precision):
+                # The length in front keeps ("ab", "c") and ("a", "bc") apart; -1 keeps None and "" apart.
+                content = b"" if text is None else text.encode("utf-8", "surrogatepass")
+                digest.update(b"%d:" % (-1 if text is None else len(content)))
+                digest.update(content)
+        return digest.hexdigest()
+
+    def summary(self) -> str:
+        """One line for people.
+
+        >>> TaskSet([Task(id="a", source="s", reference="...")], source="pairs.jsonl").summary()[:57]
+        'pairs.jsonl: 1 task, 0 with a known solution, 0 rows drop'
+        """
+        solved = sum(task.solution is not None for task in self._tasks)
+        return (
+            f"{self.source or 'tasks'}: {_count(len(self), 'task')}, {solved:,} with a known solution, "
+            f"{_count(len(self.problems), 'row')} dropped, fingerprint {self.fingerprint[:12]}"
+        )
+
+    def limit(self, count: int | None) -> TaskSet:
+        """The first ``count`` tasks; all of them for None."""
+        if count is not None and count < 1:
+            raise ValueError(f"limit must be at least 1 or None; got {count}")
+        return self[:count]
+
+    def split(self, eval_fraction: float, seed: int = 0) -> tuple[TaskSet, TaskSet]:
+        """The tasks to train on and those to evaluate on, each in the order of this set.
+
+        The side of a task follows from its id and the seed alone, so it stays where it is when others come or go; the
+        share is therefore only about ``eval_fraction``, and a small set can come out with an empty side.
+        """
+        if not 0.0 <= eval_fraction <= 1.0:
+            raise ValueError(f"eval_fraction must lie between 0 and 1; got {eval_fraction}")
+        held_out = [_position(task.id, seed) < eval_fraction for task in self._tasks]
+        train = [task for task, out in zip(self._tasks, held_out, strict=True) if not out]
+        evaluation = [task for task, out in zip(self._tasks, held_out, strict=True) if out]
+        return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
+
+    def hold_out(self, num_tasks: int, seed: int = 0) -> tuple[TaskSet, TaskSet]:
+        """Like :meth:`split`, with exactly ``num_tasks`` tasks to evaluate on: those whose ids fall first.
+
+        More tasks can then push one of these back to training, but bring none of the others here.
+
+        >>> tasks = TaskSet([Task(id=f"t{i}", source="example", reference="...") for i in range(4)])
+        >>> [len(side) for side in tasks.hold_out(1)]
+        [3, 1]
+        """
+        if not 0 <= num_tasks <= len(self):
+            raise ValueError(f"cannot hold out {num_tasks} of {_count(len(self), 'task')}")
+        first = {
+            task.id for task in sorted(self._tasks, key=lambda task: (_position(task.id, seed), task.id))[:num_tasks]
+        }
+        train = [task for task in self._tasks if task.id not in first]
+        evaluation = [task for task in self._tasks if task.id in first]
+        return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
+
+
+def _position(task_id: str, seed: int) -> float:
+    """Where the id falls in [0, 1)."""
+    digest = hashlib.sha256(f"{seed}\0{task_id}".encode("utf-8", "surrogatepass")).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

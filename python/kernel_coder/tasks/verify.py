@@ -1,0 +1,163 @@
+"""Whether a rewritten pair computes what its module computes: on the CPU through Triton's interpreter, or on a GPU.
+
+The interpreter is chosen by TRITON_INTERPRET=1 before triton is imported, so this runs as a process of its own:
+`TRITON_INTERPRET=1 python -m kernel_coder.tasks.verify < pairs.jsonl` (or `--device cuda` without the variable) reads
+{"name", "python_code", "triton_code"} lines and writes {"name", "error", "reason"} lines. A pair is right when every
+output has the module's shape and dtype, and no element is further from the module in fp64 than RTOL times the output's
+largest magnitude (integers: equal), for each seed; and once more with a NaN first in each floating-point input, when
+NaNs must come out in the same places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+RTOL = 2e-6
+SEEDS = (0, 1)
+NAN_SEED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The largest relative error seen, and why the pair is wrong (None: it is right)."""
+
+    name: str
+    error: float
+    reason: str | None = None
+
+
+def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
+    """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it."""
+    keys = ("name", "python_code", "triton_code")
+    request = "".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n" for pair in pairs)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.run(
+        [sys.executable, "-m", "kernel_coder.tasks.verify"],
+        input=request,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if process.returncode:
+        raise RuntimeError(f"the interpreter process failed: {process.stderr.strip().splitlines()[-1]}")
+    return [Check(**json.loads(line)) for line in process.stdout.splitlines()]
+
+
+def _check(name: str, python_code: str, triton_code: str, folder: Path, device: str) -> Check:
+    import torch
+
+    original = load_source(python_code, folder / f"{name}_original.py")
+    candidate = load_source(triton_code, folder / f"{name}_new.py")
+    args, kwargs = original.get_init_inputs()
+    worst = 0.0
+    for seed in (*SEEDS, NAN_SEED):
+        torch.manual_seed(seed)
+        module = getattr(original, name)(*args, **kwargs).eval()
+        _perturb(module)
+        new = getattr(candidate, f"{name}New")(*args, **kwargs).eval()
+        new.load_state_dict(module.state_dict())
+        module, new = module.to(device), new.to(device)
+        inputs = [value.to(device) for value in original.get_inputs()]
+        if seed == NAN_SEED:
+            for value in inputs:
+                if value.is_floating_point():
+                    value.view(-1)[0] = float("nan")
+        before = [value.clone() for value in inputs]
+        with torch.no_grad():
+            got = _outputs(new(*inputs))
+            plain = _outputs(module(*before))
+            exact = _outputs(module.double()(*[v.double() if v.is_floating_point() else v for v in before]))
+        if any(not _same(a, b) for a, b in zip(inputs, before, strict=True)):
+            return Check(name, worst, f"seed {seed}: an input was written to")
+        if len(got) != len(plain):
+            return Check(name, worst, f"seed {seed}: {len(got)} outputs instead of {len(plain)}")
+        for index, (a, like, b) in enumerate(zip(got, plain, exact, strict=True)):
+            if a.shape != like.shape or a.dtype != like.dtype:
+                return Check(name, worst, f"seed {seed}: output {index} is {a.dtype} {list(a.shape)}")
+            worst = max(worst, _error(a, b))
+            if not worst <= RTOL:
+                return Check(name, worst, f"seed {seed}: output {index} is off by {worst:.1e}")
+    return Check(name, worst)
+
+
+def _perturb(module: torch.nn.Module) -> None:
+    """Move every parameter off its initial value, so that gains of one and biases of zero cannot hide a mistake."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.rand_like(parameter))
+
+
+def _outputs(value: Any) -> list[torch.Tensor]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    import torch
+
+    if not got.is_floating_point():
+        return float((got != exact).any())
+    if not torch.equal(got.isnan(), exact.isnan()):
+        return float("inf")
+    scale = exact.nan_to_num(0.0).abs().max().item() or 1.0
+    return (got.double() - exact).nan_to_num(0.0, posinf=float("inf")).abs().max().item() / scale
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def load_source(code: str, path: Path) -> ModuleType:
+    """Import `code` from a file: triton.jit reads its function's source from there."""
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _checks(lines: Iterable[str], device: str) -> Iterator[Check]:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
+    with tempfile.TemporaryDirectory() as folder:
+        for index, line in enumerate(lines):
+            place = Path(folder) / str(index)  # its own: Python remembers the source of a path
+            place.mkdir()
+            row = json.loads(line)
+            try:
+                yield _check(row["name"], row["python_code"], row["triton_code"], place, device)
+            except Exception as error:  # the candidate's own failure, whatever it is
+                text = str(error).strip().splitlines() or [""]
+                yield Check(row["name"], 0.0, f"{type(error).__name__}: {text[-1][:200]}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m kernel_coder.tasks.verify")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    if (options.device == "cpu") != (os.environ.get("TRITON_INTERPRET") == "1"):
+        sys.exit("TRITON_INTERPRET=1 goes with --device cpu, and only with it")
+    for check in _checks(sys.stdin, options.device):
+        print(json.dumps(asdict(check)), flush=True)
