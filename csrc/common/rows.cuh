@@ -1,9 +1,9 @@
 // What the CUDA kernels over rows of logits share: number formats, exponentials, and the running sums over the other
 // tokens of a row (ops/token_logprobs.h has the formulas).
 //
-// Sums are kept in powers of two: with c = log2(e) / temperature, a term is 2^u, u = x c - m c, one multiply-add before
-// the exponential. `m c` is rounded once and every sweep over the row uses that same number, so its rounding shifts all
-// terms alike and cancels.
+// Sums are kept in powers of two: with c = log2(e) / temperature, a term is 2^u, u = (x - m) c. The difference comes
+// first, so that u is exactly 0 for the largest logit: with x c - m c it is m's rounding error, and a small entropy would
+// drown in that.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -57,14 +57,6 @@ __device__ __forceinline__ void store_narrow(BFloat16* out, float value) {
 }
 __device__ __forceinline__ void store_narrow(Float16* out, float value) {
   out->bits = __half_as_ushort(__float2half_rn(value));
-}
-
-// A product that the compiler may not merge into a multiply-add: `m c` must be the same rounded number everywhere.
-__device__ __forceinline__ float times(float a, float b) {
-  return __fmul_rn(a, b);
-}
-__device__ __forceinline__ double times(double a, double b) {
-  return __dmul_rn(a, b);
 }
 
 // 16 bytes of a row, unpacked and packed.
@@ -215,7 +207,7 @@ struct RowSums {
 
   // Makes `reference`, at least max, the new reference.
   __device__ __forceinline__ void raise(A reference, A c) {
-    const A shift = times(max, c) - times(reference, c);
+    const A shift = (max - reference) * c;
     const A factor = exp2_fast(shift);
     weighted = factor > A(0) ? factor * (weighted + shift * sum) : A(0);
     sum = factor * sum;
@@ -229,14 +221,13 @@ struct RowSums {
 #pragma unroll
     for (int k = 1; k < kPacks; ++k) tops = Pack<T>::larger(tops, raw[k]);
     raise(fmax(max, Pack<T>::largest(tops)), c);
-    const A mc = times(max, c);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       A x[Pack<T>::kCount];
       Pack<T>::unpack(raw[k], x);
 #pragma unroll
       for (int i = 0; i < Pack<T>::kCount; ++i) {
-        const A u = fma(x[i], c, -mc);
+        const A u = (x[i] - max) * c;
         const A e = exp2_fast(u);
         sum += e;
         weighted = fma(e, u, weighted);
@@ -245,7 +236,7 @@ struct RowSums {
   }
   __device__ __forceinline__ void add_one(A x, A c) {
     raise(fmax(max, x), c);
-    const A u = fma(x, c, -times(max, c));
+    const A u = (x - max) * c;
     const A e = exp2_fast(u);
     sum += e;
     weighted = fma(e, u, weighted);
@@ -260,85 +251,106 @@ struct RowSums {
   }
 };
 
+template <class V>
+__device__ __forceinline__ V warp_sum(V value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+template <class V>
+__device__ __forceinline__ V warp_max(V value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = fmax(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
 // A fixed tree: the same bits in every lane and every time.
 template <class A>
 __device__ __forceinline__ RowSums<A> warp_merge(RowSums<A> mine, A c) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    RowSums<A> other;
-    other.max = __shfl_xor_sync(0xffffffffu, mine.max, offset);
-    other.sum = __shfl_xor_sync(0xffffffffu, mine.sum, offset);
-    other.weighted = __shfl_xor_sync(0xffffffffu, mine.weighted, offset);
-    // Both lanes of a pair add in the same order.
-    const bool low = (threadIdx.x & static_cast<unsigned>(offset)) == 0;
-    RowSums<A> first = low ? mine : other;
-    first.merge(low ? other : mine, c);
-    mine = first;
-  }
-  return mine;
+  mine.raise(warp_max(mine.max), c);
+  return {mine.max, warp_sum(mine.sum), warp_sum(mine.weighted)};
 }
-
-__device__ __forceinline__ double softplus(double x) {
-  return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
-}
-
-// What a row comes to: ops/token_logprobs.h's four numbers.
-template <class A>
-struct RowResult {
-  A logprob, entropy, max, sum;
-};
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 
 template <class A>
 __device__ __forceinline__ A log2_scale(A temperature) {
-  return static_cast<A>(kLog2E / static_cast<double>(temperature));
+  return static_cast<A>(kLog2E) / temperature;
 }
+
+// Functions of one number a row, where a kernel waits for them: double's own take a microsecond together. The float
+// versions keep float's relative precision in the result, and the absolute precision of the argument.
+__device__ __forceinline__ double log2_of(double x) {
+  return log2(x);
+}
+__device__ __forceinline__ double log2_of(float x) {  // x >= 1 or NaN: the largest term of a sum is 1
+  const int exponent = static_cast<int>(__float_as_uint(x) >> 23) - 127;
+  return x < 3e38f ? exponent + static_cast<double>(log2f(x * __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23)))
+                   : static_cast<double>(x);
+}
+template <class A>
+__device__ __forceinline__ A exp_of(double x);  // x <= 0
+template <>
+__device__ __forceinline__ double exp_of<double>(double x) {
+  return exp(x);
+}
+template <>
+__device__ __forceinline__ float exp_of<float>(double x) {
+  const double bounded = x < -200.0 ? -200.0 : x;  // NaN stays
+  const double n = rint(bounded * kLog2E);
+  return ldexpf(expf(static_cast<float>(fma(n, -kLn2, bounded))), static_cast<int>(n));
+}
+
+// What a row comes to: ops/token_logprobs.h's four numbers, and the probabilities of the token and of all others.
+template <class A>
+struct RowResult {
+  A logprob, entropy, max, sum, p, q;
+};
 
 template <class A>
 __device__ __forceinline__ RowResult<A> finish_row(RowSums<A> others, A target, A c, A floor) {
   if ((others.max <= floor && others.sum == others.sum) || others.sum == A(0)) {  // no other token has any probability
-    const A certain = target - target;              // NaN where the target is not finite: no distribution
-    return {certain, certain, A(0), A(0)};
+    const A certain = target - target;  // NaN where the target is not finite: no distribution
+    return {certain, certain, A(0), A(0), A(1), A(0)};
   }
-  const A mc = times(others.max, c);
-  const double log2_sum = log2(static_cast<double>(others.sum));
-  const double margin = (fma(static_cast<double>(target), static_cast<double>(c), -static_cast<double>(mc)) - log2_sum) * kLn2;
-  const double logprob = -softplus(-margin), log_rest = -softplus(margin);
-  const double p = exp(logprob), q = exp(log_rest);
-  const double of_others = (log2_sum - static_cast<double>(others.weighted) / static_cast<double>(others.sum)) * kLn2;
-  const double own = p == 0 ? 0.0 : -p * logprob;
-  const double rest = q == 0 ? 0.0 : q * (of_others - log_rest);
-  return {static_cast<A>(logprob), static_cast<A>(own + rest), others.max, others.sum};
+  const double log2_sum = log2_of(others.sum);
+  const double ahead = (static_cast<double>(target) - static_cast<double>(others.max)) * static_cast<double>(c);
+  const double margin = (ahead - log2_sum) * kLn2;
+  const A t = exp_of<A>(-fabs(margin));
+  const double rest = static_cast<double>(log1p(t));
+  const double logprob = -((margin < 0 ? -margin : 0.0) + rest), log_others = -((margin > 0 ? margin : 0.0) + rest);
+  const A likely = A(1) / (A(1) + t), unlikely = t / (A(1) + t);
+  const A p = margin > 0 ? likely : unlikely, q = margin > 0 ? unlikely : likely;
+  const double among = (log2_sum - static_cast<double>(others.weighted / others.sum)) * kLn2;
+  const double entropy = (p == A(0) ? 0.0 : static_cast<double>(p) * -logprob) +
+                         (q == A(0) ? 0.0 : static_cast<double>(q) * (among - log_others));
+  return {static_cast<A>(logprob), static_cast<A>(entropy), others.max, others.sum, p, q};
 }
 
 // The gradient of another token's logit is 2^(u) scale (constant + slope u); of the target's, own.
 template <class A>
 struct RowGradient {
-  A c, mc, scale, constant, slope, own;
+  A c, max, scale, constant, slope, own;
 
   __device__ __forceinline__ A of(A x, A floor) const {
-    const A u = fma(x < floor ? floor : x, c, -mc);
+    const A u = ((x < floor ? floor : x) - max) * c;
     const A e = exp2_fast(u);
     return e * scale * fma(slope, u, constant);
   }
 };
 
 template <class A>
-__device__ __forceinline__ RowGradient<A> row_gradient(const RowResult<A>& row, double g, double h, A temperature) {
-  const double logprob = static_cast<double>(row.logprob), entropy = static_cast<double>(row.entropy);
-  const double sum = static_cast<double>(row.sum);
-  const double p = exp(logprob), q = -expm1(logprob);
-  const double density = sum == 0 ? 0.0 : q / sum;
-  const double inverse = 1.0 / static_cast<double>(temperature);
+__device__ __forceinline__ RowGradient<A> row_gradient(const RowResult<A>& row, A g, A h, A temperature) {
+  const A density = row.sum == A(0) ? A(0) : row.q / row.sum;
+  const A inverse = A(1) / temperature;
   RowGradient<A> out;
   out.c = log2_scale(temperature);
-  out.mc = times(row.max, out.c);
-  out.scale = static_cast<A>(density * inverse);
-  out.constant = static_cast<A>(-g - (h == 0 || density == 0 ? 0.0 : h * (entropy + log(density))));
-  out.slope = static_cast<A>(-h * kLn2);
-  out.own = static_cast<A>((g * q - (h == 0 || p == 0 ? 0.0 : h * p * (logprob + entropy))) * inverse);
+  out.max = row.max;
+  out.scale = density * inverse;
+  out.constant = -g - (h == A(0) || density == A(0) ? A(0) : h * (row.entropy + log(density)));
+  out.slope = -h * static_cast<A>(kLn2);
+  out.own = (g * row.q - (h == A(0) || row.p == A(0) ? A(0) : h * row.p * (row.logprob + row.entropy))) * inverse;
   return out;
 }
 

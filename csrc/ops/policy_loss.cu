@@ -21,7 +21,9 @@ struct Span {
 template <class T>
 __device__ Span span_of(const PolicyLossArgs<T>& args, int64_t s) {
   if (!args.cu_seqlens) return {0, args.tokens};
-  return {args.cu_seqlens[s], args.cu_seqlens[s + 1]};
+  // Nobody has checked the numbers: whatever they are, they must not lead out of the tensors.
+  const int64_t begin = max(args.cu_seqlens[s], int64_t{0});
+  return {begin, min(args.cu_seqlens[s + 1], args.tokens)};
 }
 
 template <class V, class Join>
@@ -202,7 +204,9 @@ unsigned sequence_blocks(int64_t sequences) {
 template <class T>
 int launch_count_sequences(const PolicyLossArgs<T>& args, const PolicyLossScratch& scratch, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  if (const cudaError_t error = cudaMemsetAsync(scratch.counts, 0, 2 * sizeof *scratch.counts, on)) return error;
+  if (const cudaError_t error =
+          cudaMemsetAsync(scratch.counts, 0, PolicyLossScratch::cleared_bytes(args.tokens), on))
+    return error;
   if (args.sequences == 0) return cudaSuccess;
   count_kernel<T><<<sequence_blocks(args.sequences), kSequenceThreads, 0, on>>>(args, scratch);
   return cudaGetLastError();

@@ -21,26 +21,27 @@ struct PolicyLossDeviceResult {
 
 // What is known of the sequences, in device memory that the caller lends for the call.
 struct PolicyLossScratch {
-  unsigned long long* counts;      // [2]: unmasked tokens, sequences with one
-  int64_t* lengths;                // [S]
-  SequenceState<double>* states;   // [S]
-  double* shared;                  // [S]: sum of grad_shared
-  double* partials;                // [kPartials, kLossMetrics]
-  int32_t* sequence_of;            // [N]
+  unsigned long long* counts;     // [2]: unmasked tokens, sequences with one
+  int32_t* sequence_of;           // [N]; right after counts: one memset clears both
+  int64_t* lengths;               // [S]
+  SequenceState<double>* states;  // [S]
+  double* shared;                 // [S]: sum of grad_shared
+  double* partials;               // [kPartials, kLossMetrics]
 
   static constexpr int64_t kPartials = 1024;
+  static size_t cleared_bytes(int64_t tokens) { return 16 + 8 * static_cast<size_t>((tokens + 1) / 2); }
   static size_t bytes(int64_t tokens, int64_t sequences) {
-    return 16 + static_cast<size_t>(sequences) * (16 + sizeof(SequenceState<double>)) +
-           sizeof(double) * static_cast<size_t>(kPartials * kLossMetrics) + 4 * static_cast<size_t>(tokens);
+    return cleared_bytes(tokens) + static_cast<size_t>(sequences) * (16 + sizeof(SequenceState<double>)) +
+           sizeof(double) * static_cast<size_t>(kPartials * kLossMetrics);
   }
-  static PolicyLossScratch in(void* memory, int64_t sequences) {
+  static PolicyLossScratch in(void* memory, int64_t tokens, int64_t sequences) {
     PolicyLossScratch scratch;
     scratch.counts = static_cast<unsigned long long*>(memory);
-    scratch.lengths = reinterpret_cast<int64_t*>(scratch.counts + 2);
+    scratch.sequence_of = reinterpret_cast<int32_t*>(scratch.counts + 2);
+    scratch.lengths = reinterpret_cast<int64_t*>(static_cast<char*>(memory) + cleared_bytes(tokens));
     scratch.states = reinterpret_cast<SequenceState<double>*>(scratch.lengths + sequences);
     scratch.shared = reinterpret_cast<double*>(scratch.states + sequences);
     scratch.partials = scratch.shared + sequences;
-    scratch.sequence_of = reinterpret_cast<int32_t*>(scratch.partials + kPartials * kLossMetrics);
     return scratch;
   }
 };

@@ -133,15 +133,15 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   const int64_t row = blockIdx.x;
   const int64_t token = token_of(rows, row);
   const bool counts = !rows.mask || rows.mask[token];
-  const double factor = scale ? static_cast<double>(*scale) : 1.0;
-  const double g = grad_logprobs && counts ? factor * static_cast<double>(grad_logprobs[token]) : 0.0;
-  const double h = grad_entropy && counts ? factor * static_cast<double>(grad_entropy[token]) : 0.0;
+  const A factor = scale ? *scale : A(1);
+  const A g = grad_logprobs && counts ? factor * grad_logprobs[token] : A(0);
+  const A h = grad_entropy && counts ? factor * grad_entropy[token] : A(0);
   const int64_t vocab = rows.vocab, id = rows.ids[token];
   const T* x = rows.logits + row * rows.stride;
   T* out = grad_logits + row * grad_stride;
   const bool wide = reinterpret_cast<uintptr_t>(x) % 16 == reinterpret_cast<uintptr_t>(out) % 16;
 
-  if (g == 0 && h == 0) {  // not even read
+  if (g == A(0) && h == A(0)) {  // not even read
     const RowCut<T> cut(out, vocab, true);
     for_edges(cut, vocab, [&](int64_t j) { store_narrow(out + j, A(0)); });
     auto* to = reinterpret_cast<uint4*>(out + cut.head);
@@ -149,14 +149,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
     return;
   }
 
-  // Double arithmetic once a block, not once a thread.
-  __shared__ RowGradient<A> shared;
-  if (threadIdx.x == 0) {
-    const RowResult<A> saved{stats.logprobs[token], stats.entropy[token], stats.max[token], stats.sum[token]};
-    shared = row_gradient(saved, g, h, temperature_of(rows, token));
-  }
-  __syncthreads();
-  const RowGradient<A> gradient = shared;
+  const A logprob = stats.logprobs[token];
+  const RowResult<A> saved{logprob, stats.entropy[token], stats.max[token], stats.sum[token], exp(logprob), -expm1(logprob)};
+  const RowGradient<A> gradient = row_gradient(saved, g, h, temperature_of(rows, token));
   const RowCut<T> cut(x, vocab, wide);
   for_edges(cut, vocab, [&](int64_t j) {
     const A value = gradient.of(load_wide(x + j), static_cast<A>(Floor<T>::value));
