@@ -64,9 +64,13 @@ struct Shared {
   uint64_t sums_here[kRows];
   uint64_t judged[kRows];
   Judgement judgements[kRows];
-  WarpSums sums[kRows][kMostCluster * kSummers];
 };
-constexpr int kRingOffset = (sizeof(Shared) + 127) / 128 * 128;
+
+// Shared memory: Shared, WarpSums[kRows][cluster kSummers], ring.
+constexpr int kSumsOffset = (sizeof(Shared) + 127) / 128 * 128;
+constexpr int ring_offset(int cluster) {
+  return kSumsOffset + kRows * cluster * kSummers * static_cast<int>(sizeof(WarpSums));
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define KC_HAS_CLUSTERS 1
@@ -198,7 +202,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr float kFloor = Floor<T>::value;
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const uint32_t ring = shared_address(memory) + kRingOffset;
+  auto* const sums = reinterpret_cast<WarpSums*>(memory + kSumsOffset);
+  const int senders = layout.cluster * kSummers;  // of sums, each row
+  const uint32_t ring = shared_address(memory) + static_cast<uint32_t>(ring_offset(layout.cluster));
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int rank = block_in_cluster();
   const Part part(layout, rows.vocab / kPack, rank);
@@ -253,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mine = warp_merge(mine, c);
       target = warp_sum(target);
       if (lane < layout.cluster)
-        send({mine.max, mine.sum, mine.weighted, target}, &shared.sums[turn.index][rank * kSummers + warp],
+        send({mine.max, mine.sum, mine.weighted, target}, &sums[turn.index * senders + rank * kSummers + warp],
              &shared.sums_here[turn.index], lane);
       turn.advance(kRows);
     });
@@ -345,7 +351,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     Place turn;
-    const int senders = layout.cluster * kSummers;
     for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
       if (!info.active) {
         if (rank == 0 && lane == 0) stats.logprobs[row] = stats.entropy[row] = stats.max[row] = stats.sum[row] = 0;
@@ -362,9 +367,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       RowSums<float> all{kFloor, 0, 0};
       float target = 0;
       for (int i = lane; i < senders; i += kWarp) {
-        const WarpSums sums = shared.sums[turn.index][i];
-        all.merge({sums.max, sums.sum, sums.weighted}, c);
-        target += sums.target;
+        const WarpSums part_sums = sums[turn.index * senders + i];
+        all.merge({part_sums.max, part_sums.sum, part_sums.weighted}, c);
+        target += part_sums.target;
       }
       all = warp_merge(all, c);
       target = warp_sum(target);
@@ -444,16 +449,21 @@ const Device& current_device() {
   return known[index];
 }
 
+constexpr int kLinePacks = 8;  // of a cache line of 128 bytes: no two warps write to the same one
+constexpr int64_t round_up(int64_t value, int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
 // The smallest cluster whose ring holds a row and a half. False where there is none, or where a row is so short that
 // the ring would hold too many.
 bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout& layout) {
   for (int cluster = least_cluster; cluster <= kMostCluster; cluster *= 2) {
-    const int64_t block_packs = (row_packs + cluster - 1) / cluster;
+    const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kLinePacks);
     const int64_t most_chunk = kPartPacks * kSummers;
     const int64_t chunks = std::max<int64_t>(3, (block_packs + most_chunk - 1) / most_chunk);
-    const int64_t part_packs = (block_packs + chunks * kSummers - 1) / (chunks * kSummers);
+    const int64_t part_packs = round_up((block_packs + chunks * kSummers - 1) / (chunks * kSummers), kLinePacks);
     const int64_t slot_bytes = part_packs * kSummers * 16;
-    const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - kRingOffset) / slot_bytes);
+    const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / slot_bytes);
     if (slots * 2 < chunks * 3) continue;
     if (slots / chunks >= kMostRowsInRing) return false;
     layout = {cluster,
@@ -461,7 +471,7 @@ bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout&
               static_cast<int>(chunks),
               static_cast<int>(part_packs),
               static_cast<int>(slots),
-              kRingOffset + static_cast<int>(slots * slot_bytes)};
+              ring_offset(cluster) + static_cast<int>(slots * slot_bytes)};
     return true;
   }
   return false;
