@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from kernel_coder.rewards import RewardPart
+from kernel_coder.train.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -48,6 +51,13 @@ def test_command_runs(command: str, tmp_path: Path) -> None:
         command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "CI": "true"}
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
+def test_yaml_block_is_a_valid_part_of_a_config(block: str) -> None:
+    config = TrainConfig(**yaml.safe_load(block))
+    for part in config.rewards:
+        RewardPart.parse(part)
 
 
 def shlex_path(name: str) -> str:

@@ -50,6 +50,10 @@ class LinearHead {
   using A = Accumulator<T>;
   static constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
   static constexpr int64_t kTileColumns = 4096;
+  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of their
+  // block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's log-prob has
+  // the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
+  static constexpr int64_t kRowBlock = 16;
 
   LinearHead(const LinearArguments& in, LinearNeeds needs)
       : hidden_(torch::stable::contiguous(in.hidden)),
@@ -64,7 +68,7 @@ class LinearHead {
     const int64_t row_bytes = std::max<int64_t>(1, vocab_) * static_cast<int64_t>(sizeof(A));
     capacity_ = in.chunk_rows ? in.chunk_rows : std::max<int64_t>(16, kWorkspaceBytes / row_bytes);
     capacity_ = std::max<int64_t>(1, std::min(capacity_, hidden_.size(0)));
-    workspace_ = torch::stable::new_empty(hidden_, {capacity_, vocab_}, kType);
+    workspace_ = torch::stable::new_empty(hidden_, {whole_blocks(capacity_), vocab_}, kType);
     grad_hidden = torch::stable::new_zeros(hidden_, {needs.hidden ? hidden_.size(0) : 0, width_});
     grad_weight = torch::stable::new_zeros(hidden_, {needs.weight ? vocab_ : 0, width_}, kType);
     grad_bias = torch::stable::new_zeros(hidden_, {needs.bias ? vocab_ : 0}, kType);
@@ -75,8 +79,9 @@ class LinearHead {
 
   // The rows of `count` tokens, at most capacity(), as they stand in the workspace; `rows` says the rest.
   LogitRows<A> logits(const int64_t* tokens, int64_t count, LogitRows<A> rows) {
-    Tensor x = gather(tokens, count);
-    Tensor all = torch::stable::narrow(workspace_, 0, 0, count);
+    const int64_t multiplied = whole_blocks(count);
+    Tensor x = gather(tokens, count, multiplied);
+    Tensor all = torch::stable::narrow(workspace_, 0, 0, multiplied);
     for_tiles([&](int64_t begin, int64_t columns, Tensor tile) {
       Tensor out = torch::stable::narrow(all, 1, begin, columns);
       TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(out.get(), x.get(), torch::stable::transpose(tile, 0, 1).get()));
@@ -147,16 +152,20 @@ class LinearHead {
     }
   }
 
-  Tensor gather(const int64_t* tokens, int64_t count) {
-    const bool in_a_row = count > 0 && tokens[count - 1] - tokens[0] == count - 1;  // tokens rise
+  static int64_t whole_blocks(int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock * kRowBlock; }
+
+  // The hidden states of `count` tokens, and zeros up to `rows`.
+  Tensor gather(const int64_t* tokens, int64_t count, int64_t rows) {
+    const bool in_a_row = count == rows && count > 0 && tokens[count - 1] - tokens[0] == count - 1;  // tokens rise
     Tensor x = in_a_row ? torch::stable::narrow(hidden_, 0, tokens[0], count)
-                        : torch::stable::new_empty(hidden_, {count, width_});
+                        : torch::stable::new_empty(hidden_, {rows, width_});
     if (!in_a_row) {
       const T* from = data_of<T>(hidden_);
       T* to = static_cast<T*>(x.mutable_data_ptr());
+      const size_t row_bytes = sizeof(T) * static_cast<size_t>(width_);
       for (int64_t i = 0; i < count; ++i)
-        std::memcpy(static_cast<void*>(to + i * width_), from + tokens[i] * width_,
-                    sizeof(T) * static_cast<size_t>(width_));
+        std::memcpy(static_cast<void*>(to + i * width_), from + tokens[i] * width_, row_bytes);
+      std::memset(static_cast<void*>(to + count * width_), 0, row_bytes * static_cast<size_t>(rows - count));
     }
     return kWiden ? torch::stable::to(x, kType) : x;
   }
@@ -164,7 +173,7 @@ class LinearHead {
   // The first `count` rows of the workspace are d loss / d product of these tokens.
   void multiply(const std::vector<int64_t>& tokens, int64_t count) {
     Tensor gradient = torch::stable::narrow(workspace_, 0, 0, count);
-    Tensor x = gather(tokens.data(), count);
+    Tensor x = gather(tokens.data(), count, count);
     Tensor by_hidden = torch::stable::new_empty(hidden_, {needs_.hidden ? count : 0, width_}, kType);
     for_tiles([&](int64_t begin, int64_t columns, Tensor tile) {
       Tensor part = torch::stable::narrow(gradient, 1, begin, columns);

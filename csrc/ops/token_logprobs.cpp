@@ -5,6 +5,11 @@
 #include <limits>
 #include <string_view>
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define KC_MANY_TARGETS 1
+#include <immintrin.h>
+#endif
+
 // Vectors wider than the target's registers are only ever inlined, so their calling convention does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define KC_INLINE static inline __attribute__((always_inline))
@@ -55,8 +60,8 @@ void accumulate(const double* x, int64_t count, double inverse_temperature, RowS
 void write_gradient(const double* x, int64_t count, const RowGradient& row, double* out) {
   for (int64_t i = 0; i < count; ++i) {
     const double t = (x[i] - row.max) * row.inverse_temperature;
-    const double e = std::exp(t);
-    out[i] = e == 0 ? 0.0 : row.scale * e * (row.constant + row.slope * t);
+    const double p = row.scale * std::exp(t);
+    out[i] = p == 0 ? 0.0 : p * (row.constant + row.slope * t);  // t may be -inf
   }
 }
 
@@ -66,8 +71,7 @@ namespace generic {
 }
 #undef KC_LANES
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KC_MANY_TARGETS 1
+#ifdef KC_MANY_TARGETS
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define KC_LANES 8
@@ -133,10 +137,9 @@ struct LogprobAndEntropy {
 };
 
 LogprobAndEntropy finish_row(double target, const RowState& others, double inverse_temperature) {
-  const bool alone = others.sum == 0;  // no other token has any probability
-  if (alone) {
-    const double certain =
-        target - target;  // 0, or NaN where the target is not finite: a row of -inf is no distribution
+  // A token that is alone (no other has any probability) is certain; a row of -inf, or one with +inf, is no distribution.
+  if (others.sum == 0 || target == std::numeric_limits<double>::infinity()) {
+    const double certain = target - target;  // 0, or NaN where the target is not finite
     return {certain, certain};
   }
   const double log_sum = std::log(others.sum);

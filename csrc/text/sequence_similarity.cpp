@@ -40,6 +40,11 @@
 //              Yes leaves fewer windows for the next, larger k; L is found by doubling and bisection, in
 //              O((rows + columns) log L) whatever the text is.
 //
+// Each is there because the others are slow where it is fast. Windows are linear in the worst case, but hash every
+// window again for every question. The vectorised table costs nothing but its area, which is less up to some thousand
+// characters a side. Anchors look at every character once for all long matches together, which is nearly all the work
+// on two versions of one text. Where all that is left is small, setting any of them up takes longer than the bits do.
+//
 // A hash can only claim too much, and what is claimed is compared before it is counted, so the result does not depend
 // on hashing.
 

@@ -5,9 +5,14 @@
 tensor([-0.5000,  0.5000])
 """
 
+import importlib
 import sys
+from types import ModuleType
 
 __version__ = "0.1.0"
+
+#: Imported when they are first asked for: not everyone who uses an op reads parquet or renders prompts.
+_LAZY = ("prompts", "reference", "rewards", "rollout", "tasks", "train")
 
 try:
     from kernel_coder import ops
@@ -17,4 +22,10 @@ except ImportError:
     if sys.orig_argv[1:3] != ["-m", "kernel_coder.env"]:
         raise
 
-__all__ = ["LossSpec", "__version__", "ops"]
+__all__ = ["LossSpec", "__version__", "ops", *_LAZY]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"kernel_coder.{name}")
+    raise AttributeError(f"module 'kernel_coder' has no attribute '{name}'")

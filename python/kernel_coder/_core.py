@@ -47,3 +47,8 @@ cuda_loaded = CUDA_LIBRARY.exists() and torch.version.cuda is not None
 if cuda_loaded:
     _C.load_library(str(CUDA_LIBRARY))
 _C.expose_ops()
+
+
+def has_cuda_kernel(op: str) -> bool:
+    """Whether the op of that name runs on CUDA tensors here."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"kernel_coder::{op}", "CUDA")

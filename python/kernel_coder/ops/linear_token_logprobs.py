@@ -37,8 +37,9 @@ def linear_token_logprobs(
     forward costs ``2 N H V`` operations and the backward ``6 N' H V``, N' the tokens with a gradient: it forms the
     logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost nothing.
 
-    The bits of a row follow from the row and from how many rows were multiplied with it, which is the matrix product's
-    affair: two calls on the same tokens and mask agree bit for bit, with a gradient or without.
+    A row's bits depend on that row alone, as far as the matrix product's do: rows are multiplied in whole blocks of 16,
+    within which MKL's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without a gradient and
+    :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1.
 
     Args:
         hidden: ``[tokens, hidden_size]``, float32, float64, bfloat16 or float16.

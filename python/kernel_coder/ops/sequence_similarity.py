@@ -10,6 +10,8 @@ from torch import Tensor
 
 from kernel_coder import _C
 
+MOST_THREADS = 2**31 - 1  # there are never more than pairs
+
 
 def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
     """``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, the same bits, some hundred times sooner.
@@ -38,7 +40,7 @@ def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
     >>> sequence_similarity("", "")
     1.0
     """
-    return float(_C.sequence_similarity(a, b, autojunk))
+    return float(_C.sequence_similarity(a, b, bool(autojunk)))
 
 
 def sequence_similarities(
@@ -56,7 +58,8 @@ def sequence_similarities(
         float64 ``[len(a)]`` on the CPU; the result does not depend on ``threads``. The GIL is released.
 
     Raises:
-        TypeError: an item is not a ``str``; the message says which.
+        TypeError: ``a`` or ``b`` is not a list, an item is not a ``str`` (the message says which), or ``threads`` is no
+            number.
         ValueError: the lists differ in length, ``threads`` is less than 1, or a text is too long.
 
     >>> sequence_similarities(["abcd", "kernel"], ["bcde", "colonel"])
@@ -64,4 +67,7 @@ def sequence_similarities(
     """
     if threads is None:
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return torch.tensor(_C.sequence_similarities(a, b, autojunk, threads), dtype=torch.float64)
+    elif not isinstance(threads, int):
+        raise TypeError(f"threads must be int or None; got {type(threads).__name__}")
+    ratios = _C.sequence_similarities(a, b, bool(autojunk), min(threads, MOST_THREADS))
+    return torch.tensor(ratios, dtype=torch.float64)

@@ -38,7 +38,7 @@ def token_logprobs(
 
     The token is kept out of the log-sum-exp: a token that the model is sure of, by 17 nats and more, keeps its log-prob and
     its gradient ``1 - p`` to float32's seven digits, where ``z_y - logsumexp(z)`` gives 0 for both. The entropy is a sum
-    of terms that are at least 0, so that small ones keep their digits too.
+    of terms that are at least 0, so nothing cancels in it.
 
     The logits are read once; memory beside the outputs does not grow with the vocabulary. The backward reads them once
     more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on that

@@ -1,0 +1,48 @@
+"""``kernel-coder COMMAND ...`` is ``python -m kernel_coder.COMMAND ...``; a command is imported when asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import runpy
+import sys
+
+COMMANDS = {
+    "train": "train a model on tasks with rewards",
+    "env": "versions, what was compiled, what is missing and how to get it",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or given[0] in ("-h", "--help"):
+        print("usage: kernel-coder COMMAND ...\n")
+        print("\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items()))
+        return 0 if given else 2
+    name = given[0]
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; the commands are {', '.join(COMMANDS)}"
+        print(f"error: kernel-coder has no command {name}{hint}", file=sys.stderr)
+        return 2
+    module = module_of(name)
+    if module is None:
+        print(f"error: this installation has no kernel_coder.{name}", file=sys.stderr)
+        return 2
+    sys.argv = [f"kernel-coder {name}", *given[1:]]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    return 0
+
+
+def module_of(command: str) -> str | None:
+    """The module that runs the command; None if it is not installed."""
+    module = f"kernel_coder.{command}"
+    return module if importlib.util.find_spec(module) is not None else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The training job: ``python -m kernel_coder.train --config recipe.yaml --section.field value``."""

@@ -1,0 +1,370 @@
+"""The one description of a training run: parsed, used and logged as the same frozen object.
+
+Leaf names and defaults are TRL's where the meaning is TRL's. Precedence: flags, the YAML file, the defaults here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
+
+from kernel_coder.train.errors import UsageError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelConfig(Section):
+    """Which model is trained."""
+
+    name_or_path: str = Field(
+        default="tiny", description="hub id, local folder, or tiny: a random two-layer model made in place"
+    )
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = Field(default="auto", description="auto (a GPU if the ops run there), cpu, cuda or cuda:N")
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
+    gradient_checkpointing: bool = False
+    chat_template: str | None = Field(
+        default=None, description="file with a Jinja chat template, or plain, for a tokenizer that has none"
+    )
+    use_peft: bool = Field(default=False, description="train LoRA adapters instead of all weights")
+    lora_r: int = Field(default=16, ge=1)
+    lora_alpha: int = Field(default=32, ge=1)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora_target_modules: list[str] | str = "all-linear"
+
+
+class DataConfig(Section):
+    """Which tasks are trained on."""
+
+    path: str = Field(default="packaged", description="packaged, a hub data set, a parquet or JSONL file, or a folder")
+    revision: str | None = Field(default=None, description="commit of a hub data set")
+    split: str | None = Field(default=None, description="split of a hub data set")
+    format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
+    limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
+    shuffle: bool = Field(default=True, description="a new order every epoch")
+    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
+    one_shot: bool = Field(default=False, description="show a solved example first")
+    max_prompt_length: int | None = Field(
+        default=None, ge=1, description="drop (and count) tasks with a longer prompt, in tokens"
+    )
+
+
+class RolloutConfig(Section):
+    """How answers are sampled."""
+
+    engine: Literal["transformers"] = "transformers"
+    num_generations: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
+    max_completion_length: int = Field(default=256, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, description="0 is off")
+    batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all of a step")
+
+
+class AdvantagesConfig(Section):
+    """How rewards become advantages."""
+
+    mode: Literal["grpo", "rloo", "loo_std", "reinforce_pp", "maxrl"] = "grpo"
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group", description="standard deviation that grpo divides by"
+    )
+    eps: float | None = Field(default=None, ge=0, description="default: 1e-4, or what the mode's source uses")
+
+    @model_validator(mode="after")
+    def _only_grpo_scales(self) -> AdvantagesConfig:
+        if self.mode != "grpo" and self.scale_rewards != "group":
+            raise ValueError(f"scale_rewards applies to mode grpo only; got {self.scale_rewards} with {self.mode}")
+        return self
+
+    @property
+    def op_mode(self) -> str:
+        """The mode as ``ops.group_advantages`` names it."""
+        return (
+            {"group": "grpo", "batch": "batch", "none": "dr_grpo"}[self.scale_rewards]
+            if self.mode == "grpo"
+            else self.mode
+        )
+
+
+class LossConfig(Section):
+    """The policy loss: a preset by name, and any field of ``ops.LossSpec`` in its place; None keeps the preset's."""
+
+    loss_type: str = Field(
+        default="dapo", description="a preset of ops.LossSpec: grpo, dr_grpo, dapo, gspo, cispo, ..."
+    )
+    surrogate: str | None = None
+    importance_sampling_level: str | None = None
+    reduction: str | None = None
+    length_constant: float | None = Field(
+        default=None, gt=0, description="dr_grpo: rollout.max_completion_length if not given"
+    )
+    epsilon: float | None = Field(default=None, ge=0)
+    epsilon_high: float | None = Field(default=None, ge=0)
+    delta: float | None = Field(default=None, gt=0)
+    dual_clip: float | None = Field(default=None, gt=0)
+    log_ratio_clamp: float | None = None
+    ratio_penalty: float | None = None
+    ratio_to_rollout: bool | None = None
+    sapo_temperature_pos: float | None = None
+    sapo_temperature_neg: float | None = None
+    vespo_k_pos: float | None = None
+    vespo_lambda_pos: float | None = None
+    vespo_k_neg: float | None = None
+    vespo_lambda_neg: float | None = None
+    beta: float | None = Field(
+        default=None, ge=0, description="weight of the KL to the initial model; 0 keeps no reference"
+    )
+    kl_estimator: str | None = None
+    use_bias_correction_kl: bool | None = None
+    kl_input_clamp: float | None = None
+    kl_output_clamp: float | None = None
+    entropy_coef: float | None = None
+    mismatch: str | None = None
+    mismatch_min: float | None = None
+    mismatch_max: float | None = None
+    missing_rollout: str | None = None
+    token_veto: float | None = None
+    off_policy_mask_threshold: float | None = None
+    mask_truncated_completions: bool = Field(
+        default=False, description="leave answers cut by max_completion_length out of the loss"
+    )
+
+
+class RewardConfig(Section):
+    """One term of the reward."""
+
+    name: str = Field(description="format, similarity, or package.module:function")
+    weight: float = 1.0
+    params: dict[str, Any] = {}
+    schedule: Any = Field(default=None, description="how the weight changes with the step; see rewards.Schedule")
+    required: bool = Field(default=False, description="an answer that this reward cannot judge has no reward at all")
+    label: str | None = Field(default=None, description="name in tables and logs; default: the name or function")
+
+
+class OptimConfig(Section):
+    """The optimiser and how a generation batch is cut into updates."""
+
+    learning_rate: float = Field(default=1e-6, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    lr_scheduler_type: str = Field(default="linear", description="any schedule of transformers.get_scheduler")
+    lr_scheduler_kwargs: dict[str, Any] = {}
+    warmup_steps: int = Field(default=0, ge=0, description="updates")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+    steps_per_generation: int | None = Field(
+        default=None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
+    )
+    num_iterations: int = Field(default=1, ge=1, description="times that a generation batch is trained on")
+
+
+class EvalConfig(Section):
+    """Evaluation on tasks that are never trained on."""
+
+    num_tasks: int = Field(default=0, ge=0, description="tasks held out of data.path, chosen by a hash of their id")
+    num_generations: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.0, ge=0, description="0 is greedy")
+
+
+class RunConfig(Section):
+    """What is written, when, and how long the run lasts."""
+
+    output_dir: str = "runs/default"
+    overwrite_output_dir: bool = Field(
+        default=False, description="remove an earlier run from output_dir, unless it is resumed"
+    )
+    max_steps: int = Field(
+        default=100, ge=1, description="generation batches; TRL counts updates, the same unless a batch gives several"
+    )
+    seed: int = Field(default=42, ge=0)
+    num_threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of torch; results are equal for equal numbers"
+    )
+    logging_steps: int = Field(default=1, ge=1)
+    eval_steps: int | None = Field(default=None, ge=1)
+    eval_on_start: bool = False
+    save_steps: int = Field(default=100, ge=1)
+    save_total_limit: int = Field(default=2, ge=1)
+    max_skipped_updates: int = Field(default=10, ge=1, description="stop after so many refused updates in a row")
+    report_to: list[str] = Field(
+        default=[], description="further trackers, by accelerate's names: wandb, trackio, mlflow, ..."
+    )
+    project: str = "kernel-coder"
+
+
+class TrainConfig(Section):
+    """Every choice of a training run."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    advantages: AdvantagesConfig = AdvantagesConfig()
+    loss: LossConfig = LossConfig()
+    rewards: list[RewardConfig] = [RewardConfig(name="format"), RewardConfig(name="similarity")]
+    optim: OptimConfig = OptimConfig()
+    eval: EvalConfig = EvalConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> TrainConfig:
+        size, group = self.generation_batch_size, self.rollout.num_generations
+        if group == 1:
+            raise ValueError(
+                "rollout.num_generations is 1, so every answer is its own baseline and every advantage is 0: "
+                "use 2 or more"
+            )
+        if size % group:
+            raise ValueError(
+                f"a generation batch of {size} sequences "
+                "(optim.per_device_train_batch_size x optim.steps_per_generation) "
+                f"does not divide into groups of rollout.num_generations = {group}"
+            )
+        if self.steps_per_generation % self.optim.gradient_accumulation_steps:
+            raise ValueError(
+                f"optim.steps_per_generation = {self.steps_per_generation} is not a multiple of "
+                f"optim.gradient_accumulation_steps = {self.optim.gradient_accumulation_steps}"
+            )
+        if not self.rewards:
+            raise ValueError("rewards is empty: name at least one, for example [{name: format}]")
+        if self.run.eval_steps and not self.eval.num_tasks:
+            raise ValueError("run.eval_steps is set but eval.num_tasks is 0: hold out at least one task")
+        return self
+
+    @property
+    def steps_per_generation(self) -> int:
+        return self.optim.steps_per_generation or self.optim.gradient_accumulation_steps
+
+    @property
+    def generation_batch_size(self) -> int:
+        return self.optim.per_device_train_batch_size * self.steps_per_generation
+
+    @property
+    def tasks_per_step(self) -> int:
+        return self.generation_batch_size // self.rollout.num_generations
+
+    @property
+    def minibatches(self) -> int:
+        """Updates in one pass over a generation batch."""
+        return self.steps_per_generation // self.optim.gradient_accumulation_steps
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.minibatches * self.optim.num_iterations
+
+    def loss_spec(self) -> Any:
+        """The ``ops.LossSpec`` that the loss section describes."""
+        from kernel_coder.ops import LossSpec
+
+        given = self.loss.model_dump(exclude={"loss_type", "mask_truncated_completions"}, exclude_none=True)
+        try:
+            if self.loss.loss_type == "dr_grpo":
+                given.setdefault("length_constant", float(self.rollout.max_completion_length))
+            return LossSpec.preset(self.loss.loss_type, **given)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the loss section is not a loss: {error}") from None
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+class _Flags(BaseSettings, TrainConfig):  # type: ignore[misc]
+    """The same fields, seen by the command-line parser."""
+
+
+def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:
+    """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`.
+
+    >>> load_config(None, ["--optim.learning_rate", "1e-3"]).optim.learning_rate
+    0.001
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        except FileNotFoundError:
+            raise UsageError(f"config file {path} does not exist") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"config file {path} cannot be read: {error}") from None
+        except yaml.YAMLError as error:
+            raise UsageError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(values, dict):
+            raise UsageError(
+                f"config file {path} must hold sections such as model and data; got a {type(values).__name__}"
+            )
+    try:
+        return TrainConfig.model_validate(_merge(values, _parse_flags(flags or [])))
+    except ValidationError as error:
+        raise UsageError(_sentence(error)) from None
+
+
+def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
+    """Every field as its dotted flag, sections included."""
+    names = []
+    for name, field in model.model_fields.items():
+        names.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names += field_names(field.annotation, f"{prefix}{name}.")
+    return names
+
+
+def _parse_flags(flags: list[str]) -> dict[str, Any]:
+    valid = field_names()
+    for flag in flags:
+        name = flag[2:].partition("=")[0]
+        if flag.startswith("--") and name not in (*valid, "help"):
+            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+    try:
+        source = CliSettingsSource[Any](
+            _Flags,
+            cli_parse_args=flags,
+            cli_exit_on_error=False,
+            cli_prog_name="kernel-coder train [--config FILE] [--resume [PATH]]",
+            cli_hide_none_type=True,
+        )
+    except SettingsError as error:
+        raise UsageError(str(error).removeprefix("error parsing CLI: ")) from None
+    return source()
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    """``; did you mean ...?`` by the whole dotted name first, then by the last part of it."""
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.75)
+    if not close:
+        leaf = name.rpartition(".")[2]
+        leaves = {option.rpartition(".")[2]: option for option in valid}
+        close = [leaves[found] for found in difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        valid = field_names() + [
+            f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"
+        ]
+        return f"unknown key {name} in the config{_nearest(name, valid)}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"

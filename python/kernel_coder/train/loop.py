@@ -1,0 +1,297 @@
+"""The training loop: draw tasks, sample answers, reward them, update the policy, log, save.
+
+Each phase is a function of explicit values. A step either happens as a whole or leaves weights, random state and files
+as they were, so a run that is killed anywhere goes on from its last checkpoint to the same bits (on the CPU, with the
+same number of threads).
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import kernel_coder
+from kernel_coder.rewards import RewardSet, RewardTable
+from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, Turn, completion_seed
+from kernel_coder.train.batch import finite_or_nan, make_batch
+from kernel_coder.train.checkpoint import (
+    TrainState,
+    capture_rng,
+    list_checkpoints,
+    remove_checkpoints_after,
+    restore_rng,
+    save_checkpoint,
+    seed_rng,
+    weights_hash,
+)
+from kernel_coder.train.config import TrainConfig
+from kernel_coder.train.errors import StopRequested
+from kernel_coder.train.logs import RunLog
+from kernel_coder.train.metrics import METRIC, Stopwatch, completion_metrics, reward_metrics, update_metrics
+from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
+from kernel_coder.train.signals import StopSignal, listening
+from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    status: str  # "finished" or "stopped"
+    summary: Path
+
+
+def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
+    """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint."""
+    if config.run.num_threads is not None:
+        torch.set_num_threads(config.run.num_threads)
+    seed_rng(config.run.seed)
+    run_dir, checkpoint, notes = open_run_dir(config, resume)
+    session = open_session(config, checkpoint)
+    if resume is None:
+        remove_run(run_dir)  # only now, when nothing that the config says can fail any more
+    run_dir.mkdir(parents=True, exist_ok=True)
+    remove_checkpoints_after(run_dir, session.state.step)
+    log = RunLog(run_dir, config, session.state.step)
+    try:
+        for note in (*notes, *session.notes):
+            log.message(note)
+        restore_rng(session.rng)
+        with listening() as stop:
+            state, status = run_steps(config, session, log, run_dir, stop)
+        return Outcome(status, log.finish(summarise(config, session, state, run_dir, status, log)))
+    finally:
+        log.close()
+
+
+def run_steps(
+    config: TrainConfig, session: Session, log: RunLog, run_dir: Path, stop: StopSignal
+) -> tuple[TrainState, str]:
+    """Every step that is left. Returns the last state and ``finished`` or, after a signal, ``stopped``."""
+    state, rng = session.state, capture_rng()
+    if state.step == 0 and config.run.eval_on_start and session.held_out:
+        log.step(0, evaluate(session, config, step=0))
+    try:
+        while state.step < config.run.max_steps:
+            rng = capture_rng()
+            stop.poll()
+            state, metrics, samples = run_step(config, session, state, stop.poll)
+            log.step(state.step, metrics, samples)
+            if state.step % config.run.save_steps == 0 or state.step == config.run.max_steps:
+                save(config, session, state, run_dir)
+    except StopRequested as signal:
+        # The step that was under way has touched neither weights nor files.
+        restore_rng(rng)
+        if list_checkpoints(run_dir)[:1] != [run_dir / f"checkpoint-{state.step:08d}"]:
+            save(config, session, state, run_dir)
+        log.message(f"{signal} received: step {state.step} is saved, go on with --resume")
+        return state, "stopped"
+    return state, "finished"
+
+
+def run_step(
+    config: TrainConfig, session: Session, state: TrainState, poll: Callable[[], None]
+) -> tuple[TrainState, dict[str, float], list[dict[str, Any]]]:
+    """One generation batch and its updates. ``poll`` may raise until the update begins."""
+    step, group = state.step, config.rollout.num_generations
+    watch = Stopwatch()
+    prompts = draw(session.train, step, config.tasks_per_step, config.run.seed, config.data.shuffle)
+    with watch.phase("rollout"):
+        rollouts = generate(session.engine, prompts, session.sampling, group, (config.run.seed, step), poll)
+    with watch.phase("reward"):
+        table = reward(session.rewards, prompts, rollouts, group, step)
+        poll()
+    with watch.phase("logprobs"):
+        turns = [turn for rollout in rollouts for turn in rollout.turns]
+        batch = make_batch(
+            turns,
+            finite_or_nan(table.total),
+            config.advantages,
+            group,
+            mask_truncated=config.loss.mask_truncated_completions,
+        )
+        batch = with_old_and_reference(
+            session.policy,
+            session.reference,
+            batch,
+            session.spec,
+            config.optim,
+            temperature=session.sampling.temperature,
+            minibatches=config.minibatches,
+        )
+        poll()
+    with watch.phase("update"):
+        result = update(
+            session.policy,
+            session.optimizer,
+            batch,
+            session.spec,
+            config.optim,
+            temperature=session.sampling.temperature,
+            minibatches=config.minibatches,
+            learning_rate=session.learning_rate,
+            first_update=state.update,
+            skipped_in_a_row=state.skipped_in_a_row,
+            max_skipped=config.run.max_skipped_updates,
+        )
+    state = advance(state, result, config.updates_per_step)
+    metrics = {
+        **reward_metrics(table.total, table.parts, group, batch.advantages),
+        "reward_errors": float(table.num_errors),
+        **completion_metrics(turns),
+        **update_metrics(result, config.updates_per_step),
+        "num_tokens": float(state.trained_tokens),
+    }
+    if config.run.eval_steps and state.step % config.run.eval_steps == 0:
+        with watch.phase("eval"):
+            metrics |= evaluate(session, config, step=state.step)
+    metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
+    return state, metrics, list(describe(state.step, prompts, rollouts, table, batch.advantages))
+
+
+def draw(prompts: Sequence[Prompt], step: int, count: int, seed: int, shuffle: bool) -> list[Prompt]:
+    """The tasks of a step: ``count`` further ones of an endless sequence of epochs, each in its own order."""
+    return [
+        prompts[epoch_order(len(prompts), place // len(prompts), seed, shuffle)[place % len(prompts)]]
+        for place in range(step * count, (step + 1) * count)
+    ]
+
+
+def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
+    if not shuffle:
+        return list(range(size))
+    return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
+
+
+def generate(
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    group: int,
+    seed: tuple[int, int | str],
+    poll: Callable[[], None] | None = None,
+) -> list[Rollout]:
+    """``group`` answers to every prompt, neighbours of each other.
+
+    A random number depends on the seed, the task's place in the step and its id, and the answer's number: nothing else.
+    """
+    seeds = [completion_seed(*seed, i, p.task.id, k) for i, p in enumerate(prompts) for k in range(group)]
+    repeated = [prompt for prompt in prompts for _ in range(group)]
+    turns = engine.generate([prompt.ids for prompt in repeated], sampling, seeds, poll=poll)
+    return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
+
+
+def reward(
+    rewards: RewardSet, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], group: int, step: int
+) -> RewardTable:
+    """Scores every answer; the columns are TRL's."""
+    tasks = [rollout.task for rollout in rollouts]
+    asked = [prompt for prompt in prompts for _ in range(group)]
+    last: list[Turn] = [rollout.turns[-1] for rollout in rollouts]
+    return rewards(
+        [prompt.messages for prompt in asked],
+        [
+            [{"role": "assistant", "content": answer(rollout, prompt)}]
+            for rollout, prompt in zip(rollouts, asked, strict=True)
+        ],
+        step=step,
+        task=tasks,
+        solution=[task.solution for task in tasks],
+        reference=[task.reference for task in tasks],
+        completion_ids=[list(turn.completion_ids) for turn in last],
+        finish_reason=[turn.finish_reason for turn in last],
+    )
+
+
+def answer(rollout: Rollout, prompt: Prompt) -> str:
+    """What was said, with the beginning that the template put into the model's mouth."""
+    begun = prompt.messages[-1]["content"] if prompt.messages[-1]["role"] == "assistant" else ""
+    return begun + rollout.turns[-1].text
+
+
+def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, float]:
+    """Rewards on the tasks that are never trained on. Leaves the random state as it was."""
+    rng = capture_rng()
+    group = config.eval.num_generations
+    sampling = replace(session.sampling, temperature=config.eval.temperature)
+    rollouts = generate(session.engine, session.held_out, sampling, group, (config.run.seed, "eval"))
+    table = reward(session.rewards, session.held_out, rollouts, group, step)
+    restore_rng(rng)
+    found = reward_metrics(table.total, table.parts, group, torch.zeros(0))
+    found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
+    kept = ("reward", "unscored", "rewards/", "completions/mean_length", "completions/clipped_ratio")
+    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept[1:])}
+
+
+def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
+    return replace(
+        state,
+        step=state.step + 1,
+        update=state.update + updates,
+        skipped=state.skipped + result.skipped,
+        skipped_in_a_row=result.skipped_in_a_row,
+        trained_tokens=state.trained_tokens + int(result.sums[METRIC["tokens"]]),
+    )
+
+
+def describe(
+    step: int, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor
+) -> Iterator[dict[str, Any]]:
+    """A line of ``samples.jsonl`` for every answer."""
+    group = len(rollouts) // len(prompts)
+    for i, rollout in enumerate(rollouts):
+        turn = rollout.turns[-1]
+        yield {
+            "step": step,
+            "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
+            "task": rollout.task.id,
+            "prompt": prompts[i // group].messages,
+            "completion": answer(rollout, prompts[i // group]),
+            "finish_reason": turn.finish_reason,
+            "tokens": len(turn.completion_ids),
+            "logprob": sum(turn.logprobs),
+            "reward": table.total[i],
+            "rewards": {name: values[i] for name, values in table.parts.items()},
+            "advantage": float(advantages[i]),
+        }
+
+
+def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path) -> None:
+    save_checkpoint(run_dir, session.policy, session.optimizer, state, capture_rng(), keep=config.run.save_total_limit)
+
+
+def summarise(
+    config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
+) -> dict[str, Any]:
+    """What ``summary.json`` holds: flat, the same keys in every run (None where a run has no such number)."""
+    newest = list_checkpoints(run_dir)[:1]
+    return {
+        "status": status,
+        "steps": state.step,
+        "updates": state.update,
+        "skipped_updates": state.skipped,
+        "trained_tokens": state.trained_tokens,
+        "tasks": len(session.train),
+        "held_out_tasks": len(session.held_out),
+        **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in ("reward", "eval/reward")},
+        **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in ("reward", "eval/reward")},
+        "weights_sha256": weights_hash(session.policy.trainable()),
+        "checkpoint": str(newest[0].resolve()) if newest else None,
+        "model": config.model.name_or_path,
+        "data": config.data.path,
+        "data_fingerprint": state.data_fingerprint,
+        "seed": config.run.seed,
+        "threads": torch.get_num_threads(),
+        "device": str(session.policy.device),
+        "kernel_coder": kernel_coder.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,256 @@
+"""Everything that a run needs before its first step, and the checks that can fail before anything is computed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import get_scheduler
+
+from kernel_coder.ops import LossSpec
+from kernel_coder.prompts import Message, build_messages, check_prompt_length, encode_prompt
+from kernel_coder.rewards import RewardError, RewardSet
+from kernel_coder.rollout import RolloutEngine, Sampling
+from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.tasks import Task, TaskSet, load_tasks
+from kernel_coder.train.checkpoint import (
+    CheckpointError,
+    RngState,
+    TrainState,
+    capture_rng,
+    list_checkpoints,
+    load_optimizer,
+    load_state,
+    newest_valid,
+    verify,
+)
+from kernel_coder.train.config import OptimConfig, TrainConfig
+from kernel_coder.train.errors import UsageError
+from kernel_coder.train.logs import METRICS, find_trackers
+from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
+
+SHOWN_PROBLEMS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A task as the model is asked it."""
+
+    task: Task
+    messages: list[Message]
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """What the loop works with. Nothing in it is replaced during a run; the weights and the optimiser change inside."""
+
+    policy: Policy
+    reference: Policy | None
+    engine: RolloutEngine
+    rewards: RewardSet
+    spec: LossSpec
+    sampling: Sampling
+    train: tuple[Prompt, ...]
+    held_out: tuple[Prompt, ...]
+    optimizer: torch.optim.Optimizer
+    learning_rate: Callable[[int], float]  # of the n-th update
+    state: TrainState
+    rng: RngState
+    notes: tuple[str, ...]  # what a person should know before the first step
+
+
+def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
+    """Loads tasks, rewards, model and optimiser, from the checkpoint if there is one."""
+    spec = config.loss_spec()
+    find_trackers(config.run.report_to)
+    rewards = load_rewards(config)
+    try:
+        tasks = load_tasks(config.data)
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(str(error)) from None
+    policy = load_policy(config.model, resume_from=checkpoint)
+    prompts, notes = make_prompts(tasks, policy, config)
+    notes = [tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS]), *notes]
+    train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
+    if not train:
+        why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
+        raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
+
+    optimizer = make_optimizer(policy, config.optim)
+    state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
+    reference = None
+    if spec.beta != 0 and not config.model.use_peft:
+        reference = load_reference(load_policy(config.model) if checkpoint else policy)
+    if checkpoint is not None:
+        saved, rng, groups = load_state(checkpoint)
+        if saved.data_fingerprint != state.data_fingerprint:
+            raise UsageError(
+                f"{config.data.path} is not the data that {checkpoint.name} was trained on; resume needs the same rows"
+            )
+        if saved.config_hash != state.config_hash:
+            notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
+        state = saved
+        load_optimizer(checkpoint, optimizer, policy, groups)
+    return Session(
+        policy=policy,
+        reference=reference,
+        engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
+        rewards=rewards,
+        spec=spec,
+        sampling=Sampling(
+            max_completion_length=config.rollout.max_completion_length,
+            temperature=config.rollout.temperature,
+            top_p=config.rollout.top_p,
+            top_k=config.rollout.top_k,
+        ),
+        train=tuple(train),
+        held_out=tuple(held_out),
+        optimizer=optimizer,
+        learning_rate=schedule(config),
+        state=state,
+        rng=rng,
+        notes=tuple(notes),
+    )
+
+
+def load_rewards(config: TrainConfig) -> RewardSet:
+    try:
+        return RewardSet([reward.model_dump() for reward in config.rewards])
+    except RewardError as error:
+        raise UsageError(str(error)) from None
+
+
+def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
+    """Every task as messages and ids; one that the model has no room for is an error."""
+    longest = config.data.max_prompt_length
+    plain = PLAIN if config.model.chat_template == PLAIN else None
+    answer = config.rollout.max_completion_length
+    prompts: list[Prompt] = []
+    dropped = 0
+    for task in tasks:
+        try:
+            messages = build_messages(task, config.data.prompt_template, one_shot=config.data.one_shot)
+            ids = tuple(encode_prompt(policy.tokenizer, messages, plain))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if longest is not None and len(ids) > longest:
+            dropped += 1
+            continue
+        if problem := check_prompt_length(
+            len(ids), task.id, context_length=policy.context_length, max_completion_length=answer
+        ):
+            raise UsageError(f"{problem}: drop such tasks with data.max_prompt_length, or ask for shorter answers")
+        prompts.append(Prompt(task, messages, ids))
+    return prompts, [
+        f"{dropped} tasks were dropped: their prompts exceed data.max_prompt_length = {longest}"
+    ] if dropped else []
+
+
+def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[Prompt]]:
+    """Those to train on, and ``count`` to evaluate on."""
+    try:
+        _, chosen = TaskSet(prompt.task for prompt in prompts).hold_out(count)
+    except ValueError as error:
+        raise UsageError(f"eval.num_tasks: {error}") from None
+    ids = {task.id for task in chosen}
+    return [p for p in prompts if p.task.id not in ids], [p for p in prompts if p.task.id in ids]
+
+
+def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        policy.trainable().values(),
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def schedule(config: TrainConfig) -> Callable[[int], float]:
+    """The learning rate of the n-th update: a pure function, so a resumed run needs only n."""
+    updates = config.run.max_steps * config.updates_per_step
+    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.optim.learning_rate)
+    try:
+        made: Any = get_scheduler(
+            config.optim.lr_scheduler_type,
+            probe,
+            num_warmup_steps=config.optim.warmup_steps,
+            num_training_steps=updates,
+            scheduler_specific_kwargs=config.optim.lr_scheduler_kwargs or None,
+        )
+        factor = made.lr_lambdas[0]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"optim.lr_scheduler_type {config.optim.lr_scheduler_type} cannot be used: {error}") from None
+    return lambda update: config.optim.learning_rate * factor(update)
+
+
+def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
+    return TrainState(
+        step=0,
+        update=0,
+        skipped=0,
+        skipped_in_a_row=0,
+        trained_tokens=0,
+        best={},
+        config_hash=config_hash(config),
+        data_fingerprint=fingerprint,
+    )
+
+
+def config_hash(config: TrainConfig) -> str:
+    """Of all that decides the numbers; where the run is written is left out."""
+    values = config.model_dump(mode="json")
+    for name in (
+        "output_dir",
+        "overwrite_output_dir",
+        "report_to",
+        "project",
+        "save_steps",
+        "save_total_limit",
+        "logging_steps",
+    ):
+        del values["run"][name]
+    return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
+def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
+    """The run's folder, the checkpoint to go on from, and what to tell about it.
+
+    ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path
+    takes that one and no other.
+    """
+    run_dir = Path(config.run.output_dir)
+    holds_a_run = (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))
+    if resume is None and holds_a_run and not config.run.overwrite_output_dir:
+        raise UsageError(
+            f"{run_dir} already holds a run: pass --resume to go on with it, another run.output_dir, "
+            "or run.overwrite_output_dir true to remove it"
+        )
+    if resume is None:
+        return run_dir, None, []
+    if resume != "auto":
+        try:
+            verify(Path(resume))
+        except CheckpointError as error:
+            valid, _ = newest_valid(Path(resume).parent)
+            other = f"; {valid.name} beside it is whole" if valid else ""
+            raise UsageError(f"checkpoint {resume} is refused: {error}{other}") from None
+        return run_dir, Path(resume), [f"resuming from {resume}"]
+    checkpoint, refused = newest_valid(run_dir)
+    found = f"resuming from {checkpoint.name}" if checkpoint else "no checkpoint to resume from: starting at step 0"
+    return run_dir, checkpoint, [*refused, found]
+
+
+def remove_run(run_dir: Path) -> None:
+    """Removes what an earlier run wrote and nothing else."""
+    for path in (*run_dir.glob("checkpoint-*"), *run_dir.glob(".checkpoint-*"), run_dir / "tensorboard"):
+        shutil.rmtree(path, ignore_errors=True)
+    for name in ("metrics.jsonl", "samples.jsonl", "summary.json", "config.yaml"):
+        (run_dir / name).unlink(missing_ok=True)

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_coder import LossSpec, reference
+from kernel_coder.ops import LOSS_METRICS, LossOutput, linear_grpo_loss, linear_token_logprobs, policy_loss
+from kernel_coder.reference.linear_token_logprobs import linear_logits
+from loss_batches import SPECS, assert_loss_equals_reference, loss_batch
+from tolerances import assert_close
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+NAN = float("nan")
+
+
+class Case:
+    """A head, and what a loss takes beside it."""
+
+    def __init__(
+        self,
+        lengths: list[int],
+        width: int = 24,
+        vocab: int = 300,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        **head: Any,
+    ) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        tokens = sum(lengths)
+        self.hidden = torch.randn(tokens, width, generator=rng, dtype=torch.float64).to(dtype)
+        self.weight = (2 * torch.randn(vocab, width, generator=rng, dtype=torch.float64) / width**0.5).to(dtype)
+        self.bias = torch.randn(vocab, generator=rng, dtype=torch.float64).to(dtype)
+        self.head = head
+        logits = linear_logits(self.hidden, self.weight, bias=self.bias, **head)
+        self.batch = loss_batch(logits.to(torch.float64 if dtype == torch.float64 else torch.float32), lengths, seed)
+
+    def leaves(self) -> list[Tensor]:
+        return [x.detach().clone().requires_grad_() for x in (self.hidden, self.weight, self.bias)]
+
+    def loss(self, leaves: list[Tensor], spec: LossSpec, **changes: Any) -> LossOutput:
+        inputs = {**self.head, **self.batch, **changes}
+        ids, advantages = inputs.pop("ids"), inputs.pop("advantages")
+        return linear_grpo_loss(leaves[0], leaves[1], ids, advantages, spec, bias=leaves[2], **inputs)
+
+    def run(self, spec: LossSpec, **changes: Any) -> tuple[LossOutput, list[Tensor]]:
+        leaves = self.leaves()
+        out = self.loss(leaves, spec, **changes)
+        return out, list(torch.autograd.grad(out.loss, leaves))
+
+    def check_against_reference(self, spec: LossSpec, chunk_rows: int | None = None, **changes: Any) -> None:
+        out, grads = self.run(spec, chunk_rows=chunk_rows, **changes)
+        leaves = [x.detach().double().requires_grad_() for x in (self.hidden, self.weight, self.bias)]
+        inputs = {**self.head, **self.batch, **changes}
+        ids, advantages = inputs.pop("ids"), inputs.pop("advantages")
+        loss, metrics = reference.linear_grpo_loss(*leaves[:2], ids, advantages, spec, bias=leaves[2], **inputs)
+        # Log-probs of logits that are float32 sums: a ratio inherits their absolute error as its relative one.
+        assert_loss_equals_reference(out, loss, metrics, slack=5)
+        for grad, wanted in zip(grads, torch.autograd.grad(loss, leaves), strict=True):
+            assert grad.dtype == self.hidden.dtype
+            assert_close(grad, wanted, slack=5 if grad.dtype in (torch.float32, torch.float64) else 1.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_loss_metrics_and_gradients_equal_the_reference(spec: LossSpec, dtype: torch.dtype) -> None:
+    case = Case([5, 1, 0, 7, 20], dtype=dtype)
+    case.check_against_reference(spec, temperature=0.8)
+
+
+@pytest.mark.parametrize("preset", LossSpec.presets())
+def test_every_preset_equals_the_reference(preset: str) -> None:
+    case = Case([3, 30, 2], seed=4)
+    case.check_against_reference(LossSpec.preset(preset), chunk_rows=16)
+    case.check_against_reference(LossSpec.preset(preset), advantages=case.batch["advantages"][:3])
+
+
+@pytest.mark.parametrize("head", [{"logit_scale": 0.3}, {"softcap": 5.0}, {"logit_scale": 2.0, "softcap": 4.0}])
+def test_scaled_and_capped_heads_equal_the_reference(head: dict[str, Any]) -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        Case([9, 12], dtype=dtype, **head).check_against_reference(SPECS["kl and entropy"], chunk_rows=10)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    vocab=st.sampled_from([1, 2, 65, 300]),
+    seed=st.integers(0, 2**30),
+    spec=st.sampled_from(list(SPECS.values())),
+    chunk_rows=st.sampled_from([None, 1, 4, 16]),
+    denominator=st.sampled_from([None, 3.0]),
+)
+def test_any_batch_and_chunk_equals_the_reference(
+    lengths: list[int], vocab: int, seed: int, spec: LossSpec, chunk_rows: int | None, denominator: float | None
+) -> None:
+    case = Case(lengths, width=7, vocab=vocab, dtype=torch.float64, seed=seed)
+    case.check_against_reference(spec, chunk_rows, denominator=denominator)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_chunks_change_neither_log_probs_nor_loss(spec: LossSpec) -> None:
+    case = Case([40, 3, 25], vocab=4500)
+    whole, whole_grads = case.run(spec)
+    for chunk_rows in (3, 16, 33, 1000):
+        out, grads = case.run(spec, chunk_rows=chunk_rows)
+        assert torch.equal(out.logprobs, whole.logprobs)
+        assert torch.equal(out.entropy, whole.entropy)  # type: ignore[arg-type]
+        assert_close(out.loss, whole.loss)
+        for grad, wanted in zip(grads, whole_grads, strict=True):
+            assert_close(grad, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("chunk_rows", [None, 10])
+def test_scores_and_loss_agree_so_that_the_ratio_is_one(dtype: torch.dtype, chunk_rows: int | None) -> None:
+    # Scored in one call for all, with another chunk and mask; trained in micro-batches.
+    case = Case([13, 9, 28], vocab=4500, dtype=dtype)
+    ids = case.batch["ids"].clamp(min=0)
+    with torch.no_grad():
+        scored = linear_token_logprobs(case.hidden, case.weight, ids, bias=case.bias, temperature=0.9).logprobs
+    spec = LossSpec.preset("dapo")
+    for start, stop in ((0, 13), (13, 22), (22, 50)):
+        mask = case.batch["mask"][start:stop]
+        out = linear_grpo_loss(
+            case.hidden[start:stop].detach().requires_grad_(),
+            case.weight,
+            ids[start:stop],
+            torch.ones(stop - start),
+            spec,
+            bias=case.bias,
+            temperature=0.9,
+            old_logprobs=scored[start:stop],
+            mask=mask,
+            chunk_rows=chunk_rows,
+        )
+        assert torch.equal(out.logprobs, scored[start:stop] * mask)
+        metrics = dict(zip(LOSS_METRICS, out.metrics.tolist(), strict=True))
+        assert metrics["logratio_sq"] == 0
+        assert metrics["ratio"] == metrics["tokens"] == int(mask.sum())
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_it_is_policy_loss_of_linear_token_logprobs(spec: LossSpec) -> None:
+    case = Case([9, 11])
+    out, grads = case.run(spec)
+    leaves = case.leaves()
+    batch = dict(case.batch)
+    ids, advantages, mask = batch.pop("ids"), batch.pop("advantages"), batch["mask"]
+    parts = linear_token_logprobs(leaves[0], leaves[1], ids, bias=leaves[2], mask=mask, entropy=True)
+    composed = policy_loss(parts.logprobs, advantages, spec, entropy=parts.entropy, **batch)
+    assert torch.equal(out.loss, composed.loss)
+    assert torch.equal(out.metrics, composed.metrics)
+    for grad, wanted in zip(grads, torch.autograd.grad(composed.loss, leaves), strict=True):
+        assert_close(grad, wanted)
+
+
+def test_the_gradient_follows_what_the_loss_is_multiplied_with() -> None:
+    case = Case([9])
+    leaves = case.leaves()
+    out = case.loss(leaves, SPECS["kl and entropy"])
+    once = torch.autograd.grad(out.loss, leaves, retain_graph=True)
+    for grad, wanted in zip(torch.autograd.grad(-4 * out.loss, leaves, retain_graph=True), once, strict=True):
+        assert torch.equal(grad, -4 * wanted)
+    beside = torch.autograd.grad(out.loss + leaves[0].sum() + 2 * leaves[1].sum(), leaves)
+    for grad, wanted, more in zip(beside, once, (1.0, 2.0, 0.0), strict=True):
+        assert_close(grad, wanted.double() + more)
+
+
+def test_gradients_of_four_parts_add_up_to_those_of_the_whole() -> None:
+    case = Case([5] * 4, dtype=torch.float64)
+    out, (by_hidden, by_weight, by_bias) = case.run(SPECS["kl and entropy"], denominator=4.0)
+    loss, weight_sum, bias_sum = torch.zeros_like(out.loss), torch.zeros_like(by_weight), torch.zeros_like(by_bias)
+    parts = []
+    for start in range(0, 20, 5):
+        part = Case([5], dtype=torch.float64)
+        part.hidden, part.weight, part.bias = case.hidden[start : start + 5], case.weight, case.bias
+        part.batch = {name: x[start : start + 5] for name, x in case.batch.items()}
+        part.batch["cu_seqlens"] = torch.tensor([0, 5])
+        part_out, grads = part.run(SPECS["kl and entropy"], denominator=4.0)
+        loss, weight_sum, bias_sum = loss + part_out.loss, weight_sum + grads[1], bias_sum + grads[2]
+        parts.append(grads[0])
+    for x, wanted in ((loss, out.loss), (weight_sum, by_weight), (bias_sum, by_bias), (torch.cat(parts), by_hidden)):
+        assert_close(x, wanted)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_batch_masked_throughout_gives_zero(spec: LossSpec) -> None:
+    case = Case([6])
+    case.hidden.fill_(NAN)
+    out, grads = case.run(spec, mask=torch.zeros(6, dtype=torch.bool))
+    assert out.loss == 0
+    assert all(bool((grad == 0).all()) for grad in grads)
+
+
+def test_masked_rows_enter_no_matrix_product() -> None:
+    case = Case([20], vocab=50)
+    mask = case.batch["mask"]
+    clean, clean_grads = case.run(SPECS["kl and entropy"])
+    case.hidden[~mask] = NAN
+    out, grads = case.run(SPECS["kl and entropy"])
+    assert torch.equal(out.loss, clean.loss)
+    assert all(torch.equal(a, b) for a, b in zip(grads, clean_grads, strict=True))
+    assert bool((grads[0][~mask] == 0).all())
+
+
+def test_tokens_without_advantage_add_exactly_nothing() -> None:
+    case = Case([40], vocab=50)
+    case.batch["advantages"][5:] = 0.0
+    out, grads = case.run(SPECS["clip"])
+    assert bool((grads[0][5:] == 0).all())
+    case.check_against_reference(SPECS["clip"])
+    none, none_grads = case.run(SPECS["clip"], advantages=torch.zeros(40))
+    assert torch.equal(none.logprobs, out.logprobs)
+    assert all(bool((grad == 0).all()) for grad in none_grads)
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    case = Case([9, 30])
+    _, (wanted, _, _) = case.run(SPECS["clip"])
+    hidden = case.hidden.clone().requires_grad_()
+    out = case.loss([hidden, case.weight, case.bias], SPECS["clip"])
+    (grad,) = torch.autograd.grad(out.loss, hidden)
+    assert torch.equal(grad, wanted)
+
+
+def test_without_a_gradient_the_loss_is_the_same_and_nothing_is_differentiated() -> None:
+    case = Case([9, 30])
+    for spec in SPECS.values():
+        wanted, _ = case.run(spec)
+        with torch.no_grad():
+            out = case.loss(case.leaves(), spec)
+        assert not out.loss.requires_grad
+        assert torch.equal(out.loss, wanted.loss)
+        assert torch.equal(out.metrics, wanted.metrics)
+
+
+def test_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
+    vocab, row = 20_000, 20_000 * 4
+    case = Case([40] * 16, width=4, vocab=vocab)
+
+    def peak(tokens: int) -> int:
+        batch = {name: x[:tokens] for name, x in case.batch.items() if name != "cu_seqlens"}
+        batch["cu_seqlens"] = torch.arange(0, tokens + 1, 40)
+        leaves = case.leaves()
+        leaves[0] = leaves[0][:tokens]
+        with torch.profiler.profile(profile_memory=True) as profile:
+            case.loss(leaves, SPECS["kl and entropy"], chunk_rows=40, **batch)
+        return sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+
+    small, large = peak(80), peak(640)
+    assert small < 48 * row + 8 * case.weight.numel() * 4
+    assert large < small + 2 * row
+
+
+def test_inputs_are_left_alone() -> None:
+    case = Case([9, 30], softcap=5.0)
+    tensors = [case.hidden, case.weight, case.bias, *case.batch.values()]
+    before = [x.clone() for x in tensors]
+    case.run(SPECS["kl and entropy"], chunk_rows=5)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences would disagree.
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
+@pytest.mark.parametrize("chunk_rows", [None, 2])
+def test_gradcheck(name: str, chunk_rows: int | None) -> None:
+    case = Case([2, 4], width=3, vocab=6, dtype=torch.float64, softcap=6.0, logit_scale=0.8, seed=2)
+    assert torch.autograd.gradcheck(
+        lambda *leaves: case.loss(list(leaves), SPECS[name], chunk_rows=chunk_rows, temperature=0.8).loss, case.leaves()
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opcheck(dtype: torch.dtype) -> None:
+    case = Case([2, 3], width=4, vocab=11, dtype=dtype)
+    arguments = (
+        *case.leaves(),
+        case.batch["ids"],
+        torch.ones(()),
+        case.batch["advantages"],
+        case.batch["old_logprobs"],
+        case.batch["ref_logprobs"],
+        None,
+        case.batch["mask"],
+        case.batch["cu_seqlens"],
+        torch.tensor(4.0, dtype=torch.float64),
+        SPECS["kl and entropy"].pack(),
+        *(1.0, 0.0, 0),
+        *(True, True, True),
+    )
+    torch.library.opcheck(torch.ops.kernel_coder.linear_grpo_loss.default, arguments)
+
+
+def test_a_second_derivative_is_refused_in_one_sentence() -> None:
+    case = Case([5])
+    leaves = case.leaves()
+    (grad,) = torch.autograd.grad(case.loss(leaves, SPECS["clip"]).loss, leaves[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        grad.square().sum().backward()
+
+
+def test_compiles_without_a_graph_break() -> None:
+    case = Case([4, 5])
+
+    def loss(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return 3 * case.loss([2 * hidden, weight, bias], SPECS["kl and entropy"], denominator=5.0).loss
+
+    grads = []
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        leaves = case.leaves()
+        function(*leaves).backward()
+        grads.append([leaf.grad for leaf in leaves])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": torch.zeros(4)}, r"hidden must have shape \[tokens, hidden_size\]; got \[4\]"),
+        ({"weight": torch.zeros(7, 5)}, r"weight must have shape \[vocab, hidden_size\] = \[vocab, 4\]; got \[7, 5\]"),
+        ({"ids": torch.tensor([0, 7, 1])}, r"ids\[1\] must be in \[0, 7\); got 7"),
+        ({"advantages": torch.ones(2)}, "advantages must have one value a token or one a sequence"),
+        ({"old_logprobs": torch.ones(2)}, "old_logprobs must have"),
+        ({"spec": LossSpec(beta=0.1)}, "ref_logprobs"),
+        ({"softcap": 0.0}, "softcap must be more than 0, or None; got 0"),
+        ({"chunk_rows": -3}, "chunk_rows must be at least 1, or None; got -3"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {
+        "hidden": torch.zeros(3, 4),
+        "weight": torch.zeros(7, 4),
+        "ids": torch.tensor([0, 1, 2]),
+        "advantages": torch.ones(3),
+        "spec": LossSpec.preset("dapo"),
+        **changes,
+    }
+    with pytest.raises(ValueError, match=message):
+        linear_grpo_loss(**arguments)
