@@ -68,7 +68,7 @@ struct Shared {
 
 // Shared memory: Shared, WarpSums[kRows][cluster kSummers], ring.
 constexpr int kSumsOffset = (sizeof(Shared) + 127) / 128 * 128;
-constexpr int ring_offset(int cluster) {
+KC_HOST_DEVICE int ring_offset(int cluster) {
   return kSumsOffset + kRows * cluster * kSummers * static_cast<int>(sizeof(WarpSums));
 }
 
@@ -533,34 +533,37 @@ namespace {
 
 constexpr int kScaleThreads = 256;
 
+// A few blocks walk over the rows: where there is nothing to do, most of the launch is saved.
 template <class T>
-__global__ void __launch_bounds__(kScaleThreads) scale_kernel(T* gradient, int64_t count, const Accumulator<T>* factor) {
+__global__ void __launch_bounds__(kScaleThreads)
+    scale_kernel(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor) {
   const Accumulator<T> by = *factor;
   if (by == Accumulator<T>(1)) return;
   constexpr int kPack = Pack<T>::kCount;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kScaleThreads + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kScaleThreads;
-  const int64_t packs = reinterpret_cast<uintptr_t>(gradient) % 16 == 0 ? count / kPack : 0;
-  auto* body = reinterpret_cast<uint4*>(gradient);
-  for (int64_t i = first; i < packs; i += step) {
-    Accumulator<T> v[kPack];
-    Pack<T>::unpack(body[i], v);
+  for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
+    T* x = gradient + row * stride;
+    const int64_t packs = reinterpret_cast<uintptr_t>(x) % 16 == 0 ? vocab / kPack : 0;
+    auto* body = reinterpret_cast<uint4*>(x);
+    for (int64_t i = threadIdx.x; i < packs; i += kScaleThreads) {
+      Accumulator<T> v[kPack];
+      Pack<T>::unpack(body[i], v);
 #pragma unroll
-    for (auto& x : v) x *= by;
-    body[i] = Pack<T>::pack(v);
+      for (auto& value : v) value *= by;
+      body[i] = Pack<T>::pack(v);
+    }
+    for (int64_t j = packs * kPack + threadIdx.x; j < vocab; j += kScaleThreads)
+      store_narrow(x + j, load_wide(x + j) * by);
   }
-  for (int64_t j = packs * kPack + first; j < count; j += step)
-    store_narrow(gradient + j, load_wide(gradient + j) * by);
 }
 
 }  // namespace
 
 template <class T>
-int launch_scale_gradient(T* gradient, int64_t count, const Accumulator<T>* factor, void* stream) {
-  if (count == 0) return cudaSuccess;
-  const int64_t blocks = std::min<int64_t>(current_device().sms * 8, (count + kScaleThreads - 1) / kScaleThreads);
-  scale_kernel<T><<<static_cast<unsigned>(blocks), kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count,
-                                                                                                          factor);
+int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
+                          void* stream) {
+  if (count == 0 || vocab == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(current_device().sms * 8, count));
+  scale_kernel<T><<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
   return cudaGetLastError();
 }
 
@@ -569,7 +572,7 @@ int launch_scale_gradient(T* gradient, int64_t count, const Accumulator<T>* fact
   template int launch_fused_loss_gradient<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&,         \
                                              const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,                  \
                                              const PolicyLossScratch&, T*, int64_t, void*);                           \
-  template int launch_scale_gradient<T>(T*, int64_t, const Accumulator<T>*, void*);
+  template int launch_scale_gradient<T>(T*, int64_t, int64_t, int64_t, const Accumulator<T>*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)

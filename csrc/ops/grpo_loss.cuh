@@ -24,8 +24,9 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
                                const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
                                const PolicyLossScratch& scratch, T* grad_logits, int64_t grad_stride, void* stream);
 
-// gradient *= factor, one number on the device; reads and writes nothing where it is 1.
+// Rows of `vocab` elements, `stride` apart, times one number on the device; reads and writes nothing where that is 1.
 template <class T>
-int launch_scale_gradient(T* gradient, int64_t count, const Accumulator<T>* factor, void* stream);
+int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
+                          void* stream);
 
 }  // namespace kc
