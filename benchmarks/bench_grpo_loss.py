@@ -36,11 +36,13 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def milliseconds(run: Run, runs: int) -> tuple[float, float, float]:
+def milliseconds(run: Run, runs: int, prepare: Run = lambda: None) -> tuple[float, float, float]:
     for _ in range(3):
+        prepare()
         run()
     times = []
     for _ in range(runs):
+        prepare()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         begin.record()
@@ -67,12 +69,17 @@ class Case:
     def __init__(self, tokens: int, vocab: int, masked: float, idle: float) -> None:
         torch.manual_seed(0)
         self.sequences = 16
-        self.logits = torch.randn(tokens, vocab, device="cuda", dtype=torch.bfloat16)
+        self.original = torch.randn(tokens, vocab, device="cuda", dtype=torch.bfloat16)
+        self.logits = self.original.clone()
         self.ids = torch.randint(0, vocab, (tokens,), device="cuda")
         self.mask = None if masked == 0 else torch.rand(tokens, device="cuda") >= masked
         self.advantages = torch.randn(tokens, device="cuda")
         self.advantages[torch.rand(tokens, device="cuda") < idle] = 0
         self.old = ops.token_logprobs(self.logits, self.ids).logprobs + 0.1 * torch.randn(tokens, device="cuda")
+
+    def restore(self) -> None:
+        """What ran before may have left a gradient in the logits."""
+        self.logits.copy_(self.original)
 
     def ours_inplace(self, logits: Tensor) -> None:
         leaf = logits.detach().requires_grad_()
@@ -184,14 +191,13 @@ def main() -> None:
                 del other
                 expected, _ = reference.token_logprobs(case.logits[:64], case.ids[:64])
                 for (work, name, version), (run, size, logprobs) in candidates(case).items():
-                    case.logits.normal_()  # what ran before may have left a gradient there
-                    expected, _ = reference.token_logprobs(case.logits[:64], case.ids[:64])
+                    case.restore()
                     got = logprobs()[:64] if logprobs and case.mask is None else None
                     error = "" if got is None else f"{float(((got - expected) / expected).abs().max()):.1e}"
                     run()
-                    case.logits.normal_()
+                    case.restore()
                     peak = peak_mib(run)
-                    median, low, high = milliseconds(run, arguments.runs)
+                    median, low, high = milliseconds(run, arguments.runs, case.restore)
                     share = size * case.logits.numel() / median / rate
                     row = [work, name, version, tokens, vocab, masked, idle]
                     row += [f"{t:.4f}" for t in (median, low, high)] + [f"{share:.3f}", f"{peak:.0f}", error, f"{copy:.4f}"]
