@@ -2,7 +2,8 @@
 
     python benchmarks/bench_grpo_loss.py        # rows into benchmarks/results/grpo_loss_cuda.csv
 
-A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. `bandwidth_share` is
+A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. Each run follows a copy
+that restores the logits, so that the device is busy while the host prepares the launches, as in a training step. `bandwidth_share` is
 the rate at which the bytes that the work must move are moved (2 an element of bfloat16 to score, 4 for loss and gradient),
 against a copy timed in the same run. `peak_mib` is what the call allocates beside its inputs. `logprob_error` is the
 largest distance of a log-prob from float64, relative to it. Rivals that are not installed are left out.
@@ -42,9 +43,9 @@ def milliseconds(run: Run, runs: int, prepare: Run = lambda: None) -> tuple[floa
         run()
     times = []
     for _ in range(runs):
+        torch.cuda.synchronize()
         prepare()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
         begin.record()
         run()
         end.record()
