@@ -2,11 +2,12 @@
 
     python benchmarks/bench_grpo_loss.py        # rows into benchmarks/results/grpo_loss_cuda.csv
 
-A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. Each run follows a copy
-that restores the logits, so that the device is busy while the host prepares the launches, as in a training step. `bandwidth_share` is
-the rate at which the bytes that the work must move are moved (2 an element of bfloat16 to score, 4 for loss and gradient),
-against a copy timed in the same run. `peak_mib` is what the call allocates beside its inputs. `logprob_error` is the
-largest distance of a log-prob from float64, relative to it. Rivals that are not installed are left out.
+A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. Each run follows a
+copy that restores the logits, so that the device is busy while the host prepares the launches, as in a training step.
+`bandwidth_share` is the rate at which the bytes that the work must move are moved (2 an element of bfloat16 to score, 4
+for loss and gradient; of all rows, masked or not), against a copy timed in the same run. `peak_mib` is what the call
+allocates beside its inputs. `logprob_error` is the largest distance of a log-prob from float64, relative to it. Rivals
+that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from kernel_coder import LossSpec, ops, reference
 from torch import Tensor
 
 Run = Callable[[], Any]
+COLUMNS = [
+    *("work", "implementation", "version", "tokens", "vocab", "masked", "zero_advantage"),
+    *("median_ms", "p20_ms", "p80_ms", "bandwidth_share", "peak_mib", "logprob_error", "copy_ms"),
+    *("device", "torch", "cuda", "commit", "command"),
+]
 
 
 def version_of(package: str) -> str | None:
@@ -65,7 +71,7 @@ def peak_mib(run: Run) -> float:
 
 
 class Case:
-    """A batch: rows of `sequences` answers of equal length, as a view [tokens, vocab] of Liger's [sequences, length, vocab]."""
+    """A batch of answers of equal length; Liger takes it as [sequences, length, vocab]."""
 
     def __init__(self, tokens: int, vocab: int, masked: float, idle: float) -> None:
         torch.manual_seed(0)
@@ -178,9 +184,12 @@ def main() -> None:
     parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "grpo_loss_cuda.csv")
     arguments = parser.parse_args()
-    commit = arguments.commit or subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    commit = (
+        arguments.commit
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
     table = []
     for tokens in arguments.tokens:
         for vocab in arguments.vocab:
@@ -201,7 +210,8 @@ def main() -> None:
                     median, low, high = milliseconds(run, arguments.runs, case.restore)
                     share = size * case.logits.numel() / median / rate
                     row = [work, name, version, tokens, vocab, masked, idle]
-                    row += [f"{t:.4f}" for t in (median, low, high)] + [f"{share:.3f}", f"{peak:.0f}", error, f"{copy:.4f}"]
+                    row += [f"{t:.4f}" for t in (median, low, high)]
+                    row += [f"{share:.3f}", f"{peak:.0f}", error, f"{copy:.4f}"]
                     table.append([*row, torch.cuda.get_device_name(), torch.__version__, torch.version.cuda, commit])
                     print(*row, sep="\t", flush=True)
                 del case
@@ -209,10 +219,7 @@ def main() -> None:
     arguments.out.parent.mkdir(exist_ok=True)
     with arguments.out.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            "work implementation version tokens vocab masked zero_advantage median_ms p20_ms p80_ms bandwidth_share peak_mib "
-            "logprob_error copy_ms device torch cuda commit command".split()
-        )
+        writer.writerow(COLUMNS)
         command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
         writer.writerows([*row, command] for row in table)
 

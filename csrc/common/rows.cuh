@@ -2,8 +2,8 @@
 // tokens of a row (ops/token_logprobs.h has the formulas).
 //
 // Sums are kept in powers of two: with c = log2(e) / temperature, a term is 2^u, u = (x - m) c. The difference comes
-// first, so that u is exactly 0 for the largest logit: with x c - m c it is m's rounding error, and a small entropy would
-// drown in that.
+// first, so that u is exactly 0 for the largest logit: with x c - m c it is m's rounding error, and a small entropy
+// would drown in that.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -67,7 +67,8 @@ struct Pack {
   __device__ __forceinline__ static void unpack(uint4 raw, A (&v)[kCount]) {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
     if constexpr (sizeof(T) == 8) {
-      for (int i = 0; i < 2; ++i) v[i] = __hiloint2double(static_cast<int>(words[2 * i + 1]), static_cast<int>(words[2 * i]));
+      for (int i = 0; i < 2; ++i)
+        v[i] = __hiloint2double(static_cast<int>(words[2 * i + 1]), static_cast<int>(words[2 * i]));
     } else if constexpr (sizeof(T) == 4) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[i] = __uint_as_float(words[i]);
@@ -286,8 +287,9 @@ __device__ __forceinline__ double log2_of(double x) {
 }
 __device__ __forceinline__ double log2_of(float x) {  // x >= 1 or NaN: the largest term of a sum is 1
   const int exponent = static_cast<int>(__float_as_uint(x) >> 23) - 127;
-  return x < 3e38f ? exponent + static_cast<double>(log2f(x * __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23)))
-                   : static_cast<double>(x);
+  return x < 3e38f
+             ? exponent + static_cast<double>(log2f(x * __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23)))
+             : static_cast<double>(x);
 }
 template <class A>
 __device__ __forceinline__ A exp_of(double x);  // x <= 0

@@ -27,23 +27,23 @@ constexpr int kWriters = 8;
 constexpr int kProducerWarp = kSummers + kWriters;
 constexpr int kJudgeWarp = kProducerWarp + 1;
 constexpr int kThreads = kWarp * (kJudgeWarp + 1);
-constexpr int kUnroll = 4;                         // packs of 16 bytes a lane takes of a slot
-constexpr int kPartPacks = kUnroll * kWarp;        // packs a warp takes of a slot
+constexpr int kUnroll = 4;                   // packs of 16 bytes a lane takes of a slot
+constexpr int kPartPacks = kUnroll * kWarp;  // packs a warp takes of a slot
 constexpr int kMostSlots = 48;
 constexpr int kMostCluster = 8;
 // Rows between a block and the slowest of its cluster. A block that sums row n has seen its own writers finish row
-// n - k, k the rows that its ring can hold; they had the sums of all blocks for it; so every block has summed row n - k,
-// and by the same step its judge is done with row n - 2k. With kRows > 2k no message can meet one that is unread.
+// n - k, k the rows that its ring can hold; they had the sums of all blocks for it; so every block has summed row n -
+// k, and by the same step its judge is done with row n - 2k. With kRows > 2k no message can meet one that is unread.
 constexpr int kRows = 16;
 constexpr int kMostRowsInRing = 7;
 
 struct Layout {
-  int cluster;       // blocks a row
-  int block_packs;   // packs of a block's part of the row (the last block: at most)
-  int chunks;        // of that part
-  int part_packs;    // packs of a warp's part of a chunk
-  int slots;         // of the ring
-  int bytes;         // of dynamic shared memory
+  int cluster;      // blocks a row
+  int block_packs;  // packs of a block's part of the row (the last block: at most)
+  int chunks;       // of that part
+  int part_packs;   // packs of a warp's part of a chunk
+  int slots;        // of the ring
+  int bytes;        // of dynamic shared memory
 };
 
 struct alignas(16) WarpSums {
@@ -53,9 +53,9 @@ struct alignas(16) WarpSums {
 // What a writer needs to know of a row.
 struct alignas(16) Judgement {
   RowGradient<float> gradient;
-  float shifted;     // 2^(x c - shifted) is the size of an element's gradient where the entropy has none
-  uint32_t sign;     // of it, as bits to flip in a pair of 16-bit floats
-  int kind;          // 0: all zero, 1: without entropy's gradient, 2: with it
+  float shifted;  // 2^(x c - shifted) is the size of an element's gradient where the entropy has none
+  uint32_t sign;  // of it, as bits to flip in a pair of 16-bit floats
+  int kind;       // 0: all zero, 1: without entropy's gradient, 2: with it
 };
 
 struct Shared {
@@ -424,7 +424,8 @@ int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, in
     if (const cudaError_t error =
             cudaFuncSetAttribute(fused_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes))
       return error;
-    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&last.clusters, fused_kernel<T>, &config)) return error;
+    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&last.clusters, fused_kernel<T>, &config))
+      return error;
     last.device = device;
     last.cluster = layout.cluster;
     last.bytes = layout.bytes;
@@ -449,19 +450,21 @@ const Device& current_device() {
   return known[index];
 }
 
-constexpr int kLinePacks = 8;  // of a cache line of 128 bytes: no two warps write to the same one
+// Parts begin at multiples of 512 bytes of their row: no two warps write to the same cache line, and every full load
+// and store of a warp is one such piece. Parts that share lines cost 7%.
+constexpr int kPiecePacks = 32;
 constexpr int64_t round_up(int64_t value, int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-// The smallest cluster whose ring holds a row and a half. False where there is none, or where a row is so short that
-// the ring would hold too many.
+// The smallest cluster whose ring holds a block's part of a row one and a half times. False where there is none, or
+// where a row is so short that the ring would hold too many.
 bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout& layout) {
   for (int cluster = least_cluster; cluster <= kMostCluster; cluster *= 2) {
-    const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kLinePacks);
+    const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);
     const int64_t most_chunk = kPartPacks * kSummers;
     const int64_t chunks = std::max<int64_t>(3, (block_packs + most_chunk - 1) / most_chunk);
-    const int64_t part_packs = round_up((block_packs + chunks * kSummers - 1) / (chunks * kSummers), kLinePacks);
+    const int64_t part_packs = round_up((block_packs + chunks * kSummers - 1) / (chunks * kSummers), kPiecePacks);
     const int64_t slot_bytes = part_packs * kSummers * 16;
     const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / slot_bytes);
     if (slots * 2 < chunks * 3) continue;
@@ -492,8 +495,9 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
       return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
     };
     Layout layout;
-    return device.major >= 9 && splits_sequences(spec) && !rows.tokens && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
-           aligned(rows.logits, rows.stride) && aligned(grad_logits, grad_stride) &&
+    return device.major >= 9 && splits_sequences(spec) && !rows.tokens && count > 0 &&
+           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
+           aligned(grad_logits, grad_stride) &&
            make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
   }
 }
@@ -524,8 +528,8 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
     if (const int error = resident_clusters<T>(config, layout, &resident)) return error;
     const int64_t clusters = std::min<int64_t>(std::max(1, resident), count);
     config.gridDim = dim3(static_cast<unsigned>(clusters * layout.cluster));
-    return cudaLaunchKernelEx(&config, fused_kernel<T>, rows, count, stats, args, spec, scratch, grad_logits, grad_stride,
-                              layout);
+    return cudaLaunchKernelEx(&config, fused_kernel<T>, rows, count, stats, args, spec, scratch, grad_logits,
+                              grad_stride, layout);
   }
 }
 
@@ -563,15 +567,16 @@ int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t str
                           void* stream) {
   if (count == 0 || vocab == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(current_device().sms * 8, count));
-  scale_kernel<T><<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
+  scale_kernel<T>
+      <<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
   return cudaGetLastError();
 }
 
-#define KC_INSTANTIATE(T)                                                                                             \
-  template bool can_fuse_loss_gradient<T>(const LogitRows<T>&, int64_t, const LossSpec&, const T*, int64_t);          \
-  template int launch_fused_loss_gradient<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&,         \
-                                             const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,                  \
-                                             const PolicyLossScratch&, T*, int64_t, void*);                           \
+#define KC_INSTANTIATE(T)                                                                                     \
+  template bool can_fuse_loss_gradient<T>(const LogitRows<T>&, int64_t, const LossSpec&, const T*, int64_t);  \
+  template int launch_fused_loss_gradient<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&, \
+                                             const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,          \
+                                             const PolicyLossScratch&, T*, int64_t, void*);                   \
   template int launch_scale_gradient<T>(T*, int64_t, int64_t, int64_t, const Accumulator<T>*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)

@@ -3,8 +3,8 @@
 // On sm_90 and newer a row is read from memory once and its gradient written once: a cluster of blocks holds the row in
 // shared memory, forms the loss of its token in registers and turns the row into the gradient (grpo_loss.cu says how).
 // It needs a loss whose token follows from that token alone (`splits_sequences`), and rows that are aligned to 16 bytes
-// and neither too short nor too long. All else goes through token_logprobs, policy_loss and token_logprobs_grad: 6 bytes
-// an element of bfloat16 instead of 4. Knows no torch; results are cudaError_t.
+// and neither too short nor too long. All else goes through token_logprobs, policy_loss and token_logprobs_grad: 6
+// bytes an element of bfloat16 instead of 4. Knows no torch; results are cudaError_t.
 #pragma once
 
 #include "ops/policy_loss.cuh"

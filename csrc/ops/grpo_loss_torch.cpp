@@ -96,8 +96,8 @@ InplaceOutputs grpo_loss_inplace(Tensor logits, Tensor ids, Tensor temperature, 
       check_launch(name, launch_token_logprobs<T>(rows, tokens, stats, scope.stream()));
     check_launch(name, launch_policy_loss(inputs.args, spec, memory.scratch, result, scope.stream()));
     if (!fused)
-      check_launch(name, launch_token_logprobs_grad<T>(rows, tokens, stats, g, h, nullptr, out, rows.stride,
-                                                       scope.stream()));
+      check_launch(name,
+                   launch_token_logprobs_grad<T>(rows, tokens, stats, g, h, nullptr, out, rows.stride, scope.stream()));
 #else
     torch::stable::parallel_for(0, tokens, row_grain(vocab),
                                 [&](int64_t begin, int64_t end) { token_logprobs_rows(rows, stats, begin, end); });

@@ -204,8 +204,7 @@ unsigned sequence_blocks(int64_t sequences) {
 template <class T>
 int launch_count_sequences(const PolicyLossArgs<T>& args, const PolicyLossScratch& scratch, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  if (const cudaError_t error =
-          cudaMemsetAsync(scratch.counts, 0, PolicyLossScratch::cleared_bytes(args.tokens), on))
+  if (const cudaError_t error = cudaMemsetAsync(scratch.counts, 0, PolicyLossScratch::cleared_bytes(args.tokens), on))
     return error;
   if (args.sequences == 0) return cudaSuccess;
   count_kernel<T><<<sequence_blocks(args.sequences), kSequenceThreads, 0, on>>>(args, scratch);
@@ -225,16 +224,16 @@ int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, cons
   const int64_t chunk = kTokenThreads * ((groups + PolicyLossScratch::kPartials - 1) / PolicyLossScratch::kPartials);
   const auto blocks = args.tokens == 0 ? 0 : static_cast<int>((args.tokens + chunk - 1) / chunk);
   if (blocks > 0) {
-    token_kernel<T><<<static_cast<unsigned>(blocks), kTokenThreads, 0, on>>>(args, spec, scratch, result, chunk,
-                                                                             has_states);
+    token_kernel<T>
+        <<<static_cast<unsigned>(blocks), kTokenThreads, 0, on>>>(args, spec, scratch, result, chunk, has_states);
     if (const cudaError_t error = cudaGetLastError()) return error;
   }
   total_kernel<T><<<1, kWarp * kLossMetrics, 0, on>>>(scratch, result, blocks, args.sequences, has_states);
   return cudaGetLastError();
 }
 
-#define KC_INSTANTIATE(T)                                                                                \
-  template int launch_count_sequences<T>(const PolicyLossArgs<T>&, const PolicyLossScratch&, void*);     \
+#define KC_INSTANTIATE(T)                                                                                 \
+  template int launch_count_sequences<T>(const PolicyLossArgs<T>&, const PolicyLossScratch&, void*);      \
   template int launch_policy_loss<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&, \
                                      const PolicyLossDeviceResult<T>&, void*);
 KC_INSTANTIATE(float)

@@ -52,10 +52,9 @@ static_assert(sizeof(SequenceState<double>) % 8 == 0);
 template <class T>
 __device__ __forceinline__ double weight_on_device(const PolicyLossArgs<T>& args, const LossSpec& spec,
                                                    const PolicyLossScratch& scratch, int64_t s) {
-  const double denominator = args.denominator
-                                 ? *args.denominator
-                                 : own_denominator(spec.reduction, static_cast<int64_t>(scratch.counts[0]),
-                                                   static_cast<int64_t>(scratch.counts[1]));
+  const double denominator = args.denominator ? *args.denominator
+                                              : own_denominator(spec.reduction, static_cast<int64_t>(scratch.counts[0]),
+                                                                static_cast<int64_t>(scratch.counts[1]));
   return token_weight(spec, args.lengths ? args.lengths[s] : scratch.lengths[s], denominator);
 }
 #endif

@@ -62,7 +62,8 @@ class LossInputs {
       check(tensors_.denominator->dim() == 0, "denominator must be a number or 0-D; got shape ",
             shape_of(*tensors_.denominator));
     args.denominator = data<double>("denominator", tensors_.denominator, ScalarType::Double);
-    if (args.denominator && !kOnDevice) check(*args.denominator >= 0, "denominator must be at least 0; got ", *args.denominator);
+    if (args.denominator && !kOnDevice)
+      check(*args.denominator >= 0, "denominator must be at least 0; got ", *args.denominator);
 
     PolicyLossArgs<T> shape = args;
     static const T present{};

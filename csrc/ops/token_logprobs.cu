@@ -150,7 +150,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   }
 
   const A logprob = stats.logprobs[token];
-  const RowResult<A> saved{logprob, stats.entropy[token], stats.max[token], stats.sum[token], exp(logprob), -expm1(logprob)};
+  const RowResult<A> saved{logprob,          stats.entropy[token], stats.max[token],
+                           stats.sum[token], exp(logprob),         -expm1(logprob)};
   const RowGradient<A> gradient = row_gradient(saved, g, h, temperature_of(rows, token));
   const RowCut<T> cut(x, vocab, wide);
   for_edges(cut, vocab, [&](int64_t j) {
@@ -186,7 +187,8 @@ template <class T>
 int launch_token_logprobs(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                           void* stream) {
   if (count == 0) return cudaSuccess;
-  token_logprobs_kernel<T><<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, stats);
+  token_logprobs_kernel<T>
+      <<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, stats);
   return cudaGetLastError();
 }
 

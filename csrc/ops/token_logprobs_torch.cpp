@@ -63,9 +63,8 @@ Tensor token_logprobs_backward(OptionalTensor grad_logprobs, OptionalTensor grad
     const A* by_entropy = h ? data_of<A>(*h) : nullptr;
 #ifdef KC_CUDA
     const CudaScope scope(logits);
-    check_launch("token_logprobs_backward",
-                 launch_token_logprobs_grad<T>(rows, tokens, stats, by_logprobs, by_entropy, nullptr, out, vocab,
-                                               scope.stream()));
+    check_launch("token_logprobs_backward", launch_token_logprobs_grad<T>(rows, tokens, stats, by_logprobs, by_entropy,
+                                                                          nullptr, out, vocab, scope.stream()));
 #else
     torch::stable::parallel_for(0, tokens, row_grain(vocab), [&](int64_t begin, int64_t end) {
       token_logprobs_grad_rows(rows, stats, by_logprobs, by_entropy, out, vocab, begin, end);

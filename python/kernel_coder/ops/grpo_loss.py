@@ -52,9 +52,9 @@ def grpo_loss(
         :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked.
 
     Raises:
-        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs. On CUDA what ids,
-            temperatures, ``cu_seqlens`` and ``denominator`` hold is not checked, which would mean to wait for the device:
-            an id out of range gives NaN.
+        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs. On CUDA what
+            ids, temperatures, ``cu_seqlens`` and ``denominator`` hold is not checked, which would mean to wait for the
+            device: an id out of range gives NaN.
 
     >>> logits = torch.zeros(2, 4, requires_grad=True)
     >>> out = grpo_loss(logits, torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), LossSpec.preset("dapo"))
@@ -93,7 +93,9 @@ class _LossInPlace(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ...]:
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
-            raise RuntimeError("the gradient of grpo_loss with inplace=True can be taken once: its memory has been given away")
+            raise RuntimeError(
+                "the gradient of grpo_loss with inplace=True can be taken once: its memory is given away"
+            )
         if grad_loss is None:
             return (None,) * 11
         _C.scale_gradient(gradient, grad_loss)
