@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -38,7 +39,8 @@ inline void check_linear(const LinearArguments& in) {
     check_dtype("bias", *in.bias, in.hidden.scalar_type());
     check_same_device("bias", *in.bias, "hidden", in.hidden);
   }
-  check(in.softcap >= 0, "softcap must be at least 0; got ", in.softcap);
+  check(std::isfinite(in.logit_scale), "logit_scale must be finite; got ", in.logit_scale);
+  check(std::isfinite(in.softcap) && in.softcap >= 0, "softcap must be finite and at least 0; got ", in.softcap);
   check(in.chunk_rows >= 0, "chunk_rows must be at least 0; got ", in.chunk_rows);
 }
 
@@ -50,9 +52,9 @@ class LinearHead {
   using A = Accumulator<T>;
   static constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
   static constexpr int64_t kTileColumns = 4096;
-  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of their
-  // block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's log-prob has
-  // the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
+  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of
+  // their block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's
+  // log-prob has the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
   static constexpr int64_t kRowBlock = 16;
 
   LinearHead(const LinearArguments& in, LinearNeeds needs)

@@ -137,7 +137,8 @@ struct LogprobAndEntropy {
 };
 
 LogprobAndEntropy finish_row(double target, const RowState& others, double inverse_temperature) {
-  // A token that is alone (no other has any probability) is certain; a row of -inf, or one with +inf, is no distribution.
+  // A token that is alone (no other has any probability) is certain; a row of -inf, or one with +inf, is no
+  // distribution.
   if (others.sum == 0 || target == std::numeric_limits<double>::infinity()) {
     const double certain = target - target;  // 0, or NaN where the target is not finite
     return {certain, certain};

@@ -206,7 +206,7 @@ def test_memory_of_the_forward_does_not_grow_with_the_vocabulary() -> None:
     assert sum(max(0, event.self_cpu_memory_usage) for event in profile.events()) < 8192
 
 
-# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences would disagree.
+# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences disagree.
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
 def test_gradcheck(name: str) -> None:
     spec, logits = SPECS[name], random_logits(6, 8, torch.float64)
@@ -272,7 +272,7 @@ def test_compiles_without_a_graph_break() -> None:
         ({"cu_seqlens": torch.tensor([0, 2])}, "cu_seqlens"),
         ({"denominator": -1.0}, "denominator must be at least 0; got -1"),
         ({"spec": LossSpec(beta=0.1)}, "ref_logprobs"),
-        ({"temperature": 0.0}, "temperature must be more than 0; got 0"),
+        ({"temperature": 0.0}, "temperature must be finite and more than 0; got 0"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:

@@ -109,8 +109,8 @@ def test_chunks_change_neither_log_probs_nor_loss(spec: LossSpec) -> None:
         assert torch.equal(out.logprobs, whole.logprobs)
         assert torch.equal(out.entropy, whole.entropy)  # type: ignore[arg-type]
         assert_close(out.loss, whole.loss)
-        for grad, wanted in zip(grads, whole_grads, strict=True):
-            assert_close(grad, wanted)
+        for grad, wanted in zip(grads, whole_grads, strict=True):  # sums of other products, so other bits
+            assert_close(grad, wanted, slack=5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -263,7 +263,7 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
 
 
-# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences would disagree.
+# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences disagree.
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
 @pytest.mark.parametrize("chunk_rows", [None, 2])
 def test_gradcheck(name: str, chunk_rows: int | None) -> None:

@@ -65,6 +65,27 @@ def check_against_reference(logits: Tensor, ids: Tensor, *, seed: int = 1, **opt
         assert_close(part, wanted)
 
 
+def check_a_few_rows(logits: Tensor, ids: Tensor, *, seed: int, **options: Any) -> None:
+    """The same for any rows at all: a gradient and an entropy near 0 by chance are measured against their terms."""
+    dtype = computed_in(logits.dtype)
+    by_logprobs, by_entropy = torch.randn(2, ids.shape[0], generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    logprobs, entropy, grad = run(logits, ids, by_logprobs, by_entropy, **options)
+    wanted_logprobs, wanted_entropy, wanted_grad = run_reference(logits, ids, by_logprobs, by_entropy, **options)
+    assert_close(logprobs, wanted_logprobs)
+    assert bool(((entropy - wanted_entropy).abs() <= TOLERANCE[dtype] * wanted_entropy.clamp(min=0.1)).all())
+
+    ids = ids.clamp(min=0)
+    temperature = torch.as_tensor(options.get("temperature", 1.0), dtype=torch.float64).view(-1, 1)
+    log_p = (logits.double() / temperature).log_softmax(1)
+    p = log_p.exp()
+    one_hot = torch.zeros_like(p).scatter_(1, ids[:, None], 1.0)
+    terms = by_logprobs[:, None].abs() * (one_hot - p).abs()
+    terms += by_entropy[:, None].abs() * p * (log_p.abs() + wanted_entropy[:, None])
+    terms /= temperature
+    for part, wanted, scale in zip(*(split_gradient(x, ids) for x in (grad, wanted_grad, terms)), strict=True):
+        assert float((part.double() - wanted).norm()) <= TOLERANCE[logits.dtype] * float(scale.norm())
+
+
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every instruction set that this machine has; a wider one than it has is the widest again."""
@@ -112,7 +133,7 @@ def test_any_shape_mask_layout_and_temperature_equals_the_reference(data: st.Dat
         ids = torch.where(options["mask"], ids, -100)
     if data.draw(st.booleans()):
         options["temperature"] = 0.3 + 2 * torch.rand(tokens, generator=rng)
-    check_against_reference(logits, ids, seed=seed, **options)
+    check_a_few_rows(logits, ids, seed=seed, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -390,9 +411,10 @@ def test_entropy_is_given_when_asked_for() -> None:
         ({"ids": torch.tensor([0, 1, 2], dtype=torch.int32)}, "ids must be int64; got int32"),
         ({"logits": torch.zeros(7)}, r"logits must have shape \[tokens, vocab\]; got \[7\]"),
         ({"logits": torch.zeros(3, 7, dtype=torch.int64)}, "logits must be float32, float64, bfloat16 or float16"),
-        ({"temperature": 0.0}, "temperature must be more than 0; got 0"),
-        ({"temperature": NAN}, "temperature must be more than 0; got nan"),
-        ({"temperature": torch.tensor([1.0, -1.0, 1.0])}, "temperature must be more than 0; got -1"),
+        ({"temperature": 0.0}, "temperature must be finite and more than 0; got 0"),
+        ({"temperature": NAN}, "temperature must be finite and more than 0; got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite and more than 0; got inf"),
+        ({"temperature": torch.tensor([1.0, -1.0, 1.0])}, "temperature must be finite and more than 0; got -1"),
         ({"temperature": torch.ones(2)}, r"temperature must be a number or have shape \[tokens\] = \[3\]; got \[2\]"),
         ({"mask": torch.ones(3)}, "mask must be bool; got float32"),
         ({"mask": torch.ones(2, dtype=torch.bool)}, r"mask must have .*tokens.*3.*; got"),

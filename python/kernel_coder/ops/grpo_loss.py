@@ -36,9 +36,9 @@ def grpo_loss(
 
         d loss / d logits_tj = (g_t ([j = ids_t] - p_tj) - h_t p_tj (log p_tj + entropy_t)) / temperature_t
 
-    The forward reads the logits once and keeps five numbers a token beside a reference to them; the backward reads them
-    once more and writes their gradient. Tokens that are masked, or whose gradient is exactly 0 (zero advantage, clipped,
-    rejected), are not read again.
+    The forward reads the logits once and keeps five numbers a token beside a reference to them; the backward reads
+    them once more and writes their gradient. Tokens that are masked, or whose gradient is exactly 0 (zero advantage,
+    clipped, rejected), are not read again.
 
     Args:
         logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart.

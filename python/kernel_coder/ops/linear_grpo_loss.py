@@ -39,13 +39,13 @@ def linear_grpo_loss(
     """:func:`policy_loss` of :func:`linear_token_logprobs`, in one op, with the gradient formed in the forward.
 
     The loss is a scalar, so its gradient is known as soon as a token is scored, and the backward only scales it: three
-    matrix products (``6 N H V`` operations for N unmasked tokens) where forming the logits again would take four. Rows go
-    through the workspace in whole sequences, since a loss may need all log-probs of a sequence before the first gradient.
-    A sequence longer than the workspace is cut anywhere if the loss looks at tokens one by one; otherwise (sequence
-    ratios, sequence or geometric mismatch, veto, off-policy mask) that sequence alone is scored first and multiplied a
-    fourth time. Masked rows cost nothing, and rows whose gradient is exactly 0 (zero advantage, clipped, rejected) cost
-    the first product only. Without ``requires_grad`` on the weight (a frozen head) its gradient is not formed; without
-    any, or under ``no_grad``, only the first product is.
+    matrix products (``6 N H V`` operations for N unmasked tokens) where forming the logits again would take four. Rows
+    go through the workspace in whole sequences, since a loss may need all log-probs of a sequence before the first
+    gradient. A sequence longer than the workspace is cut anywhere if the loss looks at tokens one by one; otherwise
+    (sequence ratios, sequence or geometric mismatch, veto, off-policy mask) that sequence alone is scored first and
+    multiplied a fourth time. Masked rows cost nothing, and rows whose gradient is exactly 0 (zero advantage, clipped,
+    rejected) cost the first product only. Without ``requires_grad`` on the weight (a frozen head) its gradient is not
+    formed; without any, or under ``no_grad``, only the first product is.
 
     Memory beside inputs and gradients is the workspace, ``chunk_rows`` rows of float32 logits, by default 256 MiB. The
     gradient of the weight is summed in float32 and rounded once to the weight's dtype.
@@ -60,8 +60,8 @@ def linear_grpo_loss(
         weight and bias.
 
     Raises:
-        ValueError: wrong shape, dtype, device, id, temperature, softcap or chunk_rows, or a tensor missing that the spec
-            needs.
+        ValueError: wrong shape, dtype, device, id, temperature, softcap or chunk_rows, or a tensor missing that the
+            spec needs.
 
     >>> hidden, weight = torch.eye(2, requires_grad=True), torch.zeros(4, 2, requires_grad=True)
     >>> out = linear_grpo_loss(hidden, weight, torch.tensor([0, 1]), torch.ones(2), LossSpec.preset("dapo"))

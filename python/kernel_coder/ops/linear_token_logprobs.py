@@ -38,8 +38,8 @@ def linear_token_logprobs(
     logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost nothing.
 
     A row's bits depend on that row alone, as far as the matrix product's do: rows are multiplied in whole blocks of 16,
-    within which MKL's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without a gradient and
-    :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1.
+    within which MKL's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without a gradient
+    and :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1.
 
     Args:
         hidden: ``[tokens, hidden_size]``, float32, float64, bfloat16 or float16.

@@ -36,17 +36,17 @@ def token_logprobs(
         logprob = -softplus(logsumexp_{j != y} z_j - z_y)      d logprob / d z_j = [j = y] - p_j
         entropy = -sum_j p_j log p_j                           d entropy / d z_j = -p_j (log p_j + entropy)
 
-    The token is kept out of the log-sum-exp: a token that the model is sure of, by 17 nats and more, keeps its log-prob and
-    its gradient ``1 - p`` to float32's seven digits, where ``z_y - logsumexp(z)`` gives 0 for both. The entropy is a sum
-    of terms that are at least 0, so nothing cancels in it.
+    The token is kept out of the log-sum-exp: a token that the model is sure of, by 17 nats and more, keeps its
+    log-prob and its gradient ``1 - p`` to float32's seven digits, where ``z_y - logsumexp(z)`` gives 0 for both. The
+    entropy is a sum of terms that are at least 0, so nothing cancels in it.
 
     The logits are read once; memory beside the outputs does not grow with the vocabulary. The backward reads them once
-    more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on that
-    row alone: not on the other rows, the threads, or whether a gradient is wanted.
+    more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on
+    that row alone: not on the other rows, the threads, or whether a gradient is wanted.
 
     Args:
-        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart, other layouts
-            are copied. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
+        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart, other
+            layouts are copied. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
         ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
         temperature: more than 0; a number, or ``[tokens]``.
         mask: bool ``[tokens]``; a masked row gives 0 and costs nothing, whatever its id.
