@@ -18,7 +18,6 @@ import importlib.metadata
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,7 +219,8 @@ def main() -> None:
     with arguments.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        chosen = [f"--{name} {' '.join(map(str, getattr(arguments, name)))}" for name in ("tokens", "vocab")]
+        command = f"python benchmarks/bench_grpo_loss.py --runs {arguments.runs} " + " ".join(chosen)
         writer.writerows([*row, command] for row in table)
 
 
