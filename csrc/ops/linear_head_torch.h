@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -38,7 +39,8 @@ inline void check_linear(const LinearArguments& in) {
     check_dtype("bias", *in.bias, in.hidden.scalar_type());
     check_same_device("bias", *in.bias, "hidden", in.hidden);
   }
-  check(in.softcap >= 0, "softcap must be at least 0; got ", in.softcap);
+  check(std::isfinite(in.logit_scale), "logit_scale must be finite; got ", in.logit_scale);
+  check(std::isfinite(in.softcap) && in.softcap >= 0, "softcap must be finite and at least 0; got ", in.softcap);
   check(in.chunk_rows >= 0, "chunk_rows must be at least 0; got ", in.chunk_rows);
 }
 

@@ -38,8 +38,12 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     Tensor ids, Tensor temperature, OptionalTensor mask, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum,
     double logit_scale, double softcap, int64_t chunk_rows, bool need_hidden, bool need_weight, bool need_bias) {
   const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows};
+  check_linear(in);
   return with_float_type("hidden", hidden, [&](auto zero) {
     using A = Accumulator<decltype(zero)>;
+    const ScalarType accumulator = accumulator_of(hidden.scalar_type());
+    check_tokens(ids, temperature, mask, "hidden", hidden, hidden.size(0), weight.size(0), accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, hidden.size(0), accumulator);
     const TokenInputs<A> inputs(ids, temperature, mask);
     const OptionalTensor g = contiguous_or_none(grad_logprobs), h = contiguous_or_none(grad_entropy);
     const A* by_logprobs = g ? data_of<A>(*g) : nullptr;

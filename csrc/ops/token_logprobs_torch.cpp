@@ -39,7 +39,11 @@ Tensor token_logprobs_backward(OptionalTensor grad_logprobs, OptionalTensor grad
   return with_float_type("logits", logits, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;
+    check(logits.dim() == 2, "logits must have shape [tokens, vocab]; got ", shape_of(logits));
     const int64_t tokens = logits.size(0), vocab = logits.size(1);
+    const ScalarType accumulator = accumulator_of(logits.scalar_type());
+    check_tokens(ids, temperature, mask, "logits", logits, tokens, vocab, accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, tokens, accumulator);
     const Tensor dense = with_dense_rows(logits), flat_ids = torch::stable::contiguous(ids);
     const Tensor temperatures = torch::stable::contiguous(temperature);
     const OptionalTensor counts = contiguous_or_none(mask);

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -74,8 +75,26 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
   for (int64_t t = 0; t < temperature.numel(); ++t) {
     const double value = accumulator == ScalarType::Double ? data_of<double>(flat_temperature)[t]
                                                            : static_cast<double>(data_of<float>(flat_temperature)[t]);
-    check(value > 0, "temperature must be more than 0; got ", value);
+    // Below the smallest normal float the inverse overflows.
+    check(value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max(),
+          "temperature must be finite and more than 0; got ", value);
   }
+}
+
+// What a backward is handed, should somebody call it without its forward: [tokens] each, in `accumulator`.
+inline void check_saved(const OptionalTensor& grad_logprobs, const OptionalTensor& grad_entropy, const Tensor& logprobs,
+                        const Tensor& entropy, const Tensor& max, const Tensor& sum, int64_t tokens,
+                        ScalarType accumulator) {
+  const auto check_one = [&](const char* name, const Tensor& tensor) {
+    check_vector(name, tensor, tokens, "tokens");
+    check_dtype(name, tensor, accumulator);
+  };
+  if (grad_logprobs) check_one("grad_logprobs", *grad_logprobs);
+  if (grad_entropy) check_one("grad_entropy", *grad_entropy);
+  check_one("logprobs", logprobs);
+  check_one("entropy", entropy);
+  check_one("max", max);
+  check_one("sum", sum);
 }
 
 // Rows of about 32,000 elements are enough work for a thread.

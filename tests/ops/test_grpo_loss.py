@@ -272,7 +272,7 @@ def test_compiles_without_a_graph_break() -> None:
         ({"cu_seqlens": torch.tensor([0, 2])}, "cu_seqlens"),
         ({"denominator": -1.0}, "denominator must be at least 0; got -1"),
         ({"spec": LossSpec(beta=0.1)}, "ref_logprobs"),
-        ({"temperature": 0.0}, "temperature must be more than 0; got 0"),
+        ({"temperature": 0.0}, "temperature must be finite and more than 0; got 0"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:

@@ -275,7 +275,7 @@ def test_compiles_without_a_graph_break() -> None:
         ({"softcap": 0.0}, "softcap must be more than 0, or None; got 0"),
         ({"softcap": -1.0}, "softcap must be more than 0, or None; got -1"),
         ({"chunk_rows": 0}, "chunk_rows must be at least 1, or None; got 0"),
-        ({"temperature": -1.0}, "temperature must be more than 0; got -1"),
+        ({"temperature": -1.0}, "temperature must be finite and more than 0; got -1"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:
