@@ -27,7 +27,7 @@ file(WRITE "${CMAKE_BINARY_DIR}/torch_cuda_name.cpp" "")
 add_library(torch_cuda_name SHARED "${CMAKE_BINARY_DIR}/torch_cuda_name.cpp")
 set_target_properties(torch_cuda_name PROPERTIES OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/names")
 
-add_library(kernel_coder_cuda SHARED ${KC_CUDA_SOURCES} ${KC_OP_TORCH_SOURCES} csrc/common/checks.cpp)
+add_library(kernel_coder_cuda SHARED ${KC_CUDA_SOURCES} ${KC_OP_TORCH_SOURCES} csrc/ops/policy_loss.cpp csrc/common/checks.cpp)
 target_include_directories(kernel_coder_cuda PRIVATE csrc)
 target_compile_definitions(kernel_coder_cuda PRIVATE KC_CUDA USE_CUDA)
 target_link_libraries(kernel_coder_cuda PRIVATE kc::torch kc::warnings CUDA::cudart_static)

@@ -97,11 +97,13 @@ KC_HOST_DEVICE bool splits_sequences(const LossSpec& spec) {
          spec.token_veto == 0 && spec.off_policy_mask_threshold == kUnbounded;
 }
 
-// Token t of sequence s. S is the stored type, T the one that the loss is computed in.
+// Token t of sequence s, whose log-prob and entropy need not stand in `args`. S is the stored type, T the one that the
+// loss is computed in.
 template <class T, class S>
-KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const LossSpec& spec, int64_t t, int64_t s) {
+KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const LossSpec& spec, int64_t t, int64_t s,
+                                       T logprob, T entropy) {
   LossToken<T> token;
-  token.logprob = static_cast<T>(args.logprobs[t]);
+  token.logprob = logprob;
   token.old = args.old_logprobs ? static_cast<T>(args.old_logprobs[t]) : token.logprob;
   token.has_ref = args.ref_logprobs != nullptr;
   token.ref = token.has_ref ? static_cast<T>(args.ref_logprobs[t]) : T(0);
@@ -109,9 +111,15 @@ KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const Loss
   token.has_rollout = args.rollout_logprobs != nullptr && token.rollout == token.rollout;
   token.unscored = args.rollout_logprobs != nullptr && !token.has_rollout;
   token.advantage = static_cast<T>(args.advantages[args.advantages_per_sequence ? s : t]);
-  token.entropy = args.entropy ? static_cast<T>(args.entropy[t]) : T(0);
+  token.entropy = entropy;
   if (spec.ratio_to_rollout) token.old = token.has_rollout ? token.rollout : token.logprob;
   return token;
+}
+
+template <class T, class S>
+KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const LossSpec& spec, int64_t t, int64_t s) {
+  return load_token<T>(args, spec, t, s, static_cast<T>(args.logprobs[t]),
+                       args.entropy ? static_cast<T>(args.entropy[t]) : T(0));
 }
 
 template <class T>

@@ -1,5 +1,5 @@
-// Checks, allocation and registration of policy_loss on the CPU.
-#ifndef KC_CUDA
+// Checks, allocation and registration of policy_loss; compiled once for the CPU library and once (KC_CUDA) for the CUDA
+// library.
 #include "ops/policy_loss_torch.h"
 
 #include <torch/csrc/stable/library.h>
@@ -32,12 +32,8 @@ Outputs run(const Tensor& logprobs, const LossTensors& tensors, const OptionalTe
   Tensor grad_logprobs = torch::stable::empty_like(values);
   Tensor grad_entropy = torch::stable::new_empty(values, {args.entropy ? tokens : 0});
   Tensor metrics = torch::stable::new_empty(values, {kLossMetrics}, ScalarType::Double);
-  PolicyLossResult<T> result;
-  result.grad_logprobs = grad_logprobs.mutable_data_ptr<T>();
-  result.grad_entropy = args.entropy ? grad_entropy.mutable_data_ptr<T>() : nullptr;
-  result.metrics = metrics.mutable_data_ptr<double>();
-  policy_loss_forward(args, spec, result, parallel_over_sequences);
-  *loss.mutable_data_ptr<T>() = static_cast<T>(result.loss);
+  T* by_entropy = args.entropy ? grad_entropy.mutable_data_ptr<T>() : nullptr;
+  run_policy_loss(args, spec, loss, grad_logprobs.mutable_data_ptr<T>(), by_entropy, metrics);
   return {loss, grad_logprobs, grad_entropy, metrics};
 }
 
@@ -56,6 +52,11 @@ Outputs policy_loss(Tensor logprobs, Tensor advantages, OptionalTensor old_logpr
 }  // namespace
 }  // namespace kc
 
+#ifdef KC_CUDA
+STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CUDA, m) {
+  m.impl("policy_loss", TORCH_BOX(&kc::policy_loss));
+}
+#else
 STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CPU, m) {
   m.impl("policy_loss", TORCH_BOX(&kc::policy_loss));
 }

@@ -8,8 +8,19 @@
 #include "common/checks.h"
 #include "ops/policy_loss.h"
 #include "ops/token_logprobs_torch.h"
+#ifdef KC_CUDA
+#include "common/cuda_torch.h"
+#include "ops/policy_loss.cuh"
+#endif
 
 namespace kc {
+
+// Whether tensors lie where the host cannot read them.
+#ifdef KC_CUDA
+constexpr bool kOnDevice = true;
+#else
+constexpr bool kOnDevice = false;
+#endif
 
 struct LossTensors {
   Tensor advantages;
@@ -32,7 +43,7 @@ class LossInputs {
       args.sequences = tensors_.cu_seqlens->size(0) - 1;
     }
     args.cu_seqlens = data<int64_t>("cu_seqlens", tensors_.cu_seqlens, ScalarType::Long);
-    if (args.cu_seqlens) check_cu_seqlens(args.cu_seqlens, args.sequences, tokens);
+    if (args.cu_seqlens && !kOnDevice) check_cu_seqlens(args.cu_seqlens, args.sequences, tokens);
 
     check(tensors_.advantages.dim() == 1, "advantages must be 1-D; got shape ", shape_of(tensors_.advantages));
     args.advantages_per_sequence = tensors_.advantages.size(0) != tokens;
@@ -51,7 +62,8 @@ class LossInputs {
       check(tensors_.denominator->dim() == 0, "denominator must be a number or 0-D; got shape ",
             shape_of(*tensors_.denominator));
     args.denominator = data<double>("denominator", tensors_.denominator, ScalarType::Double);
-    if (args.denominator) check(*args.denominator >= 0, "denominator must be at least 0; got ", *args.denominator);
+    if (args.denominator && !kOnDevice)
+      check(*args.denominator >= 0, "denominator must be at least 0; got ", *args.denominator);
 
     PolicyLossArgs<T> shape = args;
     static const T present{};
@@ -90,9 +102,48 @@ inline LossSpec spec_of(const std::vector<double>& numbers) {
   return unpack_loss_spec(numbers.data());
 }
 
+#ifdef KC_CUDA
+// The scratch memory of a policy loss, as long as this lives.
+template <class T>
+class LossScratch {
+ public:
+  LossScratch(const Tensor& like, const PolicyLossArgs<T>& args)
+      : memory_(torch::stable::new_empty(
+            like, {static_cast<int64_t>(PolicyLossScratch::bytes(args.tokens, args.sequences))}, ScalarType::Byte)),
+        scratch(PolicyLossScratch::in(memory_.mutable_data_ptr(), args.tokens, args.sequences)) {}
+
+ private:
+  Tensor memory_;
+
+ public:
+  PolicyLossScratch scratch;
+};
+#endif
+
 // Sequences are cheap beside a row of logits: a few to a thread.
 inline void parallel_over_sequences(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
   torch::stable::parallel_for(0, count, /*grain_size=*/4, work);
+}
+
+// The loss of tokens whose log-probs (and entropies, where by_entropy is not null) are known.
+template <class T>
+void run_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, const Tensor& loss, T* by_logprobs,
+                     T* by_entropy, const Tensor& metrics) {
+#ifdef KC_CUDA
+  const CudaScope scope(loss);
+  const LossScratch<T> memory(loss, args);
+  const PolicyLossDeviceResult<T> result{loss.mutable_data_ptr<T>(), by_logprobs, by_entropy,
+                                         metrics.mutable_data_ptr<double>()};
+  check_launch("policy_loss", launch_count_sequences(args, memory.scratch, scope.stream()));
+  check_launch("policy_loss", launch_policy_loss(args, spec, memory.scratch, result, scope.stream()));
+#else
+  PolicyLossResult<T> result;
+  result.grad_logprobs = by_logprobs;
+  result.grad_entropy = by_entropy;
+  result.metrics = metrics.mutable_data_ptr<double>();
+  policy_loss_forward(args, spec, result, parallel_over_sequences);
+  *loss.mutable_data_ptr<T>() = static_cast<T>(result.loss);
+#endif
 }
 
 }  // namespace kc

@@ -26,6 +26,13 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "Tensor? ref_logprobs, Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? denominator, "
       "float[] spec) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum, "
       "Tensor grad_logprobs, Tensor grad_entropy)");
+  // The same loss; the logits become their gradient.
+  m.def(
+      "grpo_loss_inplace(Tensor(a!) logits, Tensor ids, Tensor temperature, Tensor advantages, Tensor? old_logprobs, "
+      "Tensor? ref_logprobs, Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, Tensor? denominator, "
+      "float[] spec) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy)");
+  // gradient *= factor, a 0-D number in the dtype that the rows are computed in.
+  m.def("scale_gradient(Tensor(a!) gradient, Tensor factor) -> ()");
   // softcap 0: none. chunk_rows 0: chosen by the op.
   m.def(
       "linear_token_logprobs(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor temperature, Tensor? mask, "

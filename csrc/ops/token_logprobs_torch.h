@@ -46,7 +46,7 @@ auto with_float_type(const char* name, const Tensor& tensor, const Function& fun
 }
 
 // ids [tokens] in [0, vocab) where the mask is true or absent; temperature [tokens] or 0-D and more than 0, in
-// `accumulator`. Reads ids and temperature: on the CPU only.
+// `accumulator`. What ids and temperature hold is read on the CPU only: on a GPU that would mean to wait for it.
 inline void check_tokens(const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask,
                          const char* with_name, const Tensor& with, int64_t tokens, int64_t vocab,
                          ScalarType accumulator) {
@@ -62,6 +62,7 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
     check_dtype("mask", *mask, ScalarType::Bool);
     check_same_device("mask", *mask, with_name, with);
   }
+#ifndef KC_CUDA
   const Tensor flat_ids = torch::stable::contiguous(ids);
   const int64_t* id = data_of<int64_t>(flat_ids);
   OptionalTensor flat_mask;
@@ -79,6 +80,9 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
     check(value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max(),
           "temperature must be finite and more than 0; got ", value);
   }
+#else
+  static_cast<void>(vocab);
+#endif
 }
 
 // What a backward is handed, should somebody call it without its forward: [tokens] each, in `accumulator`.

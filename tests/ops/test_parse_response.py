@@ -115,6 +115,8 @@ def test_parts_are_found_in_a_wrong_form_too(text: str, parts: tuple[str | None,
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
 @example("<thinking>\n</thinking>\r<answer>```\r\n\r```</answer>")
+@example(" ````\n```\n ")  # the last line is empty once its indent is gone, and has no line end to lose
+@example("  ```\nx\r  \n  ```\n")
 def test_pieces_in_any_order_equal_the_reference(text: str) -> None:
     assert ops.parse_response(text) == reference.parse_response(text)
 

@@ -28,6 +28,7 @@ def grpo_loss(
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     denominator: float | Tensor | None = None,
+    inplace: bool = False,
 ) -> LossOutput:
     """:func:`policy_loss` of :func:`token_logprobs`, in one op: the loss of packed tokens from their logits.
 
@@ -45,12 +46,15 @@ def grpo_loss(
         advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
             :func:`policy_loss`. They are converted to float32 (float64 for float64 logits).
         temperature: more than 0; a number, or ``[tokens]``.
+        inplace: overwrite ``logits``.
 
     Returns:
         :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked.
 
     Raises:
-        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs.
+        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs. On CUDA what
+            ids, temperatures, ``cu_seqlens`` and ``denominator`` hold is not checked, which would mean to wait for the
+            device: an id out of range gives NaN.
 
     >>> logits = torch.zeros(2, 4, requires_grad=True)
     >>> out = grpo_loss(logits, torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), LossSpec.preset("dapo"))
@@ -59,8 +63,7 @@ def grpo_loss(
     tensor([-0.3750,  0.1250,  0.1250,  0.1250])
     """
     like = as_temperature(temperature, logits)
-    loss, metrics, logprobs, entropy, *_ = _C.grpo_loss(
-        logits,
+    rest = (
         ids,
         like,
         advantages.detach().to(like.dtype),
@@ -70,12 +73,49 @@ def grpo_loss(
         as_denominator(denominator, logits.device),
         spec.pack(),
     )
+    if inplace:
+        return LossOutput(*_LossInPlace.apply(logits, *rest))
+    loss, metrics, logprobs, entropy, *_ = _C.grpo_loss(logits, *rest)
     return LossOutput(loss, metrics, logprobs, entropy)
+
+
+class _LossInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        gradient = logits.detach()
+        loss, *others = _C.grpo_loss_inplace(gradient, *rest)
+        ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)
+        ctx.gradient = gradient
+        return loss, *others
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is None:
+            raise RuntimeError(
+                "the gradient of grpo_loss with inplace=True can be taken once: its memory is given away"
+            )
+        if grad_loss is None:
+            return (None,) * 11
+        _C.scale_gradient(gradient, grad_loss)
+        return gradient, *(None,) * 10
 
 
 def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
     """Each tensor without gradient in the dtype that the loss is computed in."""
     return [None if tensor is None else tensor.detach().to(dtype) for tensor in tensors]
+
+
+@torch.library.register_fake("kernel_coder::grpo_loss_inplace")
+def _(logits: Tensor, ids: Tensor, temperature: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    tokens = [temperature.new_empty(logits.shape[0]) for _ in range(2)]
+    return temperature.new_empty(()), temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64), *tokens
+
+
+@torch.library.register_fake("kernel_coder::scale_gradient")
+def _(gradient: Tensor, factor: Tensor) -> None:
+    return None
 
 
 @torch.library.register_fake("kernel_coder::grpo_loss")

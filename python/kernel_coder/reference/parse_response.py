@@ -50,12 +50,13 @@ def code_blocks(text: str) -> list[tuple[str, bool]]:
             continue
         indent, fence = opening.groups()
         closing = re.compile(rf" {{0,{len(indent) + 3}}}{fence}{fence[0]}*[ \t\v\f\r\n]*")
-        code = ""
+        code: list[str] = []
         while lines and not closing.fullmatch(lines[0]):
             line = lines.pop(0)
             spaces = len(line) - len(line.lstrip(" "))
-            code += line[min(spaces, len(indent)) :]
-        blocks.append((re.sub(r"(\r\n|\r|\n)\Z", "", code), bool(lines)))
+            code.append(line[min(spaces, len(indent)) :])
+        code[-1:] = [re.sub(r"(\r\n|\r|\n)\Z", "", last) for last in code[-1:]]
+        blocks.append(("".join(code), bool(lines)))
         del lines[:1]
     return blocks
 

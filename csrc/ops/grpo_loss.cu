@@ -1,0 +1,587 @@
+// A row never leaves the chip between its two sweeps. A cluster of `C` blocks takes a row, block r its r-th part, and
+// walks over rows until none is left. The shared memory of a block is one ring of slots, and everybody works on it at
+// once, each at its own place:
+//
+//   producer   one thread: bulk copies (TMA) of the next chunks into slots as they fall free, across row boundaries
+//   summers    8 warps: the first sweep, over chunks as they arrive; each warp then sends its sums to all blocks of
+//              the cluster (st.async into distributed shared memory)
+//   judge      1 warp: joins the sums of the row, makes log-prob and entropy of them, asks loss_math.h for the loss's
+//              gradient, and hands the four numbers that the second sweep needs to the writers
+//   writers    8 warps: the second sweep, from the slots, gradients straight to memory
+//
+// So loads, first sweeps, second sweeps and stores of neighbouring rows overlap, and no barrier spans a block.
+#include "ops/grpo_loss.cuh"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "common/rows.cuh"
+
+namespace kc {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kSummers = 8;
+constexpr int kWriters = 8;
+constexpr int kProducerWarp = kSummers + kWriters;
+constexpr int kJudgeWarp = kProducerWarp + 1;
+constexpr int kThreads = kWarp * (kJudgeWarp + 1);
+constexpr int kUnroll = 4;                   // packs of 16 bytes a lane takes of a slot
+constexpr int kPartPacks = kUnroll * kWarp;  // packs a warp takes of a slot
+constexpr int kMostSlots = 48;
+constexpr int kMostCluster = 8;
+// Rows between a block and the slowest of its cluster. A block that sums row n has seen its own writers finish row
+// n - k, k the rows that its ring can hold; they had the sums of all blocks for it; so every block has summed row n -
+// k, and by the same step its judge is done with row n - 2k. With kRows > 2k no message can meet one that is unread.
+constexpr int kRows = 16;
+constexpr int kMostRowsInRing = 7;
+
+struct Layout {
+  int cluster;      // blocks a row
+  int block_packs;  // packs of a block's part of the row (the last block: at most)
+  int chunks;       // of that part
+  int part_packs;   // packs of a warp's part of a chunk
+  int slots;        // of the ring
+  int bytes;        // of dynamic shared memory
+};
+
+struct alignas(16) WarpSums {
+  float max, sum, weighted, target;
+};
+
+// What a writer needs to know of a row.
+struct alignas(16) Judgement {
+  RowGradient<float> gradient;
+  float shifted;  // 2^(x c - shifted) is the size of an element's gradient where the entropy has none
+  uint32_t sign;  // of it, as bits to flip in a pair of 16-bit floats
+  int kind;       // 0: all zero, 1: without entropy's gradient, 2: with it
+};
+
+struct Shared {
+  uint64_t full[kMostSlots];
+  uint64_t empty[kMostSlots];
+  uint64_t sums_here[kRows];
+  uint64_t judged[kRows];
+  Judgement judgements[kRows];
+};
+
+// Shared memory: Shared, WarpSums[kRows][cluster kSummers], ring.
+constexpr int kSumsOffset = (sizeof(Shared) + 127) / 128 * 128;
+KC_HOST_DEVICE int ring_offset(int cluster) {
+  return kSumsOffset + kRows * cluster * kSummers * static_cast<int>(sizeof(WarpSums));
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define KC_HAS_CLUSTERS 1
+#endif
+
+#ifdef KC_HAS_CLUSTERS
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_in(uint32_t to, const void* from, int bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+__device__ __forceinline__ void send(WarpSums value, const WarpSums* to, const uint64_t* barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, bell;\n"
+      "mapa.shared::cluster.u32 there, %4, %6;\n"
+      "mapa.shared::cluster.u32 bell, %5, %6;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%0, %1, %2, %3}, [bell];\n"
+      "}" ::"f"(value.max),
+      "f"(value.sum), "f"(value.weighted), "f"(value.target), "r"(shared_address(to)), "r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
+__device__ __forceinline__ int block_in_cluster() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  return v;
+}
+// A place in a ring and the parity of its barrier's phase there.
+struct Place {
+  int index = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int size) {
+    if (++index == size) {
+      index = 0;
+      parity ^= 1u;
+    }
+  }
+};
+
+// The rows of this cluster, one after another, masked ones too. Everything about the next row is fetched before the
+// current one is worked on.
+struct RowInfo {
+  int64_t id;
+  float temperature;
+  bool active;
+};
+template <class T>
+__device__ __forceinline__ RowInfo row_info(const LogitRows<T>& rows, int64_t row, int64_t count) {
+  if (row >= count) return {0, 1.0f, false};
+  return {rows.ids[row], rows.temperature[rows.temperature_per_token ? row : 0], !rows.mask || rows.mask[row]};
+}
+template <class T, class Visit>
+__device__ __forceinline__ void for_rows(const LogitRows<T>& rows, int64_t count, const Layout& layout,
+                                         const Visit& visit) {
+  const int64_t step = gridDim.x / static_cast<unsigned>(layout.cluster);
+  int64_t row = blockIdx.x / static_cast<unsigned>(layout.cluster);
+  RowInfo info = row_info(rows, row, count);
+  for (; row < count; row += step) {
+    const RowInfo next = row_info(rows, row + step, count);
+    visit(row, info);
+    info = next;
+  }
+}
+
+// This block's part of a row, and the pieces of it, in packs.
+struct Part {
+  int64_t begin;
+  int packs;
+  int chunks;
+  int chunk_packs, warp_packs;
+
+  __device__ Part(const Layout& layout, int64_t row_packs, int rank) {
+    begin = static_cast<int64_t>(rank) * layout.block_packs;
+    packs = static_cast<int>(min(static_cast<int64_t>(layout.block_packs), row_packs - begin));
+    warp_packs = layout.part_packs;
+    chunk_packs = warp_packs * kSummers;
+    chunks = layout.chunks;
+  }
+  // Of chunk k; of warp w's share in it. May be 0 for the last block.
+  __device__ __forceinline__ int chunk_size(int k) const { return max(0, min(chunk_packs, packs - k * chunk_packs)); }
+  __device__ __forceinline__ int share_size(int k, int w) const {
+    return max(0, min(warp_packs, packs - k * chunk_packs - w * warp_packs));
+  }
+};
+#endif
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    fused_kernel(LogitRows<T> rows, int64_t count, TokenStats<float> stats, PolicyLossArgs<float> args, LossSpec spec,
+                 PolicyLossScratch scratch, T* grad_logits, int64_t grad_stride, Layout layout) {
+#ifdef KC_HAS_CLUSTERS
+  constexpr int kPack = Pack<T>::kCount;
+  constexpr float kFloor = Floor<T>::value;
+  extern __shared__ __align__(128) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  auto* const sums = reinterpret_cast<WarpSums*>(memory + kSumsOffset);
+  const int senders = layout.cluster * kSummers;  // of sums, each row
+  const uint32_t ring = shared_address(memory) + static_cast<uint32_t>(ring_offset(layout.cluster));
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int rank = block_in_cluster();
+  const Part part(layout, rows.vocab / kPack, rank);
+  const int slot_bytes = part.chunk_packs * 16;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < layout.slots; ++s) {
+      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.empty[s], kWriters);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      barrier_init(&shared.sums_here[r], 1);
+      barrier_init(&shared.judged[r], 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_sync();
+
+  if (warp < kSummers) {
+    Place slot, turn;
+    for_rows(rows, count, layout, [&](int64_t, const RowInfo& info) {
+      if (!info.active) return;
+      const float c = log2_scale(info.temperature);
+      const int64_t target_pack = info.id / kPack - part.begin;
+      RowSums<float> mine{kFloor, 0, 0};
+      float target = 0;
+      for (int k = 0; k < part.chunks; ++k) {
+        const int size = part.share_size(k, warp);
+        const uint32_t share = ring + static_cast<uint32_t>(slot.index * slot_bytes + warp * part.warp_packs * 16);
+        const int64_t target_in_share = target_pack - (k * part.chunk_packs + warp * part.warp_packs);
+        barrier_wait(&shared.full[slot.index], slot.parity);
+        uint4 raw[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const int i = lane + u * kWarp;
+          raw[u] = i < size ? load_shared(share + static_cast<uint32_t>(i) * 16) : Pack<T>::all_floor();
+        }
+        if (target_in_share >= 0 && target_in_share < size && target_in_share % kWarp == lane) {
+          const int place = static_cast<int>(info.id % kPack);
+#pragma unroll
+          for (int u = 0; u < kUnroll; ++u) {
+            if (target_in_share / kWarp != u) continue;
+            target = Pack<T>::element(raw[u], place);
+            raw[u] = Pack<T>::replaced(raw[u], place, kFloor);
+          }
+        }
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) raw[u] = Pack<T>::floored(raw[u]);
+        mine.template add<T>(raw, c);
+        slot.advance(layout.slots);
+      }
+      mine = warp_merge(mine, c);
+      target = warp_sum(target);
+      if (lane < layout.cluster)
+        send({mine.max, mine.sum, mine.weighted, target}, &sums[turn.index * senders + rank * kSummers + warp],
+             &shared.sums_here[turn.index], lane);
+      turn.advance(kRows);
+    });
+  } else if (warp < kProducerWarp) {
+    const int w = warp - kSummers;
+    Place slot, turn;
+    for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
+      T* out = grad_logits + row * grad_stride + part.begin * kPack;
+      const auto write_zeros = [&](int k) {
+        auto* to = reinterpret_cast<uint4*>(out) + k * part.chunk_packs + w * part.warp_packs;
+        for (int i = lane; i < part.share_size(k, w); i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
+      };
+      if (!info.active) {
+        for (int k = 0; k < part.chunks; ++k) write_zeros(k);
+        return;
+      }
+      barrier_wait(&shared.judged[turn.index], turn.parity);
+      const Judgement judged = shared.judgements[turn.index];
+      const RowGradient<float> gradient = judged.gradient;
+      const int64_t target_pack = info.id / kPack - part.begin;
+      for (int k = 0; k < part.chunks; ++k) {
+        const int size = part.share_size(k, w);
+        if (judged.kind == 0) {
+          write_zeros(k);
+          if (lane == 0) barrier_arrive(&shared.empty[slot.index]);
+          slot.advance(layout.slots);
+          continue;
+        }
+        const uint32_t share = ring + static_cast<uint32_t>(slot.index * slot_bytes + w * part.warp_packs * 16);
+        const int64_t target_in_share = target_pack - (k * part.chunk_packs + w * part.warp_packs);
+        barrier_wait(&shared.full[slot.index], slot.parity);
+        uint4 raw[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const int i = lane + u * kWarp;
+          raw[u] = i < size ? load_shared(share + static_cast<uint32_t>(i) * 16) : make_uint4(0, 0, 0, 0);
+        }
+        __syncwarp();  // the slot has been read: it may be filled again while its gradient is worked out
+        if (lane == 0) barrier_arrive(&shared.empty[slot.index]);
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          float v[kPack];
+          Pack<T>::unpack(raw[u], v);
+          if (sizeof(T) == 2 && judged.kind == 1) {
+#pragma unroll
+            for (float& x : v) x = exp2_fast(fmaf(x, gradient.c, -judged.shifted));
+            raw[u] = Pack<T>::pack(v);
+            raw[u] = make_uint4(raw[u].x ^ judged.sign, raw[u].y ^ judged.sign, raw[u].z ^ judged.sign,
+                                raw[u].w ^ judged.sign);
+          } else {
+#pragma unroll
+            for (float& x : v) x = gradient.of(x, kFloor);
+            raw[u] = Pack<T>::pack(v);
+          }
+        }
+        if (target_in_share >= 0 && target_in_share < size && target_in_share % kWarp == lane) {
+#pragma unroll
+          for (int u = 0; u < kUnroll; ++u)
+            if (target_in_share / kWarp == u)
+              raw[u] = Pack<T>::replaced(raw[u], static_cast<int>(info.id % kPack), gradient.own);
+        }
+        auto* to = reinterpret_cast<uint4*>(out) + k * part.chunk_packs + w * part.warp_packs;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const int i = lane + u * kWarp;
+          if (i < size) __stcs(to + i, raw[u]);
+        }
+        slot.advance(layout.slots);
+      }
+      turn.advance(kRows);
+    });
+  } else if (warp == kProducerWarp) {
+    if (lane == 0) {
+      Place slot;
+      slot.parity = 1;  // all slots are free
+      for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
+        if (!info.active) return;
+        const T* from = rows.logits + row * rows.stride + part.begin * kPack;
+        for (int k = 0; k < part.chunks; ++k) {
+          const int bytes = part.chunk_size(k) * 16;
+          barrier_wait(&shared.empty[slot.index], slot.parity);
+          barrier_expect(&shared.full[slot.index], bytes);
+          if (bytes > 0)
+            copy_in(ring + static_cast<uint32_t>(slot.index * slot_bytes), from + k * part.chunk_packs * kPack, bytes,
+                    &shared.full[slot.index]);
+          slot.advance(layout.slots);
+        }
+      });
+    }
+  } else {
+    Place turn;
+    for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
+      if (!info.active) {
+        if (rank == 0 && lane == 0) stats.logprobs[row] = stats.entropy[row] = stats.max[row] = stats.sum[row] = 0;
+        return;
+      }
+      // What the loss reads from memory is on its way while the row is summed.
+      const int64_t sequence = scratch.sequence_of[row];
+      LossToken<double> token = load_token<double>(args, spec, row, sequence, 0.0, 0.0);
+      const double weight = weight_on_device(args, spec, scratch, sequence);
+      const float c = log2_scale(info.temperature);
+      if (lane == 0) barrier_expect(&shared.sums_here[turn.index], senders * static_cast<int>(sizeof(WarpSums)));
+      __syncwarp();
+      barrier_wait(&shared.sums_here[turn.index], turn.parity);
+      RowSums<float> all{kFloor, 0, 0};
+      float target = 0;
+      for (int i = lane; i < senders; i += kWarp) {
+        const WarpSums part_sums = sums[turn.index * senders + i];
+        all.merge({part_sums.max, part_sums.sum, part_sums.weighted}, c);
+        target += part_sums.target;
+      }
+      all = warp_merge(all, c);
+      target = warp_sum(target);
+      if (info.id < 0 || info.id >= rows.vocab) target = nanf("");
+      const RowResult<float> result = finish_row(all, target, c, kFloor);
+      if (lane == 0) {
+        const double logprob = static_cast<double>(result.logprob);
+        const bool own_old = !args.old_logprobs || (spec.ratio_to_rollout && !token.has_rollout);
+        token.logprob = logprob;
+        if (own_old) token.old = logprob;
+        token.entropy = static_cast<double>(result.entropy);
+        const TokenTerms<double> terms = token_terms(spec, token, SequenceState<double>{});
+        // As policy_loss rounds them.
+        const auto g = static_cast<float>(weight * terms.grad_own), h = static_cast<float>(weight * terms.grad_entropy);
+        Judgement judged;
+        judged.gradient = row_gradient(result, g, h, info.temperature);
+        judged.kind = g == 0 && h == 0 ? 0 : (h == 0 ? 1 : 2);
+        const float size = judged.gradient.scale * judged.gradient.constant;
+        judged.shifted = judged.gradient.max * judged.gradient.c - log2f(fabsf(size));
+        judged.sign = size < 0 ? 0x80008000u : 0u;
+        shared.judgements[turn.index] = judged;
+        barrier_arrive(&shared.judged[turn.index]);
+        if (rank == 0) {
+          stats.logprobs[row] = result.logprob;
+          stats.entropy[row] = result.entropy;
+          stats.max[row] = result.max;
+          stats.sum[row] = result.sum;
+        }
+      }
+      __syncwarp();
+      turn.advance(kRows);
+    });
+  }
+  __syncwarp();
+  cluster_sync();  // no block leaves while another may still write to it
+#endif
+}
+
+struct Device {
+  int sms = 0, major = 0, shared_bytes = 0;
+};
+
+// cudaOccupancyMaxActiveClusters takes longer than a launch; a training run asks for one or two shapes.
+template <class T>
+int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, int* clusters) {
+  static thread_local struct {
+    int device = -1, cluster = 0, bytes = 0, clusters = 0;
+  } last;
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (last.device != device || last.cluster != layout.cluster || last.bytes != layout.bytes) {
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(fused_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes))
+      return error;
+    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&last.clusters, fused_kernel<T>, &config))
+      return error;
+    last.device = device;
+    last.cluster = layout.cluster;
+    last.bytes = layout.bytes;
+  }
+  *clusters = last.clusters;
+  return cudaSuccess;
+}
+
+// Asked once a device.
+const Device& current_device() {
+  constexpr int kMostDevices = 64;
+  static Device known[kMostDevices];
+  static bool asked[kMostDevices];
+  int index = 0;
+  if (cudaGetDevice(&index) != cudaSuccess || index >= kMostDevices) index = 0;
+  if (!asked[index]) {
+    cudaDeviceGetAttribute(&known[index].sms, cudaDevAttrMultiProcessorCount, index);
+    cudaDeviceGetAttribute(&known[index].major, cudaDevAttrComputeCapabilityMajor, index);
+    cudaDeviceGetAttribute(&known[index].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    asked[index] = true;
+  }
+  return known[index];
+}
+
+// Parts begin at multiples of 512 bytes of their row: no two warps write to the same cache line, and every full load
+// and store of a warp is one such piece. Parts that share lines cost 7%.
+constexpr int kPiecePacks = 32;
+constexpr int64_t round_up(int64_t value, int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+// The smallest cluster whose ring holds a block's part of a row one and a half times. False where there is none, or
+// where a row is so short that the ring would hold too many.
+bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout& layout) {
+  for (int cluster = least_cluster; cluster <= kMostCluster; cluster *= 2) {
+    const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);
+    const int64_t most_chunk = kPartPacks * kSummers;
+    const int64_t chunks = std::max<int64_t>(3, (block_packs + most_chunk - 1) / most_chunk);
+    const int64_t part_packs = round_up((block_packs + chunks * kSummers - 1) / (chunks * kSummers), kPiecePacks);
+    const int64_t slot_bytes = part_packs * kSummers * 16;
+    const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / slot_bytes);
+    if (slots * 2 < chunks * 3) continue;
+    if (slots / chunks >= kMostRowsInRing) return false;
+    layout = {cluster,
+              static_cast<int>(block_packs),
+              static_cast<int>(chunks),
+              static_cast<int>(part_packs),
+              static_cast<int>(slots),
+              ring_offset(cluster) + static_cast<int>(slots * slot_bytes)};
+    return true;
+  }
+  return false;
+}
+
+constexpr int kLeastCluster = 2;
+
+}  // namespace
+
+template <class T>
+bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec, const T* grad_logits,
+                            int64_t grad_stride) {
+  if constexpr (sizeof(T) == 8) {
+    return false;
+  } else {
+    const Device& device = current_device();
+    const auto aligned = [](const T* data, int64_t stride) {
+      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+    };
+    Layout layout;
+    return device.major >= 9 && splits_sequences(spec) && !rows.tokens && count > 0 &&
+           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
+           aligned(grad_logits, grad_stride) &&
+           make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
+  }
+}
+
+template <class T>
+int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
+                               const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
+                               const PolicyLossScratch& scratch, T* grad_logits, int64_t grad_stride, void* stream) {
+  if constexpr (sizeof(T) == 8) {
+    return cudaErrorNotSupported;
+  } else {
+    const Device& device = current_device();
+    Layout layout;
+    if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout))
+      return cudaErrorNotSupported;
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(layout.bytes);
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    // A processing cluster of the chip may have a number of multiprocessors that C does not divide.
+    config.gridDim = dim3(static_cast<unsigned>(device.sms / layout.cluster * layout.cluster));
+    int resident = 0;
+    if (const int error = resident_clusters<T>(config, layout, &resident)) return error;
+    const int64_t clusters = std::min<int64_t>(std::max(1, resident), count);
+    config.gridDim = dim3(static_cast<unsigned>(clusters * layout.cluster));
+    return cudaLaunchKernelEx(&config, fused_kernel<T>, rows, count, stats, args, spec, scratch, grad_logits,
+                              grad_stride, layout);
+  }
+}
+
+namespace {
+
+constexpr int kScaleThreads = 256;
+
+// A few blocks walk over the rows: where there is nothing to do, most of the launch is saved.
+template <class T>
+__global__ void __launch_bounds__(kScaleThreads)
+    scale_kernel(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor) {
+  const Accumulator<T> by = *factor;
+  if (by == Accumulator<T>(1)) return;
+  constexpr int kPack = Pack<T>::kCount;
+  for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
+    T* x = gradient + row * stride;
+    const int64_t packs = reinterpret_cast<uintptr_t>(x) % 16 == 0 ? vocab / kPack : 0;
+    auto* body = reinterpret_cast<uint4*>(x);
+    for (int64_t i = threadIdx.x; i < packs; i += kScaleThreads) {
+      Accumulator<T> v[kPack];
+      Pack<T>::unpack(body[i], v);
+#pragma unroll
+      for (auto& value : v) value *= by;
+      body[i] = Pack<T>::pack(v);
+    }
+    for (int64_t j = packs * kPack + threadIdx.x; j < vocab; j += kScaleThreads)
+      store_narrow(x + j, load_wide(x + j) * by);
+  }
+}
+
+}  // namespace
+
+template <class T>
+int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
+                          void* stream) {
+  if (count == 0 || vocab == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(current_device().sms * 8, count));
+  scale_kernel<T>
+      <<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
+  return cudaGetLastError();
+}
+
+#define KC_INSTANTIATE(T)                                                                                     \
+  template bool can_fuse_loss_gradient<T>(const LogitRows<T>&, int64_t, const LossSpec&, const T*, int64_t);  \
+  template int launch_fused_loss_gradient<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&, \
+                                             const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,          \
+                                             const PolicyLossScratch&, T*, int64_t, void*);                   \
+  template int launch_scale_gradient<T>(T*, int64_t, int64_t, int64_t, const Accumulator<T>*, void*);
+KC_INSTANTIATE(float)
+KC_INSTANTIATE(double)
+KC_INSTANTIATE(BFloat16)
+KC_INSTANTIATE(Float16)
+#undef KC_INSTANTIATE
+
+}  // namespace kc

@@ -1,0 +1,32 @@
+// The policy loss from logits on CUDA, and its gradient in the same sweep.
+//
+// On sm_90 and newer a row is read from memory once and its gradient written once: a cluster of blocks holds the row in
+// shared memory, forms the loss of its token in registers and turns the row into the gradient (grpo_loss.cu says how).
+// It needs a loss whose token follows from that token alone (`splits_sequences`), and rows that are aligned to 16 bytes
+// and neither too short nor too long. All else goes through token_logprobs, policy_loss and token_logprobs_grad: 6
+// bytes an element of bfloat16 instead of 4. Knows no torch; results are cudaError_t.
+#pragma once
+
+#include "ops/policy_loss.cuh"
+#include "ops/token_logprobs.h"
+
+namespace kc {
+
+// Whether launch_fused_loss_gradient can serve this call on the current device; double never.
+template <class T>
+bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec, const T* grad_logits,
+                            int64_t grad_stride);
+
+// After launch_count_sequences: log-probs, entropies and what else `stats` holds, and d loss / d logits, which may be
+// the logits themselves. args.logprobs and args.entropy are not read.
+template <class T>
+int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
+                               const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
+                               const PolicyLossScratch& scratch, T* grad_logits, int64_t grad_stride, void* stream);
+
+// Rows of `vocab` elements, `stride` apart, times one number on the device; reads and writes nothing where that is 1.
+template <class T>
+int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
+                          void* stream);
+
+}  // namespace kc

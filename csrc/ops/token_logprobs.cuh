@@ -1,0 +1,23 @@
+// token_logprobs on CUDA: one sweep forward, one sweep backward, for any vocabulary, stride and alignment.
+//
+// The contract of token_logprobs.h holds here too, with one difference: nothing checks ids and temperatures, which
+// would mean to wait for the device. A row whose id is outside [0, vocab) gives NaN. Knows no torch; the stream is a
+// cudaStream_t, the result a cudaError_t.
+#pragma once
+
+#include "ops/token_logprobs.h"
+
+namespace kc {
+
+template <class T>
+int launch_token_logprobs(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
+                          void* stream);
+
+// Each gradient may be null and is multiplied by `scale` (one number on the device; null: 1). grad_logits may be the
+// logits themselves.
+template <class T>
+int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
+                               const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy,
+                               const Accumulator<T>* scale, T* grad_logits, int64_t grad_stride, void* stream);
+
+}  // namespace kc
