@@ -175,7 +175,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch._dynamo.config.recompile_limit = 64  # a new graph for each case: the shapes are static
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     about = {
         "repetitions": args.repetitions,
         "threads": args.threads,
@@ -183,7 +189,7 @@ def main() -> None:
         "machine": cpu_model(),
         "python": platform.python_version(),
         "commit": commit.stdout.strip() or "unknown",
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *sys.argv[1:]]),
     }
     rows = [row | about for case in CASES for row in measure(*case, args.repetitions)]
     args.out.parent.mkdir(parents=True, exist_ok=True)

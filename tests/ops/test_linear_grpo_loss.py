@@ -10,6 +10,7 @@ from kernel_coder import LossSpec, reference
 from kernel_coder.ops import LOSS_METRICS, LossOutput, linear_grpo_loss, linear_token_logprobs, policy_loss
 from kernel_coder.reference.linear_token_logprobs import linear_logits
 from loss_batches import SPECS, assert_loss_equals_reference, loss_batch
+from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
 
@@ -246,9 +247,7 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
         batch["cu_seqlens"] = torch.arange(0, tokens + 1, 40)
         leaves = case.leaves()
         leaves[0] = leaves[0][:tokens]
-        with torch.profiler.profile(profile_memory=True) as profile:
-            case.loss(leaves, SPECS["kl and entropy"], chunk_rows=40, **batch)
-        return sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+        return allocated_bytes(lambda: case.loss(leaves, SPECS["kl and entropy"], chunk_rows=40, **batch))
 
     small, large = peak(80), peak(640)
     assert small < 48 * row + 8 * case.weight.numel() * 4

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernel_coder import reference
 from kernel_coder.ops import linear_token_logprobs, token_logprobs
 from loss_batches import computed_in
+from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
 
@@ -188,9 +189,9 @@ def test_memory_is_the_workspace() -> None:
     row = 20_000 * 4
 
     def allocated(chunk_rows: int, tokens: int) -> int:
-        with torch.profiler.profile(profile_memory=True) as profile:
-            linear_token_logprobs(hidden[:tokens], weight, ids[:tokens], chunk_rows=chunk_rows)
-        return sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+        return allocated_bytes(
+            lambda: linear_token_logprobs(hidden[:tokens], weight, ids[:tokens], chunk_rows=chunk_rows)
+        )
 
     assert allocated(32, 600) < 33 * row
     assert allocated(32, 600) < allocated(32, 64) + row
