@@ -163,6 +163,7 @@ def test_every_run_gives_the_same_bits(device: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_wait_for_the_device_and_capture_in_a_graph(device: str) -> None:
     if device == "cpu":
         return
