@@ -22,6 +22,9 @@ SPECS = {
     "cispo": LossSpec(surrogate="cispo", epsilon_high=1.3, reduction="token_mean"),
 }
 
+#: For batches drawn at random in float64: a sum may nearly cancel by chance. Any real mistake is far above 1e-7.
+CHANCE = 1e5
+
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32

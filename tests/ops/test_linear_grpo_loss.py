@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_coder import LossSpec, reference
 from kernel_coder.ops import LOSS_METRICS, LossOutput, linear_grpo_loss, linear_token_logprobs, policy_loss
 from kernel_coder.reference.linear_token_logprobs import linear_logits
-from loss_batches import SPECS, assert_loss_equals_reference, loss_batch
+from loss_batches import CHANCE, SPECS, assert_loss_equals_reference, loss_batch
 from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
@@ -52,17 +52,19 @@ class Case:
         out = self.loss(leaves, spec, **changes)
         return out, list(torch.autograd.grad(out.loss, leaves))
 
-    def check_against_reference(self, spec: LossSpec, chunk_rows: int | None = None, **changes: Any) -> None:
+    def check_against_reference(
+        self, spec: LossSpec, chunk_rows: int | None = None, slack: float = 1.0, **changes: Any
+    ) -> None:
         out, grads = self.run(spec, chunk_rows=chunk_rows, **changes)
         leaves = [x.detach().double().requires_grad_() for x in (self.hidden, self.weight, self.bias)]
         inputs = {**self.head, **self.batch, **changes}
         ids, advantages = inputs.pop("ids"), inputs.pop("advantages")
         loss, metrics = reference.linear_grpo_loss(*leaves[:2], ids, advantages, spec, bias=leaves[2], **inputs)
         # Log-probs of logits that are float32 sums: a ratio inherits their absolute error as its relative one.
-        assert_loss_equals_reference(out, loss, metrics, slack=5)
+        assert_loss_equals_reference(out, loss, metrics, slack=5 * slack)
         for grad, wanted in zip(grads, torch.autograd.grad(loss, leaves), strict=True):
             assert grad.dtype == self.hidden.dtype
-            assert_close(grad, wanted, slack=5 if grad.dtype in (torch.float32, torch.float64) else 1.5)
+            assert_close(grad, wanted, slack=slack * (5 if grad.dtype in (torch.float32, torch.float64) else 1.5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,7 +100,7 @@ def test_any_batch_and_chunk_equals_the_reference(
     lengths: list[int], vocab: int, seed: int, spec: LossSpec, chunk_rows: int | None, denominator: float | None
 ) -> None:
     case = Case(lengths, width=7, vocab=vocab, dtype=torch.float64, seed=seed)
-    case.check_against_reference(spec, chunk_rows, denominator=denominator)
+    case.check_against_reference(spec, chunk_rows, CHANCE, denominator=denominator)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
