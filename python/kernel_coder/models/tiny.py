@@ -12,40 +12,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 # Frequent words of the text that the model sees. Each is one token, so prompts are about half as long as in bytes.
-WORDS = (
-    *("class", "def", "self", "return", "import", "torch", "triton", "Module", "Model", "ModelNew", "super", "init"),
-    *("forward", "tensor", "size", "shape", "stride", "BLOCK", "SIZE", "program", "load", "store", "mask", "offsets"),
-    *(
-        "arange",
-        "constexpr",
-        "empty",
-        "like",
-        "get",
-        "input",
-        "inputs",
-        "output",
-        "code",
-        "kernel",
-        "thinking",
-        "answer",
-    ),
-    *(
-        "python",
-        "ptr",
-        "grid",
-        "jit",
-        "nn",
-        "tl",
-        "num",
-        "elements",
-        "rand",
-        "cuda",
-        "device",
-        "__init__",
-        "```",
-        "the",
-    ),
-    *("and", "for", "in", "to", "of", "is", "=", "+", "*", "-"),
+WORDS = tuple(
+    (
+        "class def self return import torch triton Module Model ModelNew super init forward tensor size shape "
+        "stride BLOCK SIZE program load store mask offsets arange constexpr empty like get input inputs "
+        "output code kernel thinking answer python ptr grid jit nn tl num elements rand cuda device __init__ "
+        "``` the and for in to of is = + * -"
+    ).split()
 )
 INDENTS = ("    ", "        ", "\n    ", "\n        ")
 

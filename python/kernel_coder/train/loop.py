@@ -226,8 +226,8 @@ def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, f
     restore_rng(rng)
     found = reward_metrics(table.total, table.parts, group, torch.zeros(0))
     found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
-    kept = ("reward", "unscored", "rewards/", "completions/mean_length", "completions/clipped_ratio")
-    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept[1:])}
+    kept = ("unscored", "rewards/", "completions/mean_length", "completions/clipped_ratio")
+    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
 
 
 def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
