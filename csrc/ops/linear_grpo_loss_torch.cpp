@@ -430,15 +430,52 @@ Outputs linear_grpo_loss(Tensor hidden, Tensor weight, OptionalTensor bias, Tens
 #endif
 }
 
+// The loss is a scalar, so its backward is this. `gradient` has the dtype of `like`, or that of the sums.
+Tensor scaled_gradient(Tensor gradient, Tensor factor, Tensor like) {
+  check(factor.dim() == 0, "factor must be 0-D; got shape ", shape_of(factor));
+  const ScalarType sums = accumulator_of(like.scalar_type());
+  check_dtype("factor", factor, sums);
+  check_same_device("factor", factor, "gradient", gradient);
+  check(gradient.scalar_type() == like.scalar_type() || gradient.scalar_type() == sums,
+        "gradient must be ", name_of(sums), " or ", name_of(like.scalar_type()), "; got ",
+        name_of(gradient.scalar_type()));
+  const Tensor from = torch::stable::contiguous(gradient);
+  Tensor to = torch::stable::new_empty(from, from.sizes(), like.scalar_type());
+  return with_float_type("like", like, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Accumulator<T>;
+    const int64_t count = from.numel();
+    T* const out = static_cast<T*>(to.mutable_data_ptr());
+    const A* const by = data_of<A>(factor);
+    const auto scale = [&](const auto* values) {
+#ifdef KC_CUDA
+      const CudaScope scope(gradient);
+      check_launch("scaled_gradient", launch_scale(values, count, by, out, scope.stream()));
+#else
+      torch::stable::parallel_for(0, count, 32768, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) narrow(widen(values[i]) * *by, out[i]);
+      });
+#endif
+    };
+    if (gradient.scalar_type() == like.scalar_type())
+      scale(data_of<T>(from));
+    else
+      scale(data_of<A>(from));
+    return to;
+  });
+}
+
 }  // namespace
 }  // namespace kc
 
 #ifdef KC_CUDA
 STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CUDA, m) {
   m.impl("linear_grpo_loss", TORCH_BOX(&kc::linear_grpo_loss));
+  m.impl("scaled_gradient", TORCH_BOX(&kc::scaled_gradient));
 }
 #else
 STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CPU, m) {
   m.impl("linear_grpo_loss", TORCH_BOX(&kc::linear_grpo_loss));
+  m.impl("scaled_gradient", TORCH_BOX(&kc::scaled_gradient));
 }
 #endif

@@ -259,6 +259,32 @@ __global__ void __launch_bounds__(kSelectThreads)
   numbers[3] = 1.0f;
 }
 
+template <class V, class T>
+__global__ void __launch_bounds__(kThreads)
+    product_kernel(const V* values, int64_t count, const Accumulator<T>* factor, T* out, bool wide) {
+  constexpr int kPack = Pack<V>::kCount;
+  const Accumulator<T> by = *factor;
+  const int64_t packs = wide ? count / kPack : 0;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (int64_t i = first; i < packs; i += kUnroll * threads) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k)
+      if (i + k * threads < packs) raw[k] = __ldcs(reinterpret_cast<const uint4*>(values) + i + k * threads);
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      if (i + k * threads >= packs) break;
+      Accumulator<V> v[kPack];
+      Pack<V>::unpack(raw[k], v);
+#pragma unroll
+      for (auto& value : v) value *= by;
+      store_pack<V, T>(out + (i + k * threads) * kPack, v);
+    }
+  }
+  for (int64_t i = packs * kPack + first; i < count; i += threads) store_narrow(out + i, load_wide(values + i) * by);
+}
+
 unsigned blocks_for(int64_t count, int64_t each) {
   return static_cast<unsigned>((count + each - 1) / each);
 }
@@ -346,6 +372,16 @@ int launch_add_columns(const O* gradients, int64_t count, int64_t vocab, int64_t
   return cudaGetLastError();
 }
 
+template <class V, class T>
+int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T* out, void* stream) {
+  if (count == 0) return cudaSuccess;
+  const bool wide = reinterpret_cast<uintptr_t>(values) % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  const int64_t each = static_cast<int64_t>(kThreads) * kUnroll * (wide ? Pack<V>::kCount : 1);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + each - 1) / each, int64_t{1} << 20));
+  product_kernel<V, T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(values, count, factor, out, wide);
+  return cudaGetLastError();
+}
+
 int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
                           float logit_scale, float* numbers, void* stream) {
   scale_kernel<<<1, kSelectThreads, 0, static_cast<cudaStream_t>(stream)>>>(tokens, grad_logprobs, grad_entropy, count,
@@ -370,6 +406,12 @@ KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)
 KC_INSTANTIATE(Float16)
+template int launch_scale<float, BFloat16>(const float*, int64_t, const float*, BFloat16*, void*);
+template int launch_scale<float, Float16>(const float*, int64_t, const float*, Float16*, void*);
+template int launch_scale<float, float>(const float*, int64_t, const float*, float*, void*);
+template int launch_scale<double, double>(const double*, int64_t, const double*, double*, void*);
+template int launch_scale<BFloat16, BFloat16>(const BFloat16*, int64_t, const float*, BFloat16*, void*);
+template int launch_scale<Float16, Float16>(const Float16*, int64_t, const float*, Float16*, void*);
 KC_INSTANTIATE_LOGITS(BFloat16, float)
 KC_INSTANTIATE_LOGITS(Float16, float)
 template int launch_select_rows<float>(const int64_t*, const bool*, const float*, const float*, int64_t,

@@ -73,6 +73,10 @@ template <class O>
 int launch_add_columns(const O* gradients, int64_t count, int64_t vocab, int64_t stride, Accumulator<O> factor,
                        const Accumulator<O>* device_factor, Accumulator<O>* sum, void* stream);
 
+// out[i] = factor values[i], in one sweep; factor: one number on the device. V is T, or float.
+template <class V, class T>
+int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T* out, void* stream);
+
 // For gradients in float16, four numbers: the power of two that brings the largest of these tokens' gradients near 1,
 // logit_scale divided by it, 0 and 1.
 int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,

@@ -49,7 +49,7 @@ inline Tensor on_device_of(const Tensor& like, const Tensor& tensor) {
 class TokenList {
  public:
   TokenList(const Tensor& like, int64_t tokens, const OptionalTensor& mask, bool can_wait, void* stream)
-      : tokens_(tokens), stream_(stream) {
+      : like_(like), memory_(like), tokens_(tokens), stream_(stream) {
     if (!mask) {
       skips_none_ = true;
     } else if (is_on_host(*mask) || can_wait) {
@@ -65,7 +65,6 @@ class TokenList {
       list_.resize(static_cast<size_t>(tokens));
       for (int64_t t = 0; t < tokens; ++t) list_[static_cast<size_t>(t)] = t;
     }
-    memory_ = torch::stable::new_empty(like, {size()}, ScalarType::Long);
   }
 
   int64_t size() const { return static_cast<int64_t>(list_.size()); }
@@ -81,6 +80,7 @@ class TokenList {
 
   // To the device, in the present order.
   void upload(bool reordered) {
+    memory_ = torch::stable::new_empty(like_, {size()}, ScalarType::Long);
     if (size() == 0) return;
     int64_t* const device = memory_.mutable_data_ptr<int64_t>();
     if (size() == tokens_ && !reordered) {
@@ -102,11 +102,11 @@ class TokenList {
   }
 
  private:
+  Tensor like_, memory_;
   int64_t tokens_;
   void* stream_;
   bool skips_none_ = false, has_unknown_mask_ = false;
   std::vector<int64_t> list_;
-  Tensor memory_;
 };
 
 // How many rows go through the workspace at a time, where they may be cut anywhere: as even as multiples of 128 allow.
@@ -151,7 +151,7 @@ class DeviceHead {
         needs_(needs),
         can_wait_(can_wait),
         stream_(stream),
-        workspace_(torch::stable::new_empty(in.hidden, {most_rows, stride_}, kLogits)) {
+        workspace_(torch::stable::new_empty(in.hidden, {whole_blocks(most_rows), stride_}, kLogits)) {
     grad_hidden = torch::stable::new_zeros(hidden_, {needs.hidden ? hidden_.size(0) : 0, width_});
     grad_weight = torch::stable::new_empty(hidden_, {needs.weight ? vocab_ : 0, width_},
                                            in.rounded_weight_grad ? hidden_.scalar_type() : kSums);
@@ -167,8 +167,9 @@ class DeviceHead {
     rows.stride = stride_;
     rows.vocab = vocab_;
     rows.tokens = chunk.tokens;
-    const T* x = rows_of_hidden(chunk, rows.mask);
-    blas_.template multiply<T, L>(chunk.count, vocab_, width_, logit_scale_, {x, width_}, false,
+    const int64_t multiplied = whole_blocks(chunk.count);
+    const T* x = rows_of_hidden(chunk, multiplied, rows.mask);
+    blas_.template multiply<T, L>(multiplied, vocab_, width_, logit_scale_, {x, width_}, false,
                                   {data_of<T>(weight_), width_}, true, 0.0, {workspace(), stride_});
     check(launch_finish_logits<T, L>(workspace(), chunk.count, vocab_, stride_, bias_ ? data_of<T>(*bias_) : nullptr,
                                      static_cast<A>(logit_scale_), static_cast<A>(softcap_), stream_));
@@ -236,6 +237,12 @@ class DeviceHead {
                                         : std::is_same_v<L, BFloat16> ? ScalarType::BFloat16
                                                                       : ScalarType::Half;
 
+  // Rows are multiplied in multiples of 16, filled up with anything: fewer rows cuBLAS takes through other kernels,
+  // which sum otherwise (measured on an H200). So a token's log-prob has the same bits whichever tokens are in the
+  // call, and an unchanged policy has ratio 1.
+  static constexpr int64_t kRowBlock = 16;
+  static int64_t whole_blocks(int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock * kRowBlock; }
+
   static void check(int error) { check_launch("the linear head", error); }
 
   L* workspace() { return static_cast<L*>(workspace_.mutable_data_ptr()); }
@@ -247,10 +254,11 @@ class DeviceHead {
     return {values[0], values[1]};
   }
 
-  // A lane of hidden states for each row: those of `hidden` where they lie, or brought together.
-  const T* rows_of_hidden(const RowChunk& chunk, const bool* mask) {
-    if (chunk.first != kAnyOrder) return data_of<T>(hidden_) + chunk.first * width_;
-    if (!gathered_) gathered_ = torch::stable::new_empty(hidden_, {capacity_, width_});
+  // The hidden states of each row, and `readable` rows in all: of `hidden` where they lie, or brought together.
+  const T* rows_of_hidden(const RowChunk& chunk, int64_t readable, const bool* mask) {
+    if (chunk.first != kAnyOrder && chunk.first + readable <= hidden_.size(0))
+      return data_of<T>(hidden_) + chunk.first * width_;
+    if (!gathered_) gathered_ = torch::stable::new_zeros(hidden_, {whole_blocks(capacity_), width_});
     T* const to = static_cast<T*>(gathered_->mutable_data_ptr());
     check(launch_gather_rows<T>(data_of<T>(hidden_), width_, chunk.tokens, mask, chunk.count, to, stream_));
     return to;
@@ -275,7 +283,7 @@ class DeviceHead {
                                      static_cast<T*>(grad_hidden.mutable_data_ptr()), stream_));
     }
     if (needs_.weight) {
-      const Matrix<const T> x{rows_of_hidden(kept, mask), width_};
+      const Matrix<const T> x{rows_of_hidden(kept, kept.count, mask), width_};
       const auto add = [&](auto* sum) {
         blas_.template multiply<T>(vocab_, width_, kept.count, logit_scale_, gradient, true, x, false,
                                    has_weight_sum_ ? 1.0 : 0.0, Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_},

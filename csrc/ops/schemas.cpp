@@ -33,6 +33,8 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "float[] spec) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy)");
   // gradient *= factor, a 0-D number in the dtype that the rows are computed in.
   m.def("scale_gradient(Tensor(a!) gradient, Tensor factor) -> ()");
+  // gradient times factor, a 0-D number in the dtype of the sums, in the dtype of `like`.
+  m.def("scaled_gradient(Tensor gradient, Tensor factor, Tensor like) -> Tensor");
   // softcap 0: none. chunk_rows 0: chosen by the op. On CUDA: rounded_logits keeps logits in the dtype of hidden, else in
   // the accumulator's; rounded_weight_grad likewise the sum of the weight's gradient, which comes back in that dtype.
   m.def(

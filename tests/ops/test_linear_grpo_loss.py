@@ -470,6 +470,34 @@ def test_vocabularies_of_any_size(device: str, vocab: int, dtype: torch.dtype) -
         case.check_against_reference(spec, temperature=0.8)
 
 
+@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("preset", LossSpec.presets())
+def test_tokens_of_zero_advantage_can_be_left_out_of_everything_but_the_count(
+    device: str, preset: str, per_sequence: bool
+) -> None:
+    batch = OnDevice(device, [20, 1, 30, 0, 16], torch.float32, vocab=500)
+    advantages = batch.batch["advantages"][:5].clone() if per_sequence else batch.batch["advantages"]
+    if per_sequence:
+        advantages[2] = 0.0
+    else:
+        advantages[15:51] = 0.0
+    spec = LossSpec.preset(preset)
+    wanted, *wanted_grads = batch.run(spec, advantages=advantages)
+    for place in {device, "cpu"}:
+        host = {name: batch.batch[name].to(place) for name in ("mask", "cu_seqlens")}
+        out, *grads = batch.run(spec, advantages=advantages.to(place), skip_zero_advantage=True, **host)
+        assert_close(1 + out.loss.detach().cpu(), 1 + wanted.loss.detach().double().cpu())
+        for grad, wanted_grad in zip(grads, wanted_grads, strict=True):
+            assert_close(grad.cpu(), wanted_grad.double().cpu(), slack=5)
+        tokens = LOSS_METRICS.index("tokens")
+        may_skip = spec.beta == 0 and spec.ratio_penalty == 0
+        left_out = out.logprobs[21:51]  # the third sequence: all its advantages are 0
+        assert bool((left_out == 0).all()) == may_skip
+        assert (out.metrics[tokens] < wanted.metrics[tokens]) == may_skip
+        kept = out.logprobs[:15]
+        assert torch.equal(kept, wanted.logprobs[:15])
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_wait_for_the_device_where_the_host_knows_and_capture_in_a_graph(device: str) -> None:
     if device == "cpu":
@@ -494,6 +522,8 @@ def test_no_wait_for_the_device_where_the_host_knows_and_capture_in_a_graph(devi
         try:
             call(spec)
             call(spec, **on_host)
+            call(spec, **on_host, skip_zero_advantage=True)
+            call(spec, skip_zero_advantage=True)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         side = torch.cuda.Stream()

@@ -38,6 +38,7 @@ def linear_grpo_loss(
     logits_dtype: torch.dtype | None = None,
     weight_grad_dtype: torch.dtype | None = None,
     allow_sync: bool = True,
+    skip_zero_advantage: bool = False,
 ) -> LossOutput:
     """:func:`policy_loss` of :func:`linear_token_logprobs`, in one op, with the gradient formed in the forward.
 
@@ -47,16 +48,31 @@ def linear_grpo_loss(
     gradient. A sequence longer than the workspace is cut anywhere if the loss looks at tokens one by one; otherwise
     (sequence ratios, sequence or geometric mismatch, veto, off-policy mask) that sequence alone is scored first and
     multiplied a fourth time. Masked rows cost nothing, and rows whose gradient is exactly 0 (zero advantage, clipped,
-    rejected) cost the first product only. Without ``requires_grad`` on the weight (a frozen head) its gradient is not
-    formed; without any, or under ``no_grad``, only the first product is.
+    rejected) cost the first product only, or nothing (``skip_zero_advantage``). Without ``requires_grad`` on the weight
+    (a frozen head) its gradient is not formed; without any, or under ``no_grad``, only the first product is.
 
-    Memory beside inputs and gradients is the workspace, ``chunk_rows`` rows of float32 logits, by default 256 MiB. The
-    gradient of the weight is summed in float32 and rounded once to the weight's dtype.
+    Memory beside inputs and gradients is the workspace, ``chunk_rows`` rows of logits, by default 256 MiB on the CPU
+    and 1.25 GiB on a GPU. The gradient of the weight is summed in float32 inside the products, and rounded to the
+    weight's dtype once, in the backward.
+
+    On a GPU the op must know how many rows to multiply. It knows from a mask, advantages and cu_seqlens that lie on the
+    CPU; what lies on the GPU it waits for, once for the mask and once a chunk for the rows without gradient. With
+    ``allow_sync=False``, and while a CUDA graph is captured, it never waits, and multiplies the rows it does not know
+    of (masked ones as zeros); a loss about sequences whose cu_seqlens lie on the GPU then needs the fourth product if
+    the batch is larger than the workspace.
 
     Args:
-        hidden, weight, ids, bias, logit_scale, softcap, temperature, chunk_rows: see :func:`linear_token_logprobs`.
+        hidden, weight, ids, bias, logit_scale, softcap, temperature, chunk_rows, logits_dtype: see
+            :func:`linear_token_logprobs`.
         advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
-            :func:`policy_loss`. They are converted to float32 (float64 for float64 hidden states).
+            :func:`policy_loss`. They are converted to float32 (float64 for float64 hidden states). The mask, advantages
+            and cu_seqlens may lie on the CPU whatever the device of ``hidden``.
+        weight_grad_dtype: what the gradient of the weight is summed in on a GPU: float32 (None), or the dtype of the
+            weight, which rounds once a chunk and saves a float32 copy of it.
+        allow_sync: whether the host may wait for the GPU, see above.
+        skip_zero_advantage: leave tokens of advantage 0 out altogether where their loss and gradient are exactly 0: no
+            KL term, entropy bonus or ratio penalty in the spec, and, if the spec is about sequences, a whole sequence
+            of them. Reductions still count them; their log-prob is given as 0, and metrics do not see them.
 
     Returns:
         :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked. Differentiable once, in hidden,
@@ -76,6 +92,8 @@ def linear_grpo_loss(
             [ 0.1250,  0.1250]])
     """
     like = as_temperature(temperature, hidden)
+    if skip_zero_advantage:
+        mask, denominator = without_zero_advantage(hidden.shape[0], advantages, spec, mask, cu_seqlens, denominator)
     differentiates = torch.is_grad_enabled()
     loss, metrics, logprobs, entropy, *_ = _C.linear_grpo_loss(
         hidden,
@@ -101,6 +119,47 @@ def linear_grpo_loss(
     return LossOutput(loss, metrics, logprobs, entropy)
 
 
+def without_zero_advantage(
+    tokens: int,
+    advantages: Tensor,
+    spec: LossSpec,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    denominator: float | Tensor | None,
+) -> tuple[Tensor | None, float | Tensor | None]:
+    """The mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts them.
+
+    On the CPU if all of these lie there, else on the GPU; nobody waits for it.
+    """
+    if spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0:
+        return mask, denominator
+    given = [x.device for x in (advantages, mask, cu_seqlens) if x is not None]
+    device = next((device for device in given if device.type != "cpu"), given[0])
+    counted = (
+        torch.ones(tokens, dtype=torch.bool, device=device) if mask is None else mask.to(device, non_blocking=True)
+    )
+    whole = tokens * torch.arange(2, device=device)
+    bounds = whole if cu_seqlens is None else cu_seqlens.to(device, non_blocking=True)
+    lengths = bounds.diff()
+    active = advantages.detach().to(device, non_blocking=True) != 0
+    if active.numel() != tokens:
+        active = active.repeat_interleave(lengths, output_size=tokens)
+    elif spec.reduction == "sequence_mean" or spec.needs_whole_sequences:
+        before = torch.nn.functional.pad(active.cumsum(0), (1, 0))
+        any_active = before[bounds[1:]] > before[bounds[:-1]]
+        active = any_active.repeat_interleave(lengths, output_size=tokens)
+    if denominator is None:
+        before = torch.nn.functional.pad(counted.cumsum(0), (1, 0))
+        match spec.reduction:
+            case "sum":
+                denominator = 1.0
+            case "token_mean":
+                denominator = before[-1].double()
+            case _:
+                denominator = (before[bounds[1:]] > before[bounds[:-1]]).sum().double()
+    return counted & active, denominator
+
+
 @torch.library.register_fake("kernel_coder::linear_grpo_loss")
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: Tensor, *rest: Any) -> Any:
     metrics = temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64)
@@ -109,6 +168,11 @@ def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperat
     rounds_weight_grad = rest[-5]
     by_weight = by_weight if rounds_weight_grad else temperature.new_empty(by_weight.shape)
     return temperature.new_empty(()), metrics, *tokens, by_hidden, by_weight, by_bias
+
+
+@torch.library.register_fake("kernel_coder::scaled_gradient")
+def _(gradient: Tensor, factor: Tensor, like: Tensor) -> Tensor:
+    return gradient.new_empty(gradient.shape, dtype=like.dtype)
 
 
 _INPUTS = 22
@@ -137,7 +201,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, grad_output: Tensor, gradient: Tensor, source: Tensor) -> Tensor:
-        return torch.mul(gradient, grad_output, out=torch.empty_like(gradient, dtype=source.dtype))
+        return _C.scaled_gradient(gradient, grad_output, source)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

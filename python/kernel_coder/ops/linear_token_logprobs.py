@@ -35,13 +35,14 @@ def linear_token_logprobs(
         x = logit_scale (hidden @ weight.T + bias);  logits = softcap tanh(x / softcap) if softcap else x
 
     Logits are float32 (float64 for float64 input) whatever the dtype of the head, without a float32 copy of it. Memory
-    beside inputs and gradients is one workspace of ``chunk_rows`` rows, by default 256 MiB. With N unmasked tokens the
-    forward costs ``2 N H V`` operations and the backward ``6 N' H V``, N' the tokens with a gradient: it forms the
-    logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost nothing.
+    beside inputs and gradients is one workspace of ``chunk_rows`` rows, by default 256 MiB on the CPU and 1.25 GiB on a
+    GPU. With N unmasked tokens the forward costs ``2 N H V`` operations and the backward ``6 N' H V``, N' the tokens
+    with a gradient: it forms the logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost
+    nothing where the op knows of them: on a GPU from a mask on the CPU, else by waiting for it (``allow_sync``).
 
     A row's bits depend on that row alone, as far as the matrix product's do: rows are multiplied in whole blocks of 16,
-    within which MKL's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without a gradient
-    and :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1.
+    within which MKL's and cuBLAS's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without
+    a gradient and :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1.
 
     Args:
         hidden: ``[tokens, hidden_size]``, float32, float64, bfloat16 or float16.
@@ -53,6 +54,10 @@ def linear_token_logprobs(
         mask: bool ``[tokens]``; a masked row gives 0.
         entropy: whether the entropy is wanted.
         chunk_rows: rows of the workspace; None chooses.
+        logits_dtype: what the workspace of a GPU holds: float32 (None), or the dtype of ``hidden``, which halves it and
+            rounds each logit as a model does that returns logits in 16 bits. The CPU always takes float32.
+        allow_sync: whether the host may wait for the GPU to learn which rows are masked or have no gradient. Without
+            it, and while a CUDA graph is captured, rows it does not know of are multiplied too.
 
     Returns:
         :class:`TokenLogprobs`, differentiable once in hidden, weight and bias. The gradient of the weight is summed in

@@ -189,6 +189,16 @@ class LossSpec:
         """The names that :meth:`preset` knows."""
         return tuple(sorted(PRESETS))
 
+    @property
+    def needs_whole_sequences(self) -> bool:
+        """Whether a token's loss depends on the other tokens of its sequence, beyond their number."""
+        return (
+            self.importance_sampling_level != "token"
+            or self.mismatch not in ("none", "token_truncate", "token_mask")
+            or self.token_veto > 0
+            or self.off_policy_mask_threshold is not None
+        )
+
     def pack(self) -> list[float]:
         """The numbers that cross the dispatcher, in the order of the C++ struct."""
         return [_number(kind, self._value(name)) for name, kind, _ in _C.LOSS_SPEC_FIELDS]

@@ -23,7 +23,7 @@ from kernel_coder.train.errors import UsageError
 TINY = "tiny"
 PLAIN = "plain"
 #: The op that training cannot do without: a GPU is of use only if it runs there.
-LOSS_OP = "grpo_loss"
+LOSS_OP = "linear_grpo_loss"
 
 
 @dataclass(frozen=True, slots=True)

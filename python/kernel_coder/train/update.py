@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from kernel_coder import ops
-from kernel_coder._core import has_cuda_kernel
 from kernel_coder.ops import LossSpec
 from kernel_coder.train.batch import Batch, MicroBatch, collate, denominator, forward_passes
 from kernel_coder.train.config import OptimConfig
@@ -36,7 +35,7 @@ class UpdateResult:
 def loss_and_sums(
     model: nn.Module, micro: MicroBatch, spec: LossSpec, temperature: float, total: float | None
 ) -> ops.LossOutput:
-    """The loss of one micro-batch, from hidden states if the head and the device allow it, else from logits."""
+    """The loss of one micro-batch, from hidden states if the head allows it, else from logits."""
     arguments: dict[str, Any] = {
         "temperature": temperature,
         "old_logprobs": micro.old_logprobs,
@@ -47,7 +46,7 @@ def loss_and_sums(
         "denominator": total,
     }
     head = head_of(model)
-    if head is None or (micro.ids.is_cuda and not has_cuda_kernel("linear_grpo_loss")):
+    if head is None:
         scores = logits(model, micro.ids, micro.attention_mask)  # [B, L, V]
         return ops.grpo_loss(scores.flatten(0, 1)[micro.rows], micro.targets, micro.advantages, spec, **arguments)
     states = hidden_states(model, micro.ids, micro.attention_mask)  # [B, L, H]
