@@ -16,7 +16,7 @@
 #include "ops/policy_loss_torch.h"
 #ifdef KC_CUDA
 #include "ops/grpo_loss.cuh"
-#include "ops/linear_head_cuda.h"
+#include "ops/linear_head_cuda_torch.h"
 #else
 #include "ops/linear_head_torch.h"
 #endif

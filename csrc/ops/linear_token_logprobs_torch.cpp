@@ -6,7 +6,7 @@
 
 #include "ops/linear_arguments.h"
 #ifdef KC_CUDA
-#include "ops/linear_head_cuda.h"
+#include "ops/linear_head_cuda_torch.h"
 #else
 #include "ops/linear_head_torch.h"
 #endif
