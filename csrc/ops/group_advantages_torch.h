@@ -64,7 +64,7 @@ inline const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
 
 // What follows reads the tensors, which on a GPU would mean to wait for it.
 
-// `count` things, cut into parts by count + 1 increasing bounds.
+// Bounds of parts that lie one after another and make up `count` things.
 inline void check_bound_values(const char* name, const int64_t* bounds, int64_t parts, int64_t count,
                                const char* things) {
   check(bounds[0] == 0 && bounds[parts] == count, name, " must go from 0 to the number of ", things, ", ", count,
