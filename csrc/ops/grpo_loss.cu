@@ -7,7 +7,8 @@
 //              the cluster (st.async into distributed shared memory)
 //   judge      1 warp: joins the sums of the row, makes log-prob and entropy of them, asks loss_math.h for the loss's
 //              gradient, and hands the four numbers that the second sweep needs to the writers
-//   writers    8 warps: the second sweep, from the slots, gradients straight to memory
+//   writers    8 warps: the second sweep, from the slots, gradients straight to memory; the row has been read whole by
+//              then, so they may lie anywhere in its bytes
 //
 // So loads, first sweeps, second sweeps and stores of neighbouring rows overlap, and no barrier spans a block.
 #include "ops/grpo_loss.cuh"
@@ -15,6 +16,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "common/rows.cuh"
 
@@ -149,14 +151,16 @@ struct Place {
 // The rows of this cluster, one after another, masked ones too. Everything about the next row is fetched before the
 // current one is worked on.
 struct RowInfo {
-  int64_t id;
+  int64_t token, id;
   float temperature;
   bool active;
 };
 template <class T>
 __device__ __forceinline__ RowInfo row_info(const LogitRows<T>& rows, int64_t row, int64_t count) {
-  if (row >= count) return {0, 1.0f, false};
-  return {rows.ids[row], rows.temperature[rows.temperature_per_token ? row : 0], !rows.mask || rows.mask[row]};
+  if (row >= count) return {0, 0, 1.0f, false};
+  const int64_t token = rows.tokens ? rows.tokens[row] : row;
+  return {token, rows.ids[token], rows.temperature[rows.temperature_per_token ? token : 0],
+          !rows.mask || rows.mask[token]};
 }
 template <class T, class Visit>
 __device__ __forceinline__ void for_rows(const LogitRows<T>& rows, int64_t count, const Layout& layout,
@@ -170,6 +174,36 @@ __device__ __forceinline__ void for_rows(const LogitRows<T>& rows, int64_t count
     info = next;
   }
 }
+
+// What becomes of a pack of T: as many elements of O, which is T or narrower.
+template <class T, class O>
+struct OutPack {
+  using Raw = std::conditional_t<sizeof(O) == sizeof(T), uint4, uint2>;
+  __device__ __forceinline__ static Raw zeros() {
+    if constexpr (sizeof(O) == sizeof(T))
+      return make_uint4(0, 0, 0, 0);
+    else
+      return make_uint2(0, 0);
+  }
+  __device__ __forceinline__ static Raw pack(const float (&v)[Pack<T>::kCount]) {
+    if constexpr (sizeof(O) == sizeof(T)) {
+      return Pack<O>::pack(v);
+    } else {
+      const float wide[8] = {v[0], v[1], v[2], v[3], 0, 0, 0, 0};
+      const uint4 packed = Pack<O>::pack(wide);
+      return make_uint2(packed.x, packed.y);
+    }
+  }
+  __device__ __forceinline__ static Raw flipped(Raw raw, uint32_t sign) {
+    raw.x ^= sign;
+    raw.y ^= sign;
+    if constexpr (sizeof(O) == sizeof(T)) {
+      raw.z ^= sign;
+      raw.w ^= sign;
+    }
+    return raw;
+  }
+};
 
 // This block's part of a row, and the pieces of it, in packs.
 struct Part {
@@ -193,13 +227,15 @@ struct Part {
 };
 #endif
 
-template <class T>
+template <class T, class O>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_kernel(LogitRows<T> rows, int64_t count, TokenStats<float> stats, PolicyLossArgs<float> args, LossSpec spec,
-                 PolicyLossScratch scratch, T* grad_logits, int64_t grad_stride, Layout layout) {
+                 PolicyLossScratch scratch, GradientRows<O> gradients, Layout layout) {
 #ifdef KC_HAS_CLUSTERS
   constexpr int kPack = Pack<T>::kCount;
   constexpr float kFloor = Floor<T>::value;
+  using Out = OutPack<T, O>;
+  using OutRaw = typename Out::Raw;
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   auto* const sums = reinterpret_cast<WarpSums*>(memory + kSumsOffset);
@@ -267,10 +303,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int w = warp - kSummers;
     Place slot, turn;
     for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
-      T* out = grad_logits + row * grad_stride + part.begin * kPack;
+      O* out = gradients.data + row * gradients.stride + part.begin * kPack;
       const auto write_zeros = [&](int k) {
-        auto* to = reinterpret_cast<uint4*>(out) + k * part.chunk_packs + w * part.warp_packs;
-        for (int i = lane; i < part.share_size(k, w); i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
+        auto* to = reinterpret_cast<OutRaw*>(out) + k * part.chunk_packs + w * part.warp_packs;
+        for (int i = lane; i < part.share_size(k, w); i += kWarp) __stcs(to + i, Out::zeros());
       };
       if (!info.active) {
         for (int k = 0; k < part.chunks; ++k) write_zeros(k);
@@ -299,34 +335,27 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         __syncwarp();  // the slot has been read: it may be filled again while its gradient is worked out
         if (lane == 0) barrier_arrive(&shared.empty[slot.index]);
+        auto* to = reinterpret_cast<OutRaw*>(out) + k * part.chunk_packs + w * part.warp_packs;
+        const bool has_target = target_in_share >= 0 && target_in_share < size && target_in_share % kWarp == lane;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           float v[kPack];
           Pack<T>::unpack(raw[u], v);
-          if (sizeof(T) == 2 && judged.kind == 1) {
+          OutRaw packed;
+          if (sizeof(O) == 2 && judged.kind == 1) {
 #pragma unroll
             for (float& x : v) x = exp2_fast(fmaf(x, gradient.c, -judged.shifted));
-            raw[u] = Pack<T>::pack(v);
-            raw[u] = make_uint4(raw[u].x ^ judged.sign, raw[u].y ^ judged.sign, raw[u].z ^ judged.sign,
-                                raw[u].w ^ judged.sign);
+            packed = Out::flipped(Out::pack(v), judged.sign);
           } else {
 #pragma unroll
             for (float& x : v) x = gradient.of(x, kFloor);
-            raw[u] = Pack<T>::pack(v);
+            packed = Out::pack(v);
           }
-        }
-        if (target_in_share >= 0 && target_in_share < size && target_in_share % kWarp == lane) {
-#pragma unroll
-          for (int u = 0; u < kUnroll; ++u)
-            if (target_in_share / kWarp == u)
-              raw[u] = Pack<T>::replaced(raw[u], static_cast<int>(info.id % kPack), gradient.own);
-        }
-        auto* to = reinterpret_cast<uint4*>(out) + k * part.chunk_packs + w * part.warp_packs;
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
           const int i = lane + u * kWarp;
-          if (i < size) __stcs(to + i, raw[u]);
+          if (i < size) __stcs(to + i, packed);
         }
+        if (has_target)  // after the packs, by the lane that wrote this one
+          store_narrow(reinterpret_cast<O*>(to + target_in_share) + info.id % kPack, gradient.own);
         slot.advance(layout.slots);
       }
       turn.advance(kRows);
@@ -351,14 +380,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     Place turn;
-    for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
+    for_rows(rows, count, layout, [&](int64_t, const RowInfo& info) {
+      const int64_t token_id = info.token;
       if (!info.active) {
-        if (rank == 0 && lane == 0) stats.logprobs[row] = stats.entropy[row] = stats.max[row] = stats.sum[row] = 0;
+        if (rank == 0 && lane == 0) {
+          stats.logprobs[token_id] = stats.entropy[token_id] = stats.max[token_id] = stats.sum[token_id] = 0;
+          if (gradients.by_logprobs) gradients.by_logprobs[token_id] = 0;
+          if (gradients.by_entropy) gradients.by_entropy[token_id] = 0;
+        }
         return;
       }
       // What the loss reads from memory is on its way while the row is summed.
-      const int64_t sequence = scratch.sequence_of[row];
-      LossToken<double> token = load_token<double>(args, spec, row, sequence, 0.0, 0.0);
+      const int64_t sequence = scratch.sequence_of[token_id];
+      LossToken<double> token = load_token<double>(args, spec, token_id, sequence, 0.0, 0.0);
       const double weight = weight_on_device(args, spec, scratch, sequence);
       const float c = log2_scale(info.temperature);
       if (lane == 0) barrier_expect(&shared.sums_here[turn.index], senders * static_cast<int>(sizeof(WarpSums)));
@@ -393,10 +427,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         shared.judgements[turn.index] = judged;
         barrier_arrive(&shared.judged[turn.index]);
         if (rank == 0) {
-          stats.logprobs[row] = result.logprob;
-          stats.entropy[row] = result.entropy;
-          stats.max[row] = result.max;
-          stats.sum[row] = result.sum;
+          stats.logprobs[token_id] = result.logprob;
+          stats.entropy[token_id] = result.entropy;
+          stats.max[token_id] = result.max;
+          stats.sum[token_id] = result.sum;
+          if (gradients.by_logprobs) gradients.by_logprobs[token_id] = g;
+          if (gradients.by_entropy) gradients.by_entropy[token_id] = h;
         }
       }
       __syncwarp();
@@ -413,7 +449,7 @@ struct Device {
 };
 
 // cudaOccupancyMaxActiveClusters takes longer than a launch; a training run asks for one or two shapes.
-template <class T>
+template <class T, class O>
 int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, int* clusters) {
   static thread_local struct {
     int device = -1, cluster = 0, bytes = 0, clusters = 0;
@@ -422,9 +458,9 @@ int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, in
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   if (last.device != device || last.cluster != layout.cluster || last.bytes != layout.bytes) {
     if (const cudaError_t error =
-            cudaFuncSetAttribute(fused_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes))
+            cudaFuncSetAttribute(fused_kernel<T, O>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes))
       return error;
-    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&last.clusters, fused_kernel<T>, &config))
+    if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&last.clusters, fused_kernel<T, O>, &config))
       return error;
     last.device = device;
     last.cluster = layout.cluster;
@@ -484,28 +520,27 @@ constexpr int kLeastCluster = 2;
 
 }  // namespace
 
-template <class T>
-bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec, const T* grad_logits,
-                            int64_t grad_stride) {
+template <class T, class O>
+bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec,
+                            const GradientRows<O>& gradients) {
   if constexpr (sizeof(T) == 8) {
     return false;
   } else {
     const Device& device = current_device();
-    const auto aligned = [](const T* data, int64_t stride) {
-      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+    const auto aligned = [](const auto* data, int64_t stride) {
+      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
     };
     Layout layout;
-    return device.major >= 9 && splits_sequences(spec) && !rows.tokens && count > 0 &&
-           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
-           aligned(grad_logits, grad_stride) &&
+    return device.major >= 9 && splits_sequences(spec) && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
+           aligned(rows.logits, rows.stride) && aligned(gradients.data, gradients.stride) &&
            make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
   }
 }
 
-template <class T>
+template <class T, class O>
 int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                                const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
-                               const PolicyLossScratch& scratch, T* grad_logits, int64_t grad_stride, void* stream) {
+                               const PolicyLossScratch& scratch, const GradientRows<O>& gradients, void* stream) {
   if constexpr (sizeof(T) == 8) {
     return cudaErrorNotSupported;
   } else {
@@ -525,11 +560,10 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
     // A processing cluster of the chip may have a number of multiprocessors that C does not divide.
     config.gridDim = dim3(static_cast<unsigned>(device.sms / layout.cluster * layout.cluster));
     int resident = 0;
-    if (const int error = resident_clusters<T>(config, layout, &resident)) return error;
+    if (const int error = resident_clusters<T, O>(config, layout, &resident)) return error;
     const int64_t clusters = std::min<int64_t>(std::max(1, resident), count);
     config.gridDim = dim3(static_cast<unsigned>(clusters * layout.cluster));
-    return cudaLaunchKernelEx(&config, fused_kernel<T>, rows, count, stats, args, spec, scratch, grad_logits,
-                              grad_stride, layout);
+    return cudaLaunchKernelEx(&config, fused_kernel<T, O>, rows, count, stats, args, spec, scratch, gradients, layout);
   }
 }
 
@@ -572,16 +606,20 @@ int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t str
   return cudaGetLastError();
 }
 
-#define KC_INSTANTIATE(T)                                                                                     \
-  template bool can_fuse_loss_gradient<T>(const LogitRows<T>&, int64_t, const LossSpec&, const T*, int64_t);  \
-  template int launch_fused_loss_gradient<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&, \
-                                             const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,          \
-                                             const PolicyLossScratch&, T*, int64_t, void*);                   \
+#define KC_INSTANTIATE_FUSED(T, O)                                                                                   \
+  template bool can_fuse_loss_gradient<T, O>(const LogitRows<T>&, int64_t, const LossSpec&, const GradientRows<O>&); \
+  template int launch_fused_loss_gradient<T, O>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&,     \
+                                                const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,              \
+                                                const PolicyLossScratch&, const GradientRows<O>&, void*);
+#define KC_INSTANTIATE(T)    \
+  KC_INSTANTIATE_FUSED(T, T) \
   template int launch_scale_gradient<T>(T*, int64_t, int64_t, int64_t, const Accumulator<T>*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)
 KC_INSTANTIATE(Float16)
+KC_INSTANTIATE_FUSED(float, BFloat16)
 #undef KC_INSTANTIATE
+#undef KC_INSTANTIATE_FUSED
 
 }  // namespace kc

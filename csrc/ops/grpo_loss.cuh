@@ -12,17 +12,27 @@
 
 namespace kc {
 
-// Whether launch_fused_loss_gradient can serve this call on the current device; double never.
-template <class T>
-bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec, const T* grad_logits,
-                            int64_t grad_stride);
+// Where gradients go. O is the dtype of the logits, or a narrower one for logits of float.
+template <class O>
+struct GradientRows {
+  O* data = nullptr;   // [rows, vocab], d loss / d logits; a row may lie in the bytes of its logits
+  int64_t stride = 0;  // from row to row, in elements of O
+  // d loss / d log-prob and d loss / d entropy, [tokens] each; may be null.
+  Accumulator<O>* by_logprobs = nullptr;
+  Accumulator<O>* by_entropy = nullptr;
+};
 
-// After launch_count_sequences: log-probs, entropies and what else `stats` holds, and d loss / d logits, which may be
-// the logits themselves. args.logprobs and args.entropy are not read.
-template <class T>
+// Whether launch_fused_loss_gradient can serve this call on the current device; double never.
+template <class T, class O>
+bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec,
+                            const GradientRows<O>& gradients);
+
+// After launch_count_sequences: log-probs, entropies and what else `stats` holds, and the gradients.
+// args.logprobs and args.entropy are not read.
+template <class T, class O>
 int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                                const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
-                               const PolicyLossScratch& scratch, T* grad_logits, int64_t grad_stride, void* stream);
+                               const PolicyLossScratch& scratch, const GradientRows<O>& gradients, void* stream);
 
 // Rows of `vocab` elements, `stride` apart, times one number on the device; reads and writes nothing where that is 1.
 template <class T>

@@ -88,10 +88,13 @@ InplaceOutputs grpo_loss_inplace(Tensor logits, Tensor ids, Tensor temperature, 
     const PolicyLossDeviceResult<A> result{loss.mutable_data_ptr<A>(), g, h, metrics.mutable_data_ptr<double>()};
     const char* const name = "grpo_loss_inplace";
     check_launch(name, launch_count_sequences(inputs.args, memory.scratch, scope.stream()));
-    const bool fused = can_fuse_loss_gradient<T>(rows, tokens, spec, out, rows.stride);
+    GradientRows<T> gradients;
+    gradients.data = out;
+    gradients.stride = rows.stride;
+    const bool fused = can_fuse_loss_gradient(rows, tokens, spec, gradients);
     if (fused)
-      check_launch(name, launch_fused_loss_gradient<T>(rows, tokens, stats, inputs.args, spec, memory.scratch, out,
-                                                       rows.stride, scope.stream()));
+      check_launch(name, launch_fused_loss_gradient(rows, tokens, stats, inputs.args, spec, memory.scratch, gradients,
+                                                    scope.stream()));
     else
       check_launch(name, launch_token_logprobs<T>(rows, tokens, stats, scope.stream()));
     check_launch(name, launch_policy_loss(inputs.args, spec, memory.scratch, result, scope.stream()));

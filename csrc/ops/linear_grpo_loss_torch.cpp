@@ -1,23 +1,239 @@
-// linear_grpo_loss on the CPU. The gradient is formed in the forward, so three matrix products do instead of four: the
-// loss is a scalar, so the backward only scales. It needs every token of a sequence to be scored before the first is
-// differentiated, unless the loss looks at tokens one by one; so rows go through the workspace in whole sequences, and
-// only a sequence longer than the workspace is multiplied a fourth time.
-#ifndef KC_CUDA
+// Checks, allocation and registration of linear_grpo_loss; compiled once for the CPU library and once (KC_CUDA) for the
+// CUDA library.
+//
+// The gradient is formed in the forward, so three matrix products do instead of four: the loss is a scalar, so the
+// backward only scales. It needs every token of a sequence to be scored before the first is differentiated, unless the
+// loss looks at tokens one by one; so rows go through the workspace in whole sequences, and only a sequence longer than
+// the workspace is multiplied a fourth time.
 #include <torch/csrc/stable/library.h>
 
 #include <array>
 #include <tuple>
 #include <vector>
 
-#include "ops/linear_head_torch.h"
+#include "ops/linear_arguments.h"
 #include "ops/loss_math.h"
 #include "ops/policy_loss_torch.h"
+#ifdef KC_CUDA
+#include "ops/grpo_loss.cuh"
+#include "ops/linear_head_cuda.h"
+#else
+#include "ops/linear_head_torch.h"
+#endif
 
 namespace kc {
 namespace {
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
+#ifdef KC_CUDA
+// Mask, advantages and cu_seqlens may lie on the host: then the op knows without waiting which rows to multiply.
+LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream) {
+  const auto move = [&](const char* name, Tensor tensor) {
+    if (!is_on_host(tensor)) return tensor;
+    check(!is_capturing(stream), name, " must be on the GPU while a CUDA graph is captured");
+    return on_device_of(like, tensor);
+  };
+  tensors.advantages = move("advantages", tensors.advantages);
+  if (tensors.mask) tensors.mask = move("mask", *tensors.mask);
+  if (tensors.cu_seqlens) tensors.cu_seqlens = move("cu_seqlens", *tensors.cu_seqlens);
+  return tensors;
+}
+
+// Rows of the list that are taken together: one chunk where they fit the workspace, else all of them are scored before
+// the first is differentiated.
+struct Piece {
+  SequenceRange sequences;
+  std::vector<RowChunk> chunks;
+};
+
+template <class T, class L>
+class LinearLoss {
+ public:
+  using A = Accumulator<T>;
+
+  // `tensors` may hold mask, advantages and cu_seqlens of the host, `on_device` has all on the device.
+  LinearLoss(const LinearArguments& in, LinearNeeds needs, const LossTensors& tensors, const LossTensors& on_device,
+             LogitRows<L> rows, PolicyLossArgs<A> args, const LossSpec& spec, const TokenOutputs<A>& out, void* stream)
+      : in_(in),
+        needs_(needs),
+        rows_(rows),
+        args_(args),
+        spec_(spec),
+        stats_(out.stats()),
+        can_wait_(in.allow_sync && !is_capturing(stream)),
+        stream_(stream),
+        capacity_(workspace_rows<L>(in)),
+        tokens_(in.hidden, args.tokens, tensors.mask, can_wait_, stream),
+        like_(out.logprobs) {
+    args_.logprobs = stats_.logprobs;
+    args_.entropy = stats_.entropy;
+    rows_.mask = tokens_.has_unknown_mask() ? data_of<bool>(*on_device.mask) : nullptr;
+    plan(tensors);
+  }
+
+  void run(const Tensor& loss, const Tensor& metrics) {
+    const LossScratch<A> memory(loss, args_);
+    Tensor by_logprobs = torch::stable::new_empty(like_, {args_.tokens});
+    Tensor by_entropy = torch::stable::new_empty(like_, {spec_.entropy_coef != 0 ? args_.tokens : 0});
+    A* const g = by_logprobs.template mutable_data_ptr<A>();
+    A* const h = spec_.entropy_coef != 0 ? by_entropy.template mutable_data_ptr<A>() : nullptr;
+    launched(launch_count_sequences(args_, memory.scratch, stream_));
+    DeviceHead<T, L> head(in_, needs_, most_rows_, can_wait_, stream_);
+    for (const Piece& piece : pieces_) {
+      LogitRows<L> logits;
+      bool formed = false;
+      for (const RowChunk& chunk : piece.chunks) {
+        logits = head.logits(chunk, rows_);
+        formed = piece.chunks.size() == 1 && fused(head, logits, chunk, memory.scratch, g, h);
+        if (!formed) head.score(logits, stats_, chunk.count);
+      }
+      if (!needs_.any()) continue;
+      if (!formed)
+        for (const RowChunk& chunk : piece.chunks) {
+          // Sequences are summed once, with the first chunk.
+          const bool first = &chunk == &piece.chunks.front();
+          launched(launch_loss_gradient(args_, spec_, memory.scratch, piece.sequences, first, chunk.tokens, chunk.count,
+                                        g, h, stream_));
+        }
+      for (size_t i = piece.chunks.size(); i-- > 0;) {  // backwards: the logits of the last chunk are still there
+        const RowChunk& chunk = piece.chunks[i];
+        if (i + 1 < piece.chunks.size()) logits = head.logits(chunk, rows_);
+        head.add_gradient(chunk, logits, stats_, g, h, formed);
+      }
+    }
+    head.finish();
+    grad_hidden = head.grad_hidden;
+    grad_weight = head.grad_weight;
+    grad_bias = head.grad_bias;
+    const PolicyLossDeviceResult<A> result{loss.mutable_data_ptr<A>(), g, h, metrics.mutable_data_ptr<double>()};
+    launched(launch_policy_loss(args_, spec_, memory.scratch, result, stream_));
+  }
+
+  Tensor grad_hidden, grad_weight, grad_bias;
+
+ private:
+  static void launched(int error) { check_launch("linear_grpo_loss", error); }
+
+  // Score, loss and gradient in one sweep, where there is a kernel for it.
+  bool fused(DeviceHead<T, L>& head, const LogitRows<L>& logits, const RowChunk& chunk,
+             const PolicyLossScratch& scratch, A* g, A* h) {
+    if constexpr (std::is_same_v<T, L> || std::is_same_v<T, BFloat16>) {
+      if (!needs_.any() || chunk.may_count == 0 || !head.gradients_are_plain()) return false;
+      GradientRows<T> gradients;
+      gradients.data = head.gradients();
+      gradients.stride = head.gradient_stride();
+      gradients.by_logprobs = g;
+      gradients.by_entropy = h;
+      if (!can_fuse_loss_gradient(logits, chunk.count, spec_, gradients)) return false;
+      launched(launch_fused_loss_gradient(logits, chunk.count, stats_, args_, spec_, scratch, gradients, stream_));
+      return true;
+    }
+    return false;
+  }
+
+  void plan(const LossTensors& tensors) {
+    const bool splits = splits_sequences(spec_);
+    // Where sequences begin, if the host knows or may ask; without, all rows are one sequence.
+    std::vector<int64_t> bounds{0, args_.tokens};
+    bool knows_bounds = !tensors.cu_seqlens;
+    const bool is_free = tensors.cu_seqlens && is_on_host(*tensors.cu_seqlens);
+    if (tensors.cu_seqlens && (is_free || (!splits && can_wait_))) {
+      const Tensor host = on_host(*tensors.cu_seqlens);
+      check_cu_seqlens(data_of<int64_t>(host), args_.sequences, args_.tokens);
+      bounds.assign(data_of<int64_t>(host), data_of<int64_t>(host) + args_.sequences + 1);
+      knows_bounds = true;
+    }
+    const std::vector<char> idle = idle_tokens(tensors, knows_bounds ? &bounds : nullptr);
+    const int64_t rows = tokens_.size();
+    struct Cut {
+      SequenceRange sequences;
+      std::vector<int64_t> ends;
+    };
+    std::vector<Cut> cuts;
+    const auto cut_anywhere = [&](SequenceRange sequences, int64_t begin, int64_t end) {
+      const int64_t size = even_chunk(end - begin, capacity_);
+      std::vector<int64_t> ends;
+      while (begin < end) ends.push_back(begin = std::min(begin + size, end));
+      cuts.push_back({sequences, ends});
+    };
+    if (splits) {
+      cut_anywhere({0, 0}, 0, rows);
+    } else if (!knows_bounds) {
+      cut_anywhere({0, args_.sequences}, 0, rows);
+    } else {
+      std::vector<int64_t> row_bounds;  // the list rises
+      for (const int64_t bound : bounds)
+        row_bounds.push_back(std::lower_bound(tokens_.tokens().begin(), tokens_.tokens().end(), bound) -
+                             tokens_.tokens().begin());
+      for (size_t s = 0; s + 1 < row_bounds.size();) {
+        // As many whole sequences as fit the workspace, at least one.
+        size_t last = s + 1;
+        while (last + 1 < row_bounds.size() && row_bounds[last + 1] - row_bounds[s] <= capacity_) ++last;
+        cut_anywhere({static_cast<int64_t>(s), static_cast<int64_t>(last)}, row_bounds[s], row_bounds[last]);
+        s = last;
+      }
+    }
+    // Within a chunk, rows that have no gradient for certain go last.
+    std::vector<int64_t> may_counts;
+    bool reordered = false;
+    int64_t begin = 0;
+    for (const Cut& cut : cuts)
+      for (const int64_t end : cut.ends) {
+        const auto from = tokens_.tokens().begin() + begin, to = tokens_.tokens().begin() + end;
+        int64_t may = end - begin;
+        if (!idle.empty() && needs_.any()) {
+          may = std::stable_partition(from, to, [&](int64_t t) { return !idle[static_cast<size_t>(t)]; }) - from;
+          reordered = reordered || (may > 0 && may < end - begin);
+        }
+        may_counts.push_back(may);
+        begin = end;
+      }
+    tokens_.upload(reordered);
+    begin = 0;
+    size_t number = 0;
+    for (const Cut& cut : cuts) {
+      pieces_.push_back({cut.sequences, {}});
+      for (const int64_t end : cut.ends) {
+        if (splits && !pieces_.back().chunks.empty()) pieces_.push_back({cut.sequences, {}});
+        pieces_.back().chunks.push_back(tokens_.chunk(begin, end, may_counts[number++]));
+        most_rows_ = std::max(most_rows_, end - begin);
+        begin = end;
+      }
+    }
+  }
+
+  // [tokens], true where a token's gradient is 0 whatever the model says; empty where the host knows of none.
+  std::vector<char> idle_tokens(const LossTensors& tensors, const std::vector<int64_t>* bounds) const {
+    std::vector<char> idle;
+    if (!is_on_host(tensors.advantages) || spec_.beta != 0 || spec_.entropy_coef != 0 || spec_.ratio_penalty != 0)
+      return idle;
+    if (args_.advantages_per_sequence ? !bounds : couples_tokens(spec_)) return idle;
+    const Tensor host = torch::stable::contiguous(tensors.advantages);
+    const A* advantages = data_of<A>(host);
+    idle.assign(static_cast<size_t>(args_.tokens), 0);
+    if (!args_.advantages_per_sequence)
+      for (int64_t t = 0; t < args_.tokens; ++t) idle[static_cast<size_t>(t)] = advantages[t] == A(0);
+    else
+      for (size_t s = 0; s + 1 < bounds->size(); ++s)
+        std::fill(idle.begin() + (*bounds)[s], idle.begin() + (*bounds)[s + 1], advantages[s] == A(0));
+    return idle;
+  }
+
+  const LinearArguments& in_;
+  LinearNeeds needs_;
+  LogitRows<L> rows_;
+  PolicyLossArgs<A> args_;
+  const LossSpec& spec_;
+  TokenStats<A> stats_;
+  bool can_wait_;
+  void* stream_;
+  int64_t capacity_, most_rows_ = 1;
+  TokenList tokens_;
+  Tensor like_;
+  std::vector<Piece> pieces_;
+};
+#else
 template <class T>
 class LinearLoss {
  public:
@@ -156,38 +372,72 @@ class LinearLoss {
   double denominator_ = 0;
   std::array<double, kLossMetrics> totals_{};
 };
+#endif
 
 Outputs linear_grpo_loss(Tensor hidden, Tensor weight, OptionalTensor bias, Tensor ids, Tensor temperature,
                          Tensor advantages, OptionalTensor old_logprobs, OptionalTensor ref_logprobs,
                          OptionalTensor rollout_logprobs, OptionalTensor mask, OptionalTensor cu_seqlens,
                          OptionalTensor denominator, std::vector<double> spec_numbers, double logit_scale,
-                         double softcap, int64_t chunk_rows, bool need_hidden, bool need_weight, bool need_bias) {
-  const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows};
+                         double softcap, int64_t chunk_rows, bool rounded_logits, bool rounded_weight_grad,
+                         bool allow_sync, bool need_hidden, bool need_weight, bool need_bias) {
+  const LinearArguments in{hidden,     weight,         bias,                logit_scale, softcap,
+                           chunk_rows, rounded_logits, rounded_weight_grad, allow_sync};
+  const LinearNeeds needs{need_hidden, need_weight, need_bias};
   check_linear(in);
   const LossSpec spec = spec_of(spec_numbers);
+  const ScalarType type = accumulator_of(hidden.scalar_type());
+  const int64_t tokens = hidden.size(0);
+  const LossTensors tensors{advantages, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator};
+#ifdef KC_CUDA
+  const CudaScope scope(hidden);
+  const LossTensors on_device = all_on_device(hidden, tensors, scope.stream());
+  return with_head_types(in, [&](auto head_zero, auto logit_zero) {
+    using T = decltype(head_zero);
+    using L = decltype(logit_zero);
+    using A = Accumulator<T>;
+    check_tokens(ids, temperature, on_device.mask, "hidden", hidden, tokens, weight.size(0), type);
+    const LossInputs<A> loss_inputs(on_device, spec, "hidden", hidden, tokens, /*has_entropy=*/true);
+    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
+    LogitRows<L> rows;
+    rows.ids = data_of<int64_t>(flat_ids);
+    rows.temperature = data_of<A>(temperatures);
+    rows.temperature_per_token = temperature.dim() == 1;
+    const TokenOutputs<A> out(hidden, tokens, type);
+    LinearLoss<T, L> linear(in, needs, tensors, on_device, rows, loss_inputs.args, spec, out, scope.stream());
+    Tensor loss = torch::stable::new_empty(hidden, {}, type);
+    Tensor metrics = torch::stable::new_empty(hidden, {kLossMetrics}, ScalarType::Double);
+    linear.run(loss, metrics);
+    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, linear.grad_hidden, linear.grad_weight,
+                           torch::stable::to(linear.grad_bias, hidden.scalar_type()));
+  });
+#else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;
-    const ScalarType type = accumulator_of(hidden.scalar_type());
-    const int64_t tokens = hidden.size(0);
     check_tokens(ids, temperature, mask, "hidden", hidden, tokens, weight.size(0), type);
-    const LossTensors tensors{advantages, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator};
     const LossInputs<A> loss_inputs(tensors, spec, "hidden", hidden, tokens, /*has_entropy=*/true);
     const TokenInputs<A> inputs(ids, temperature, mask);
     const TokenOutputs<A> out(hidden, tokens, type);
-    LinearLoss<T> linear(in, {need_hidden, need_weight, need_bias}, inputs, loss_inputs.args, spec, out);
+    LinearLoss<T> linear(in, needs, inputs, loss_inputs.args, spec, out);
     Tensor loss = torch::stable::new_empty(hidden, {}, type);
     Tensor metrics = torch::stable::new_empty(hidden, {kLossMetrics}, ScalarType::Double);
     *loss.mutable_data_ptr<A>() = static_cast<A>(linear.run(metrics.mutable_data_ptr<double>()));
-    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, linear.head().grad_hidden,
-                           torch::stable::to(linear.head().grad_weight, hidden.scalar_type()),
+    Tensor grad_weight = linear.head().grad_weight;
+    if (rounded_weight_grad) grad_weight = torch::stable::to(grad_weight, hidden.scalar_type());
+    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, linear.head().grad_hidden, grad_weight,
                            torch::stable::to(linear.head().grad_bias, hidden.scalar_type()));
   });
+#endif
 }
 
 }  // namespace
 }  // namespace kc
 
+#ifdef KC_CUDA
+STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CUDA, m) {
+  m.impl("linear_grpo_loss", TORCH_BOX(&kc::linear_grpo_loss));
+}
+#else
 STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CPU, m) {
   m.impl("linear_grpo_loss", TORCH_BOX(&kc::linear_grpo_loss));
 }

@@ -1,24 +1,72 @@
-// Checks, allocation and registration of linear_token_logprobs on the CPU.
-#ifndef KC_CUDA
+// Checks, allocation and registration of linear_token_logprobs; compiled once for the CPU library and once (KC_CUDA) for
+// the CUDA library.
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
 
+#include "ops/linear_arguments.h"
+#ifdef KC_CUDA
+#include "ops/linear_head_cuda.h"
+#else
 #include "ops/linear_head_torch.h"
+#endif
 
 namespace kc {
 namespace {
 
+#ifdef KC_CUDA
+OptionalTensor mask_on_device(const Tensor& like, const OptionalTensor& mask, void* stream) {
+  if (!mask || !is_on_host(*mask)) return contiguous_or_none(mask);
+  check(!is_capturing(stream), "mask must be on the GPU while a CUDA graph is captured");
+  return contiguous_or_none(on_device_of(like, *mask));
+}
+
+template <class L>
+LogitRows<L> rows_without_logits(const Tensor& ids, const Tensor& temperature, const TokenList& tokens,
+                                 const OptionalTensor& mask) {
+  LogitRows<L> rows;
+  rows.ids = data_of<int64_t>(ids);
+  rows.temperature = data_of<Accumulator<L>>(temperature);
+  rows.temperature_per_token = temperature.dim() == 1;
+  rows.mask = tokens.has_unknown_mask() ? data_of<bool>(*mask) : nullptr;
+  return rows;
+}
+#endif
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_logprobs(Tensor hidden, Tensor weight, OptionalTensor bias,
                                                                  Tensor ids, Tensor temperature, OptionalTensor mask,
-                                                                 double logit_scale, double softcap,
-                                                                 int64_t chunk_rows) {
-  const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows};
+                                                                 double logit_scale, double softcap, int64_t chunk_rows,
+                                                                 bool rounded_logits, bool allow_sync) {
+  const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, true, allow_sync};
   check_linear(in);
+  const ScalarType type = accumulator_of(hidden.scalar_type());
+  const int64_t tokens = hidden.size(0);
+#ifdef KC_CUDA
+  const CudaScope scope(hidden);
+  const OptionalTensor counts = mask_on_device(hidden, mask, scope.stream());
+  return with_head_types(in, [&](auto head_zero, auto logit_zero) {
+    using T = decltype(head_zero);
+    using L = decltype(logit_zero);
+    using A = Accumulator<T>;
+    check_tokens(ids, temperature, counts, "hidden", hidden, tokens, weight.size(0), type);
+    const bool can_wait = allow_sync && !is_capturing(scope.stream());
+    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
+    const TokenOutputs<A> out(hidden, tokens, type);
+    TokenList list(hidden, tokens, mask, can_wait, scope.stream());
+    list.upload(/*reordered=*/false);
+    const LogitRows<L> rows = rows_without_logits<L>(flat_ids, temperatures, list, counts);
+    const int64_t size = even_chunk(list.size(), workspace_rows<L>(in));
+    DeviceHead<T, L> head(in, LinearNeeds{}, size, can_wait, scope.stream());
+    for (int64_t begin = 0; begin < list.size(); begin += size) {
+      const int64_t end = std::min(begin + size, list.size());
+      const RowChunk chunk = list.chunk(begin, end, 0);
+      head.score(head.logits(chunk, rows), out.stats(), chunk.count);
+    }
+    return std::make_tuple(out.logprobs, out.entropy, out.max, out.sum);
+  });
+#else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using A = Accumulator<decltype(zero)>;
-    const ScalarType type = accumulator_of(hidden.scalar_type());
-    const int64_t tokens = hidden.size(0);
     check_tokens(ids, temperature, mask, "hidden", hidden, tokens, weight.size(0), type);
     const TokenInputs<A> inputs(ids, temperature, mask);
     const TokenOutputs<A> out(hidden, tokens, type);
@@ -31,17 +79,60 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_logprobs(Tensor hidden, 
     }
     return std::make_tuple(out.logprobs, out.entropy, out.max, out.sum);
   });
+#endif
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     OptionalTensor grad_logprobs, OptionalTensor grad_entropy, Tensor hidden, Tensor weight, OptionalTensor bias,
     Tensor ids, Tensor temperature, OptionalTensor mask, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum,
-    double logit_scale, double softcap, int64_t chunk_rows, bool need_hidden, bool need_weight, bool need_bias) {
-  const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows};
+    double logit_scale, double softcap, int64_t chunk_rows, bool rounded_logits, bool allow_sync, bool need_hidden,
+    bool need_weight, bool need_bias) {
+  // The sum of one chunk needs no wider type than the one it ends in.
+  const ScalarType type = hidden.scalar_type(), accumulator = accumulator_of(type);
+  LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, false, allow_sync};
   check_linear(in);
+#ifdef KC_CUDA
+  const CudaScope scope(hidden);
+  const OptionalTensor counts = mask_on_device(hidden, mask, scope.stream());
+  return with_head_types(in, [&](auto head_zero, auto logit_zero) {
+    using T = decltype(head_zero);
+    using L = decltype(logit_zero);
+    using A = Accumulator<T>;
+    check_tokens(ids, temperature, counts, "hidden", hidden, hidden.size(0), weight.size(0), accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, hidden.size(0), accumulator);
+    const bool can_wait = allow_sync && !is_capturing(scope.stream());
+    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
+    const OptionalTensor g = contiguous_or_none(grad_logprobs), h = contiguous_or_none(grad_entropy);
+    const auto saved = [](const Tensor& tensor) { return const_cast<A*>(data_of<A>(tensor)); };
+    const TokenStats<A> stats{saved(logprobs), saved(entropy), saved(max), saved(sum)};
+    TokenList list(hidden, hidden.size(0), mask, can_wait, scope.stream());
+    if (can_wait) {  // rows without a gradient are not multiplied again
+      const OptionalTensor host_g = g ? OptionalTensor(on_host(*g)) : std::nullopt;
+      const OptionalTensor host_h = h ? OptionalTensor(on_host(*h)) : std::nullopt;
+      const A* by_logprobs = host_g ? data_of<A>(*host_g) : nullptr;
+      const A* by_entropy = host_h ? data_of<A>(*host_h) : nullptr;
+      list.keep([&](int64_t t) {
+        return (by_logprobs && by_logprobs[t] != A(0)) || (by_entropy && by_entropy[t] != A(0));
+      });
+    }
+    list.upload(/*reordered=*/false);
+    const LogitRows<L> rows = rows_without_logits<L>(flat_ids, temperatures, list, counts);
+    const int64_t size = even_chunk(list.size(), workspace_rows<L>(in));
+    in.rounded_weight_grad = list.size() <= size;
+    DeviceHead<T, L> head(in, {need_hidden, need_weight, need_bias}, size, /*can_wait=*/false, scope.stream());
+    for (int64_t begin = 0; begin < list.size(); begin += size) {
+      const int64_t end = std::min(begin + size, list.size());
+      const RowChunk chunk = list.chunk(begin, end, end - begin);
+      const LogitRows<L> logits = head.logits(chunk, rows);
+      head.add_gradient(chunk, logits, stats, g ? data_of<A>(*g) : nullptr, h ? data_of<A>(*h) : nullptr);
+    }
+    head.finish();
+    return std::make_tuple(head.grad_hidden, torch::stable::to(head.grad_weight, type),
+                           torch::stable::to(head.grad_bias, type));
+  });
+#else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using A = Accumulator<decltype(zero)>;
-    const ScalarType accumulator = accumulator_of(hidden.scalar_type());
     check_tokens(ids, temperature, mask, "hidden", hidden, hidden.size(0), weight.size(0), accumulator);
     check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, hidden.size(0), accumulator);
     const TokenInputs<A> inputs(ids, temperature, mask);
@@ -60,15 +151,21 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
       const LogitRows<A> logits = head.logits(rows.data() + begin, count, inputs.rows);
       head.add_gradient(logits, stats, by_logprobs, by_entropy, count);
     }
-    const ScalarType type = hidden.scalar_type();
     return std::make_tuple(head.grad_hidden, torch::stable::to(head.grad_weight, type),
                            torch::stable::to(head.grad_bias, type));
   });
+#endif
 }
 
 }  // namespace
 }  // namespace kc
 
+#ifdef KC_CUDA
+STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CUDA, m) {
+  m.impl("linear_token_logprobs", TORCH_BOX(&kc::linear_token_logprobs));
+  m.impl("linear_token_logprobs_backward", TORCH_BOX(&kc::linear_token_logprobs_backward));
+}
+#else
 STABLE_TORCH_LIBRARY_IMPL(kernel_coder, CPU, m) {
   m.impl("linear_token_logprobs", TORCH_BOX(&kc::linear_token_logprobs));
   m.impl("linear_token_logprobs_backward", TORCH_BOX(&kc::linear_token_logprobs_backward));

@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kSequenceThreads) count_kernel(PolicyLossArgs<
   }
 }
 
-// State of each sequence and, where tokens are coupled, the sum of their grad_shared.
+// State of sequences [first, last) and, where tokens are coupled, the sum of their grad_shared.
 template <class T>
 __global__ void __launch_bounds__(kSequenceThreads)
-    sequence_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch) {
-  for (int64_t s = blockIdx.x; s < args.sequences; s += gridDim.x) {
+    sequence_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch, int64_t first, int64_t last) {
+  for (int64_t s = first + blockIdx.x; s < last; s += gridDim.x) {
     const Span span = span_of(args, s);
     const auto for_tokens = [&](const auto& visit) {
       for (int64_t t = span.begin + threadIdx.x; t < span.end; t += kSequenceThreads)
@@ -104,6 +104,42 @@ __device__ __forceinline__ bool is_finite(double x) {
   return x - x == 0;
 }
 
+// An unmasked token, once its sequence has been summed where the spec is about sequences.
+template <class T>
+struct WeighedToken {
+  LossToken<double> token;
+  TokenTerms<double> terms;
+  double weight, by_logprob;
+
+  __device__ WeighedToken(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
+                          int64_t t, bool has_states) {
+    const int64_t s = scratch.sequence_of[t];
+    const SequenceState<double> state = has_states ? scratch.states[s] : SequenceState<double>{};
+    const double shared = has_states ? scratch.shared[s] : 0.0;
+    weight = weight_on_device(args, spec, scratch, s);
+    token = load_token<double>(args, spec, t, s);
+    terms = token_terms(spec, token, state);
+    by_logprob = weight * (terms.grad_own + terms.share * shared);
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kTokenThreads)
+    gradient_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch, const int64_t* tokens,
+                    int64_t count, T* grad_logprobs, T* grad_entropy, bool has_states) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kTokenThreads + threadIdx.x;
+  if (i >= count) return;
+  const int64_t t = tokens[i];
+  T by_logprob = 0, by_entropy = 0;
+  if (!args.mask || args.mask[t]) {
+    const WeighedToken<T> one(args, spec, scratch, t, has_states);
+    by_logprob = static_cast<T>(one.by_logprob);
+    by_entropy = static_cast<T>(one.weight * one.terms.grad_entropy);
+  }
+  grad_logprobs[t] = by_logprob;
+  if (grad_entropy) grad_entropy[t] = by_entropy;
+}
+
 // Block b takes tokens [b chunk, (b + 1) chunk).
 template <class T>
 __global__ void __launch_bounds__(kTokenThreads)
@@ -118,13 +154,10 @@ __global__ void __launch_bounds__(kTokenThreads)
       if (result.grad_entropy) result.grad_entropy[t] = T(0);
       continue;
     }
-    const int64_t s = scratch.sequence_of[t];
-    const SequenceState<double> state = has_states ? scratch.states[s] : SequenceState<double>{};
-    const double shared = has_states ? scratch.shared[s] : 0.0;
-    const double weight = weight_on_device(args, spec, scratch, s);
-    const LossToken<double> token = load_token<double>(args, spec, t, s);
-    const TokenTerms<double> terms = token_terms(spec, token, state);
-    const double gradient = weight * (terms.grad_own + terms.share * shared);
+    const WeighedToken<T> one(args, spec, scratch, t, has_states);
+    const LossToken<double>& token = one.token;
+    const TokenTerms<double>& terms = one.terms;
+    const double weight = one.weight, gradient = one.by_logprob;
     result.grad_logprobs[t] = static_cast<T>(gradient);
     if (result.grad_entropy) result.grad_entropy[t] = static_cast<T>(weight * terms.grad_entropy);
     metric(LossMetric::policy_loss) += weight * terms.policy;
@@ -199,6 +232,14 @@ unsigned sequence_blocks(int64_t sequences) {
   return static_cast<unsigned>(std::min(sequences, kMostSequenceBlocks));
 }
 
+template <class T>
+cudaError_t launch_sequences(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
+                             int64_t first, int64_t last, cudaStream_t on) {
+  sequence_kernel<T>
+      <<<sequence_blocks(last - first), kSequenceThreads, 0, on>>>(args, spec, scratch, first, last);
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 template <class T>
@@ -216,10 +257,8 @@ int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, cons
                        const PolicyLossDeviceResult<T>& result, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const bool has_states = !splits_sequences(spec) && args.sequences > 0;
-  if (has_states) {
-    sequence_kernel<T><<<sequence_blocks(args.sequences), kSequenceThreads, 0, on>>>(args, spec, scratch);
-    if (const cudaError_t error = cudaGetLastError()) return error;
-  }
+  if (has_states)
+    if (const cudaError_t error = launch_sequences(args, spec, scratch, 0, args.sequences, on)) return error;
   const int64_t groups = (args.tokens + kTokenThreads - 1) / kTokenThreads;
   const int64_t chunk = kTokenThreads * ((groups + PolicyLossScratch::kPartials - 1) / PolicyLossScratch::kPartials);
   const auto blocks = args.tokens == 0 ? 0 : static_cast<int>((args.tokens + chunk - 1) / chunk);
@@ -232,10 +271,28 @@ int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, cons
   return cudaGetLastError();
 }
 
+template <class T>
+int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
+                         SequenceRange sequences, bool sums_sequences, const int64_t* tokens, int64_t count,
+                         T* grad_logprobs, T* grad_entropy, void* stream) {
+  if (count == 0) return cudaSuccess;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const bool has_states = !splits_sequences(spec) && sequences.first < sequences.last;
+  if (has_states && sums_sequences)
+    if (const cudaError_t error = launch_sequences(args, spec, scratch, sequences.first, sequences.last, on))
+      return error;
+  const auto blocks = static_cast<unsigned>((count + kTokenThreads - 1) / kTokenThreads);
+  gradient_kernel<T><<<blocks, kTokenThreads, 0, on>>>(args, spec, scratch, tokens, count, grad_logprobs, grad_entropy,
+                                                       has_states);
+  return cudaGetLastError();
+}
+
 #define KC_INSTANTIATE(T)                                                                                 \
   template int launch_count_sequences<T>(const PolicyLossArgs<T>&, const PolicyLossScratch&, void*);      \
   template int launch_policy_loss<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&, \
-                                     const PolicyLossDeviceResult<T>&, void*);
+                                     const PolicyLossDeviceResult<T>&, void*);                            \
+  template int launch_loss_gradient<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&, \
+                                       SequenceRange, bool, const int64_t*, int64_t, T*, T*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 #undef KC_INSTANTIATE

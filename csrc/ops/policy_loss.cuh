@@ -68,4 +68,16 @@ template <class T>
 int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
                        const PolicyLossDeviceResult<T>& result, void* stream);
 
+struct SequenceRange {
+  int64_t first, last;
+};
+
+// After launch_count_sequences: the gradients alone, as launch_policy_loss makes them, of the tokens that `tokens`
+// lists. Where the spec is about sequences, they are tokens of `sequences`, whose log-probs are all known; the sequences
+// are summed if sums_sequences, else have been.
+template <class T>
+int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
+                         SequenceRange sequences, bool sums_sequences, const int64_t* tokens, int64_t count,
+                         T* grad_logprobs, T* grad_entropy, void* stream);
+
 }  // namespace kc

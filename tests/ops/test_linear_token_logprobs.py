@@ -25,7 +25,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def random_head(
-    tokens: int, width: int, vocab: int, dtype: torch.dtype = torch.float32, seed: int = 0
+    tokens: int, width: int, vocab: int, dtype: torch.dtype = torch.float32, seed: int = 0, device: str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """hidden, weight, bias and ids; logits have a deviation of about 2."""
     rng = torch.Generator().manual_seed(seed)
@@ -35,7 +35,8 @@ def random_head(
 
     hidden, weight = normal(tokens, width), 2 * normal(vocab, width) / width**0.5
     ids = torch.randint(0, vocab, (tokens,), generator=rng)
-    return hidden.to(dtype), weight.to(dtype), normal(vocab).to(dtype), ids
+    parts = (hidden.to(dtype), weight.to(dtype), normal(vocab).to(dtype), ids)
+    return tuple(x.to(device) for x in parts)  # type: ignore[return-value]
 
 
 def with_bias(options: dict[str, Any], bias: Tensor) -> dict[str, Any]:
@@ -43,12 +44,12 @@ def with_bias(options: dict[str, Any], bias: Tensor) -> dict[str, Any]:
 
 
 def gradients(op: Any, leaves: list[Tensor | None], ids: Tensor, upstream: Tensor, **options: Any) -> list[Any]:
-    """Log-probs, entropy, and the gradients of hidden, weight and bias."""
+    """Log-probs, entropy, and the gradients of hidden, weight and bias, on the CPU."""
     leaves = [None if leaf is None else leaf.detach().requires_grad_() for leaf in leaves]
     logprobs, entropy = op(leaves[0], leaves[1], ids, bias=leaves[2], entropy=True, **options)
     present = [leaf for leaf in leaves if leaf is not None]
-    grads = torch.autograd.grad((logprobs, entropy), present, tuple(upstream.to(logprobs.dtype)))
-    return [logprobs.detach(), entropy.detach(), *grads]
+    grads = torch.autograd.grad((logprobs, entropy), present, tuple(upstream.to(logprobs)))
+    return [x.detach().cpu() for x in (logprobs, entropy, *grads)]
 
 
 def check_against_reference(
@@ -64,8 +65,9 @@ def check_against_reference(
     upstream = torch.randn(2, hidden.shape[0], generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     upstream = upstream.to(computed_in(dtype))
     results = gradients(linear_token_logprobs, [hidden, weight, bias], ids, upstream, chunk_rows=chunk_rows, **options)
-    doubles = [None if x is None else x.double() for x in (hidden, weight, bias)]
-    wanted = gradients(reference.linear_token_logprobs, doubles, ids, upstream, **options)
+    doubles = [None if x is None else x.double().cpu() for x in (hidden, weight, bias)]
+    options = {name: x.cpu() if isinstance(x, Tensor) else x for name, x in options.items()}
+    wanted = gradients(reference.linear_token_logprobs, doubles, ids.cpu(), upstream, **options)
     assert results[0].dtype == results[1].dtype == computed_in(dtype)
     for result, reference_result in zip(results, wanted, strict=True):
         # A logit is a float32 sum over the hidden size: its error, a few units in the last place, is the log-prob's.
@@ -77,9 +79,9 @@ def check_against_reference(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_values_and_gradients_equal_the_reference(head: dict[str, Any], dtype: torch.dtype) -> None:
-    hidden, weight, bias, ids = random_head(37, 48, 5000, dtype)
-    mask = torch.arange(37) % 3 != 1
+def test_values_and_gradients_equal_the_reference(device: str, head: dict[str, Any], dtype: torch.dtype) -> None:
+    hidden, weight, bias, ids = random_head(37, 48, 5000, dtype, device=device)
+    mask = torch.arange(37, device=device) % 3 != 1
     options = with_bias(head, bias)
     bias_or_none = options.pop("bias")
     check_against_reference(hidden, weight, bias_or_none, torch.where(mask, ids, -100), mask=mask, **options)
@@ -95,16 +97,16 @@ def test_values_and_gradients_equal_the_reference(head: dict[str, Any], dtype: t
     seed=st.integers(0, 2**30),
 )
 def test_any_shape_mask_and_chunk_equals_the_reference(
-    tokens: int, width: int, vocab: int, chunk_rows: int | None, share: float, seed: int
+    device: str, tokens: int, width: int, vocab: int, chunk_rows: int | None, share: float, seed: int
 ) -> None:
-    hidden, weight, bias, ids = random_head(tokens, width, vocab, torch.float64, seed)
-    mask = torch.rand(tokens, generator=torch.Generator().manual_seed(seed)) < share
+    hidden, weight, bias, ids = random_head(tokens, width, vocab, torch.float64, seed, device=device)
+    mask = (torch.rand(tokens, generator=torch.Generator().manual_seed(seed)) < share).to(device)
     check_against_reference(hidden, weight, bias, ids, chunk_rows, CHANCE, mask=mask, temperature=0.7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_rows_bits_depend_on_that_row_alone(dtype: torch.dtype) -> None:
-    hidden, weight, _, ids = random_head(70, 32, 4500, dtype)
+def test_a_rows_bits_depend_on_that_row_alone(device: str, dtype: torch.dtype) -> None:
+    hidden, weight, _, ids = random_head(70, 32, 4500, dtype, device=device)
     whole = linear_token_logprobs(hidden.requires_grad_(), weight, ids, entropy=True)
     assert whole.logprobs.requires_grad
     with torch.no_grad():
@@ -115,9 +117,9 @@ def test_a_rows_bits_depend_on_that_row_alone(dtype: torch.dtype) -> None:
             chunked = linear_token_logprobs(hidden, weight, ids, entropy=True, chunk_rows=chunk_rows)
             assert torch.equal(chunked.logprobs, whole.logprobs)
             assert torch.equal(chunked.entropy, whole.entropy)  # type: ignore[arg-type]
-        order = torch.randperm(70)
+        order = torch.randperm(70, device=device)
         assert torch.equal(linear_token_logprobs(hidden[order], weight, ids[order]).logprobs, whole.logprobs[order])
-        mask = torch.rand(70) < 0.5
+        mask = torch.rand(70, device=device) < 0.5
         masked = linear_token_logprobs(hidden, weight, ids, mask=mask).logprobs
         assert torch.equal(masked, whole.logprobs.masked_fill(~mask, 0.0))
         threads = torch.get_num_threads()
@@ -126,66 +128,67 @@ def test_a_rows_bits_depend_on_that_row_alone(dtype: torch.dtype) -> None:
         torch.set_num_threads(threads)
 
 
-def test_float32_logits_make_it_token_logprobs_bit_for_bit() -> None:
-    hidden, weight, _, ids = random_head(32, 64, 3000)
+def test_float32_logits_make_it_token_logprobs_bit_for_bit(device: str) -> None:
+    hidden, weight, _, ids = random_head(32, 64, 3000, device=device)
     wanted = token_logprobs(hidden @ weight.T, ids, entropy=True)
     out = linear_token_logprobs(hidden, weight, ids, entropy=True)
     assert torch.equal(out.logprobs, wanted.logprobs)
     assert torch.equal(out.entropy, wanted.entropy)  # type: ignore[arg-type]
 
 
-def test_logits_of_a_16_bit_head_are_not_rounded_to_16_bits() -> None:
-    hidden, weight, _, ids = random_head(16, 64, 3000, torch.bfloat16)
-    wanted = reference.linear_token_logprobs(hidden, weight, ids)[0]
-    assert_close(linear_token_logprobs(hidden, weight, ids).logprobs, wanted)
-    rounded = token_logprobs(hidden @ weight.T, ids).logprobs
+def test_logits_of_a_16_bit_head_are_not_rounded_to_16_bits(device: str) -> None:
+    hidden, weight, _, ids = random_head(16, 64, 3000, torch.bfloat16, device=device)
+    wanted = reference.linear_token_logprobs(hidden.cpu(), weight.cpu(), ids.cpu())[0]
+    assert_close(linear_token_logprobs(hidden, weight, ids).logprobs.cpu(), wanted)
+    rounded = token_logprobs(hidden @ weight.T, ids).logprobs.cpu()
     with pytest.raises(AssertionError, match="relative error"):
         assert_close(rounded, wanted, slack=100)
 
 
-def test_the_gradient_of_the_weight_is_summed_in_float32() -> None:
+def test_the_gradient_of_the_weight_is_summed_in_float32(device: str) -> None:
     # 512 tokens in chunks of 16: summed in bfloat16, the small later parts would vanish beside the sum so far.
-    hidden, weight, _, ids = random_head(512, 8, 64, torch.bfloat16)
+    hidden, weight, _, ids = random_head(512, 8, 64, torch.bfloat16, device=device)
     check_against_reference(hidden, weight, None, ids, chunk_rows=16)
     ones = torch.ones(2, 512)
-    wanted = gradients(reference.linear_token_logprobs, [hidden.double(), weight.double(), None], ids, ones)[3]
-    rounded = torch.zeros_like(weight)
+    doubles = [hidden.double().cpu(), weight.double().cpu(), None]
+    wanted = gradients(reference.linear_token_logprobs, doubles, ids.cpu(), ones)[3]
+    rounded = torch.zeros_like(weight, device="cpu")
     for chunk, chunk_ids in zip(hidden.split(16), ids.split(16), strict=True):
         rounded += gradients(linear_token_logprobs, [chunk, weight, None], chunk_ids, ones[:, :16])[3]
     with pytest.raises(AssertionError, match="relative error"):
         assert_close(rounded, wanted)
 
 
-def test_masked_rows_enter_nothing() -> None:
-    hidden, weight, bias, ids = random_head(20, 16, 300)
-    mask = torch.arange(20) % 2 == 0
+def test_masked_rows_enter_nothing(device: str) -> None:
+    hidden, weight, bias, ids = random_head(20, 16, 300, device=device)
+    mask = torch.arange(20, device=device) % 2 == 0
     poisoned = hidden.masked_fill(~mask[:, None], NAN)
     upstream = torch.ones(2, 20)
     results = gradients(linear_token_logprobs, [poisoned, weight, bias], ids, upstream, mask=mask)
     assert all(bool(x.isfinite().all()) for x in results)
-    assert bool((results[2][~mask] == 0).all())
+    assert bool((results[2][~mask.cpu()] == 0).all())
 
 
-def test_a_frozen_head_gets_no_gradient_and_costs_none() -> None:
-    hidden, weight, _, ids = random_head(20, 16, 300)
+def test_a_frozen_head_gets_no_gradient_and_costs_none(device: str) -> None:
+    hidden, weight, _, ids = random_head(20, 16, 300, device=device)
     both = gradients(linear_token_logprobs, [hidden, weight, None], ids, torch.ones(2, 20))
     leaf = hidden.clone().requires_grad_()
     out = linear_token_logprobs(leaf, weight, ids, entropy=True)
-    torch.autograd.backward(out, (torch.ones(20), torch.ones(20)))
+    torch.autograd.backward(out, (torch.ones(20, device=device), torch.ones(20, device=device)))
     assert weight.grad is None
     assert leaf.grad is not None
-    assert torch.equal(leaf.grad, both[2])
+    assert torch.equal(leaf.grad.cpu(), both[2])
 
 
-def test_inputs_are_left_alone() -> None:
-    hidden, weight, bias, ids = random_head(20, 16, 300)
+def test_inputs_are_left_alone(device: str) -> None:
+    hidden, weight, bias, ids = random_head(20, 16, 300, device=device)
     before = [x.clone() for x in (hidden, weight, bias, ids)]
     gradients(linear_token_logprobs, [hidden, weight, bias], ids, torch.ones(2, 20), softcap=3.0, logit_scale=2.0)
     assert all(torch.equal(a, b) for a, b in zip((hidden, weight, bias, ids), before, strict=True))
 
 
-def test_strided_inputs_give_the_same_bits() -> None:
-    hidden, weight, _, ids = random_head(20, 16, 300)
+def test_strided_inputs_give_the_same_bits(device: str) -> None:
+    hidden, weight, _, ids = random_head(20, 16, 300, device=device)
     wanted = linear_token_logprobs(hidden, weight, ids).logprobs
     wide = torch.nn.functional.pad(hidden, (2, 1))[:, 2:-1]
     assert torch.equal(linear_token_logprobs(wide, weight.T.contiguous().T, ids).logprobs, wanted)
@@ -205,9 +208,9 @@ def test_memory_is_the_workspace() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_gradcheck(head: dict[str, Any]) -> None:
-    hidden, weight, bias, ids = random_head(5, 3, 7, torch.float64)
-    mask = torch.tensor([True, True, False, True, True])
+def test_gradcheck(device: str, head: dict[str, Any]) -> None:
+    hidden, weight, bias, ids = random_head(5, 3, 7, torch.float64, device=device)
+    mask = torch.tensor([True, True, False, True, True], device=device)
     options = with_bias(head, bias)
     has_bias = options.pop("bias") is not None
 
@@ -231,24 +234,26 @@ def test_gradcheck(head: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck(dtype: torch.dtype) -> None:
-    hidden, weight, bias, ids = random_head(5, 4, 11, dtype)
+def test_opcheck(device: str, dtype: torch.dtype) -> None:
+    hidden, weight, bias, ids = random_head(5, 4, 11, dtype, device=device)
     leaves = [x.requires_grad_() for x in (hidden, weight, bias)]
-    mask = torch.tensor([True, False, True, True, True])
-    options = (0.5, 3.0, 0)
+    mask = torch.tensor([True, False, True, True, True], device=device)
+    options = (0.5, 3.0, 0, False, True)
     op, backward = (
         torch.ops.kernel_coder.linear_token_logprobs.default,
         torch.ops.kernel_coder.linear_token_logprobs_backward.default,
     )
-    arguments = (*leaves, ids, torch.ones(()), mask)
+    arguments = (*leaves, ids, torch.ones((), device=device), mask)
     torch.library.opcheck(op, (*arguments, *options))
     detached = tuple(x.detach() for x in arguments)
     saved = op(*detached, *options)
-    torch.library.opcheck(backward, (torch.ones(5), None, *detached, *saved, *options, True, False, True))
+    torch.library.opcheck(
+        backward, (torch.ones(5, device=device), None, *detached, *saved, *options, True, False, True)
+    )
 
 
-def test_a_second_derivative_is_refused_in_one_sentence() -> None:
-    hidden, weight, _, ids = random_head(5, 4, 11)
+def test_a_second_derivative_is_refused_in_one_sentence(device: str) -> None:
+    hidden, weight, _, ids = random_head(5, 4, 11, device=device)
     hidden.requires_grad_()
     out = linear_token_logprobs(hidden, weight, ids).logprobs.sum()
     (grad,) = torch.autograd.grad(out, hidden, create_graph=True)
@@ -256,8 +261,8 @@ def test_a_second_derivative_is_refused_in_one_sentence() -> None:
         grad.square().sum().backward()
 
 
-def test_compiles_without_a_graph_break() -> None:
-    hidden, weight, bias, ids = random_head(9, 8, 70)
+def test_compiles_without_a_graph_break(device: str) -> None:
+    hidden, weight, bias, ids = random_head(9, 8, 70, device=device)
 
     def loss(hidden: Tensor, weight: Tensor) -> Tensor:
         out = linear_token_logprobs(hidden, weight, ids, bias=bias, softcap=5.0, entropy=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
 from kernel_coder.ops.grpo_loss import as_numbers
-from kernel_coder.ops.linear_token_logprobs import as_head_options, empty_gradients
+from kernel_coder.ops.linear_token_logprobs import as_head_options, empty_gradients, rounds
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
-from kernel_coder.ops.policy_loss import DifferentiableOnce, LossOutput, as_denominator
+from kernel_coder.ops.policy_loss import LossOutput, as_denominator
 from kernel_coder.ops.token_logprobs import as_temperature
 
 
@@ -35,6 +35,9 @@ def linear_grpo_loss(
     cu_seqlens: Tensor | None = None,
     denominator: float | Tensor | None = None,
     chunk_rows: int | None = None,
+    logits_dtype: torch.dtype | None = None,
+    weight_grad_dtype: torch.dtype | None = None,
+    allow_sync: bool = True,
 ) -> LossOutput:
     """:func:`policy_loss` of :func:`linear_token_logprobs`, in one op, with the gradient formed in the forward.
 
@@ -88,6 +91,9 @@ def linear_grpo_loss(
         spec.pack(),
         logit_scale,
         *as_head_options(softcap, chunk_rows),
+        rounds("logits_dtype", logits_dtype, hidden),
+        rounds("weight_grad_dtype", weight_grad_dtype, hidden),
+        allow_sync,
         differentiates and hidden.requires_grad,
         differentiates and weight.requires_grad,
         differentiates and bias is not None and bias.requires_grad,
@@ -99,10 +105,13 @@ def linear_grpo_loss(
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: Tensor, *rest: Any) -> Any:
     metrics = temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64)
     tokens = [temperature.new_empty(hidden.shape[0]) for _ in range(2)]
-    return temperature.new_empty(()), metrics, *tokens, *empty_gradients(hidden, weight, *rest[-3:])
+    by_hidden, by_weight, by_bias = empty_gradients(hidden, weight, *rest[-3:])
+    rounds_weight_grad = rest[-5]
+    by_weight = by_weight if rounds_weight_grad else temperature.new_empty(by_weight.shape)
+    return temperature.new_empty(()), metrics, *tokens, by_hidden, by_weight, by_bias
 
 
-_INPUTS = 19
+_INPUTS = 22
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -117,10 +126,22 @@ def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ..
     if grad_loss is None:
         return (None,) * _INPUTS
     scaled = [
-        DifferentiableOnce.apply(grad_loss.to(gradient.dtype), gradient, source) if need else None
+        _Scaled.apply(grad_loss, gradient, source) if need else None
         for source, gradient, need in zip(sources, gradients, ctx.needs_input_grad[:3], strict=True)
     ]
     return (*scaled, *(None,) * (_INPUTS - 3))
+
+
+class _Scaled(torch.autograd.Function):
+    """``grad_output * gradient`` in the dtype of ``source``, rounded once. Its own gradient raises."""
+
+    @staticmethod
+    def forward(ctx: Any, grad_output: Tensor, gradient: Tensor, source: Tensor) -> Tensor:
+        return torch.mul(gradient, grad_output, out=torch.empty_like(gradient, dtype=source.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError("the policy loss is differentiable once: its second derivative is not defined here")
 
 
 torch.library.register_autograd("kernel_coder::linear_grpo_loss", _backward, setup_context=_save)

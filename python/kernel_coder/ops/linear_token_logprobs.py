@@ -25,6 +25,8 @@ def linear_token_logprobs(
     mask: Tensor | None = None,
     entropy: bool = False,
     chunk_rows: int | None = None,
+    logits_dtype: torch.dtype | None = None,
+    allow_sync: bool = True,
 ) -> TokenLogprobs:
     """:func:`token_logprobs` of ``hidden @ weight.T``, formed a few rows at a time and never kept.
 
@@ -72,6 +74,8 @@ def linear_token_logprobs(
         mask,
         logit_scale,
         *as_head_options(softcap, chunk_rows),
+        rounds("logits_dtype", logits_dtype, hidden),
+        allow_sync,
     )
     return TokenLogprobs(logprobs, entropies if entropy else None)
 
@@ -83,6 +87,14 @@ def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[floa
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, or None; got {chunk_rows}")
     return softcap or 0.0, chunk_rows or 0
+
+
+def rounds(name: str, dtype: torch.dtype | None, hidden: Tensor) -> bool:
+    """Whether ``dtype``, that of the sums (None) or that of ``hidden``, is the latter."""
+    sums = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    if dtype is not None and dtype not in (sums, hidden.dtype):
+        raise ValueError(f"{name} must be {sums}, the dtype of hidden ({hidden.dtype}), or None; got {dtype}")
+    return dtype is not None and dtype == hidden.dtype
 
 
 @torch.library.register_fake("kernel_coder::linear_token_logprobs")
@@ -106,19 +118,19 @@ def empty_gradients(hidden: Tensor, weight: Tensor, *needs: bool) -> tuple[Tenso
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, logit_scale, softcap, chunk_rows = inputs
+    tensors, options = inputs[:6], inputs[6:]
     ctx.mark_non_differentiable(output[2], output[3])
     ctx.set_materialize_grads(False)
-    ctx.options = (logit_scale, softcap, chunk_rows)
+    ctx.options = options
     ctx.save_for_backward(*tensors, *output)
 
 
 def _backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, *unused: Any) -> tuple[Any, ...]:
     if grad_logprobs is None and grad_entropy is None:
-        return (None,) * 9
+        return (None,) * 11
     needs = ctx.needs_input_grad[:3]
     gradients = _C.linear_token_logprobs_backward(grad_logprobs, grad_entropy, *ctx.saved_tensors, *ctx.options, *needs)
-    return (*(gradient if need else None for gradient, need in zip(gradients, needs, strict=True)), *(None,) * 6)
+    return (*(gradient if need else None for gradient, need in zip(gradients, needs, strict=True)), *(None,) * 8)
 
 
 def _backward_twice(ctx: Any, *grads: Any) -> Any:
