@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "common/half.h"
+#include "common/warp.cuh"
 
 namespace kc {
 
@@ -251,19 +252,6 @@ struct RowSums {
     weighted += other.weighted;
   }
 };
-
-template <class V>
-__device__ __forceinline__ V warp_sum(V value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
-}
-template <class V>
-__device__ __forceinline__ V warp_max(V value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = fmax(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  return value;
-}
 
 // A fixed tree: the same bits in every lane and every time.
 template <class A>

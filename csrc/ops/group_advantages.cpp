@@ -3,19 +3,15 @@
 namespace kc {
 namespace {
 
-template <typename T>
-RewardStats group_stats(const RewardGroups<T>& groups, int64_t g) {
-  return others(groups, g, /*left_out=*/-1);
-}
-
 // visit(value, weight) for every reward that has a part in the batch's statistics.
 template <typename T, typename Visit>
 void for_batch_values(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Visit& visit) {
   for (int64_t g = 0; g < groups.num_groups; ++g) {
-    const RewardStats stats = group_stats(groups, g);
+    const GroupMembers<T> group = groups.members(g);
+    const RewardStats stats = others(group, /*left_out=*/-1);
     if (left_out_of_batch(stats, spec)) continue;
-    for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
-      const double r = groups.reward(i);
+    for (int64_t i = group.begin; i < group.end; ++i) {
+      const double r = group.reward(i);
       if (is_scored(r)) visit(batch_value(r, stats, spec), groups.length(i));
     }
   }
@@ -45,18 +41,10 @@ template <typename T>
 void group_advantages_cpu(const RewardGroups<T>& groups, const AdvantageSpec& spec, const RewardStats& batch,
                           T* advantages, int64_t begin, int64_t end) {
   for (int64_t g = begin; g < end; ++g) {
-    const RewardStats stats = group_stats(groups, g);
-    for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
-      const double r = groups.reward(i);
-      double advantage = unscored_advantage(r);
-      if (is_scored(r)) {
-        const RewardStats spread = spec.mode == AdvantageMode::loo_std ? others(groups, g, i)
-                                   : uses_batch(spec.mode)             ? batch
-                                                                       : stats;
-        advantage = group_advantage(r, stats, spread, spec);
-      }
-      advantages[groups.index(i)] = static_cast<T>(advantage);
-    }
+    const GroupMembers<T> group = groups.members(g);
+    const RewardStats stats = others(group, /*left_out=*/-1);
+    for (int64_t i = group.begin; i < group.end; ++i)
+      advantages[group.index(i)] = static_cast<T>(member_advantage(group, i, stats, batch, spec));
   }
 }
 

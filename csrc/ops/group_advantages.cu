@@ -1,54 +1,13 @@
 // One warp a group. Lane k takes rewards k, k + 32, ...; a few sweeps over them, as on the CPU: groups are small and
 // the rewards lie in cache, so a sweep costs nothing beside the launch. Modes that need statistics over the batch have
 // one block take those first. Sums run in a fixed tree: the same bits every time.
-#include <cuda_runtime.h>
-
-#include "ops/group_advantages.h"
+#include "ops/group_advantages.cuh"
 
 namespace kc {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kWarpsPerBlock = 4;
 constexpr int kBatchWarps = 32;
-
-template <typename V>
-__device__ V warp_sum(V value) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
-}
-
-__device__ double warp_max(double value) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    value = fmax(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  return value;
-}
-
-// visit(i, reward) for this lane's scored rewards of group g.
-template <typename T, typename Visit>
-__device__ void for_scored(const RewardGroups<T>& groups, int64_t g, const Visit& visit) {
-  for (int64_t i = groups.offsets[g] + threadIdx.x; i < groups.offsets[g + 1]; i += kWarp) {
-    const double r = groups.reward(i);
-    if (is_scored(r)) visit(i, r);
-  }
-}
-
-// The same in every lane. The anchor is the largest reward, which needs no order among the lanes.
-template <typename T>
-__device__ RewardStats group_stats(const RewardGroups<T>& groups, int64_t g) {
-  RewardStats stats;
-  long long count = 0;
-  double anchor = -INFINITY, sum = 0, squares = 0;
-  for_scored(groups, g, [&](int64_t, double r) { anchor = fmax(anchor, r), ++count; });
-  stats.count = warp_sum(count);
-  if (stats.count == 0) return stats;
-  anchor = warp_max(anchor);
-  for_scored(groups, g, [&](int64_t, double r) { sum += r - anchor; });
-  stats.mean = anchor + warp_sum(sum) / static_cast<double>(stats.count);
-  for_scored(groups, g, [&](int64_t, double r) { squares += (r - stats.mean) * (r - stats.mean); });
-  stats.squares = warp_sum(squares);
-  return stats;
-}
 
 // Sum over the block, the same in every thread.
 template <typename V>
@@ -67,9 +26,10 @@ __device__ V block_sum(V value) {
 template <typename T, typename Visit>
 __device__ void for_batch_values(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Visit& visit) {
   for (int64_t g = threadIdx.y; g < groups.num_groups; g += kBatchWarps) {
-    const RewardStats stats = group_stats(groups, g);
+    const GroupMembers<T> group = groups.members(g);
+    const RewardStats stats = warp_stats(group);
     if (left_out_of_batch(stats, spec)) continue;
-    for_scored(groups, g, [&](int64_t i, double r) { visit(batch_value(r, stats, spec), groups.length(i)); });
+    for_scored(group, [&](int64_t i, double r) { visit(batch_value(r, stats, spec), groups.length(i)); });
   }
 }
 
@@ -104,17 +64,11 @@ __global__ void group_advantages_kernel(RewardGroups<T> groups, AdvantageSpec sp
                                         T* __restrict__ advantages) {
   const int64_t g = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
   if (g >= groups.num_groups) return;  // the whole warp leaves together
-  const RewardStats stats = group_stats(groups, g);
-  const RewardStats shared_spread = uses_batch(spec.mode) ? *batch : stats;
-  for (int64_t i = groups.offsets[g] + threadIdx.x; i < groups.offsets[g + 1]; i += kWarp) {
-    const double r = groups.reward(i);
-    double advantage = unscored_advantage(r);
-    if (is_scored(r)) {
-      const RewardStats spread = spec.mode == AdvantageMode::loo_std ? others(groups, g, i) : shared_spread;
-      advantage = group_advantage(r, stats, spread, spec);
-    }
-    advantages[groups.index(i)] = static_cast<T>(advantage);
-  }
+  const GroupMembers<T> group = groups.members(g);
+  const RewardStats stats = warp_stats(group);
+  const RewardStats over_batch = uses_batch(spec.mode) ? *batch : RewardStats{};
+  for (int64_t i = group.begin + threadIdx.x; i < group.end; i += kWarp)
+    advantages[group.index(i)] = static_cast<T>(member_advantage(group, i, stats, over_batch, spec));
 }
 
 }  // namespace

@@ -27,7 +27,19 @@ struct AdvantageSpec {
   bool singleton_reward;  // a group with one scored reward has no baseline; otherwise its advantage is 0
 };
 
-// Group g is entries [offsets[g], offsets[g + 1]) of `order`, or of the rewards themselves without an order.
+// Rewards that are compared with each other: entries [begin, end) of `order`, or of the rewards themselves without an
+// order. What follows takes any type of members with this form; a NaN stands for no reward.
+template <typename T>
+struct GroupMembers {
+  const T* rewards;
+  const int64_t* order;
+  int64_t begin, end;
+
+  KC_HOST_DEVICE int64_t index(int64_t i) const { return order ? order[i] : i; }
+  KC_HOST_DEVICE double reward(int64_t i) const { return static_cast<double>(rewards[index(i)]); }
+};
+
+// Group g is entries [offsets[g], offsets[g + 1]).
 template <typename T>
 struct RewardGroups {
   const T* rewards;        // [num_rewards]
@@ -37,7 +49,7 @@ struct RewardGroups {
   int64_t num_groups;
 
   KC_HOST_DEVICE int64_t index(int64_t i) const { return order ? order[i] : i; }
-  KC_HOST_DEVICE double reward(int64_t i) const { return static_cast<double>(rewards[index(i)]); }
+  KC_HOST_DEVICE GroupMembers<T> members(int64_t g) const { return {rewards, order, offsets[g], offsets[g + 1]}; }
   KC_HOST_DEVICE int64_t length(int64_t i) const { return lengths ? lengths[index(i)] : 1; }
 };
 
@@ -63,20 +75,20 @@ KC_HOST_DEVICE bool uses_batch(AdvantageMode mode) {
 
 // The statistics of a group without its entry `left_out`. Taken afresh: subtracting one reward from the group's sum of
 // squares would leave a rounding error where the others are all equal, and the mode divides by it.
-template <typename T>
-KC_HOST_DEVICE RewardStats others(const RewardGroups<T>& groups, int64_t g, int64_t left_out) {
+template <typename Members>
+KC_HOST_DEVICE RewardStats others(const Members& group, int64_t left_out) {
   RewardStats stats;
   double anchor = 0, sum = 0;
-  for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
-    const double r = groups.reward(i);
+  for (int64_t i = group.begin; i < group.end; ++i) {
+    const double r = group.reward(i);
     if (i == left_out || !is_scored(r)) continue;
     if (stats.count++ == 0) anchor = r;
     sum += r - anchor;
   }
   if (stats.count == 0) return stats;
   stats.mean = anchor + sum / static_cast<double>(stats.count);
-  for (int64_t i = groups.offsets[g]; i < groups.offsets[g + 1]; ++i) {
-    const double r = groups.reward(i);
+  for (int64_t i = group.begin; i < group.end; ++i) {
+    const double r = group.reward(i);
     if (i != left_out && is_scored(r)) stats.squares += (r - stats.mean) * (r - stats.mean);
   }
   return stats;
@@ -132,6 +144,18 @@ KC_HOST_DEVICE double group_advantage(double reward, const RewardStats& group, c
 // The advantage of a reward that is not scored.
 KC_HOST_DEVICE double unscored_advantage(double reward) {
   return reward != reward ? 0.0 : reward - reward;
+}
+
+// The advantage of entry i of a group. `batch` is read where uses_batch(spec.mode).
+template <typename Members>
+KC_HOST_DEVICE double member_advantage(const Members& group, int64_t i, const RewardStats& stats,
+                                       const RewardStats& batch, const AdvantageSpec& spec) {
+  const double r = group.reward(i);
+  if (!is_scored(r)) return unscored_advantage(r);
+  const RewardStats spread = spec.mode == AdvantageMode::loo_std ? others(group, i)
+                             : uses_batch(spec.mode)             ? batch
+                                                                 : stats;
+  return group_advantage(r, stats, spread, spec);
 }
 
 // CPU: the statistics over the batch; empty unless uses_batch(spec.mode). T is float or double.

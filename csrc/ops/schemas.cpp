@@ -6,6 +6,10 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
   m.def(
       "group_advantages(Tensor rewards, Tensor? order, Tensor offsets, Tensor? lengths, str mode, float eps, str std, "
       "str singleton) -> Tensor");
+  // order and offsets group rollouts.
+  m.def(
+      "turn_advantages(Tensor rewards, Tensor cu_turns, Tensor? order, Tensor offsets, float gamma, str mode, "
+      "str baseline, float eps, str std, str singleton) -> Tensor");
   // spec: LossSpec.pack(). Returns the loss, d loss / d logprobs, d loss / d entropy (empty without entropy), and the
   // sums named by LOSS_METRICS.
   m.def(

@@ -210,3 +210,30 @@ def test_opcheck(device: str, mode: str) -> None:
         _C.group_advantages,
         (torch.rand(4, device=device), order, offsets, lengths, mode, 1e-4, "sample", "zero"),
     )
+
+
+@pytest.mark.parametrize("mode", ["grpo", "reinforce_pp"])
+def test_compiles_whole_with_group_ids(device: str, mode: str) -> None:
+    rewards = torch.rand(6, device=device)
+    groups = torch.tensor([4, 0, 4, 0, 4, 9], device=device)
+
+    def twice(rewards: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+        return 2 * ops.group_advantages(rewards, groups, mode=mode)
+
+    compiled = torch.compile(twice, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(rewards, groups), twice(rewards, groups))
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_group_ids_make_nobody_wait_for_the_device(device: str) -> None:
+    if device == "cpu":
+        return
+    rewards = torch.rand(5000, device=device)
+    groups = torch.arange(5000, device=device) % 7
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for mode in MODES:
+            ops.group_advantages(rewards, groups, mode=mode)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,4 +1,4 @@
-"""The ops: rewards' text measures, group advantages, log-probs and the policy loss, in C++ and CUDA.
+"""The ops: rewards' text measures, group and turn advantages, log-probs and the policy loss, in C++ and CUDA.
 
 Every op works on CPU tensors; those with a CUDA kernel take CUDA tensors too. Each has a slow, obvious twin of the same
 name in :mod:`kernel_coder.reference`, which is its specification.
@@ -14,6 +14,7 @@ from kernel_coder.ops.parse_response import Response, parse_response
 from kernel_coder.ops.policy_loss import LossOutput, policy_loss
 from kernel_coder.ops.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.ops.token_logprobs import TokenLogprobs, token_logprobs
+from kernel_coder.ops.turn_advantages import turn_advantages
 
 __all__ = [
     "LOSS_METRICS",
@@ -30,6 +31,7 @@ __all__ = [
     "sequence_similarities",
     "sequence_similarity",
     "token_logprobs",
+    "turn_advantages",
 ]
 
 del _core

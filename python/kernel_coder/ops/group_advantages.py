@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
+from kernel_coder.ops._groups import group_order
 
 #: What ``eps`` is where it is not given.
 DEFAULT_EPS = {"loo_std": 1e-6, "reinforce_pp": 1e-8}
@@ -66,24 +67,7 @@ def group_advantages(
     >>> group_advantages(torch.tensor([1.0, float("nan"), 3.0]), 3, mode="dr_grpo")
     tensor([-1.,  0.,  1.])
     """
-    if isinstance(groups, int):
-        if groups < 1:
-            raise ValueError(f"groups must be a group size of at least 1 or a tensor of group ids; got {groups}")
-        if rewards.numel() % groups:
-            raise ValueError(
-                f"groups must divide the number of rewards; got groups of {groups} for {rewards.numel()} rewards"
-            )
-        order = None
-        offsets = torch.arange(0, rewards.numel() + 1, groups, device=rewards.device)
-    else:
-        if groups.dtype != torch.int64 or groups.shape != rewards.shape:
-            raise ValueError(
-                f"groups must be int64 with one group id for each reward, shape {list(rewards.shape)}; "
-                f"got {groups.dtype} with shape {list(groups.shape)}"
-            )
-        ids, order = torch.sort(groups, stable=True)
-        sizes = torch.unique_consecutive(ids, return_counts=True)[1]
-        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+    order, offsets = group_order(groups, rewards.numel(), "reward", rewards.device)
     if eps is None:
         eps = DEFAULT_EPS.get(mode, 1e-4)
     return _C.group_advantages(rewards.detach(), order, offsets, lengths, mode, eps, std, singleton)

@@ -8,6 +8,7 @@ from kernel_coder.reference.parse_response import parse_response
 from kernel_coder.reference.policy_loss import policy_loss
 from kernel_coder.reference.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.reference.token_logprobs import token_logprobs
+from kernel_coder.reference.turn_advantages import turn_advantages
 
 __all__ = [
     "group_advantages",
@@ -19,4 +20,5 @@ __all__ = [
     "sequence_similarities",
     "sequence_similarity",
     "token_logprobs",
+    "turn_advantages",
 ]
