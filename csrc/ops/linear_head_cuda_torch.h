@@ -109,12 +109,17 @@ class TokenList {
   std::vector<int64_t> list_;
 };
 
-// How many rows go through the workspace at a time, where they may be cut anywhere: as even as multiples of 128 allow.
+// Tiles of a product are at most so high; other numbers of rows leave some of the last ones idle.
+constexpr int64_t kTileRows = 256;
+inline int64_t whole_tiles(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
+
+// How many rows go through the workspace at a time, where they may be cut anywhere: as even as whole tiles allow.
 inline int64_t even_chunk(int64_t rows, int64_t capacity) {
   if (rows <= capacity) return std::max<int64_t>(1, rows);
   const int64_t chunks = (rows + capacity - 1) / capacity;
-  const int64_t even = ((rows + chunks - 1) / chunks + 127) / 128 * 128;
-  return std::min(even, capacity);
+  return std::min(whole_tiles((rows + chunks - 1) / chunks), capacity);
 }
 
 template <class L>
@@ -129,7 +134,7 @@ int64_t workspace_rows(const LinearArguments& in) {
   constexpr int64_t kWorkspaceBytes = int64_t{1280} << 20;
   const int64_t row_bytes = std::max<int64_t>(1, workspace_stride<L>(in.weight.size(0))) * sizeof(L);
   const int64_t fitting = kWorkspaceBytes / row_bytes;
-  return in.chunk_rows ? in.chunk_rows : std::max<int64_t>(128, fitting / 128 * 128);
+  return in.chunk_rows ? in.chunk_rows : std::max(kTileRows, fitting / kTileRows * kTileRows);
 }
 
 // T is the dtype of the head, L that of the logits in the workspace; gradients of logits are formed in T.
@@ -198,9 +203,12 @@ class DeviceHead {
     if (can_wait_ && kept.count > 0) {
       check(launch_select_rows<A>(chunk.tokens, rows.mask, by_logprobs, by_entropy, kept.count, selection, stream_));
       const auto [active, moved] = selected_numbers();
-      selected = active < kept.count;
+      if (active == 0) return;
+      // To leave out a few rows costs more than to multiply their zeros.
+      selected = whole_tiles(active) < kept.count;
       if (selected) kept = {selection.order, active, kAnyOrder, active};
-      if (selected && formed) check(launch_move_rows<T>(gradients(), vocab_, gradient_stride(), selection, moved, stream_));
+      if (selected && formed)
+        check(launch_move_rows<T>(gradients(), vocab_, gradient_stride(), selection, moved, stream_));
     }
     if (kept.count == 0) return;
     float* numbers = nullptr;
@@ -216,7 +224,7 @@ class DeviceHead {
                                        static_cast<A>(softcap_), selected ? selection.slots : nullptr, gradients(),
                                        gradient_stride(), stream_));
     }
-    multiply(kept, rows.mask, numbers);
+    multiply(kept, selected ? fill_tile(kept.count) : kept.count, rows.mask, numbers);
   }
 
   // Once all gradients have been added.
@@ -264,8 +272,18 @@ class DeviceHead {
     return to;
   }
 
-  // The first rows of the workspace are d loss / d x of these tokens.
-  void multiply(const RowChunk& kept, const bool* mask, const float* numbers) {
+  // Zeros after `count` rows of gradients, up to a whole tile; returns how many rows that makes.
+  int64_t fill_tile(int64_t count) {
+    const int64_t multiplied = whole_tiles(count);
+    clear(gradients() + count * gradient_stride(), (multiplied - count) * gradient_stride());
+    return multiplied;
+  }
+  void clear(T* data, int64_t elements) {
+    check(cudaMemsetAsync(data, 0, sizeof(T) * static_cast<size_t>(elements), static_cast<cudaStream_t>(stream_)));
+  }
+
+  // The first `multiplied` rows of the workspace are d loss / d x of these tokens, and zeros behind them.
+  void multiply(const RowChunk& kept, int64_t multiplied, const bool* mask, const float* numbers) {
     const Matrix<const T> gradient{gradients(), gradient_stride()};
     const float* device_alpha = numbers ? numbers + 1 : nullptr;
     if (needs_.hidden) {
@@ -273,19 +291,21 @@ class DeviceHead {
       if (kept.first != kAnyOrder) {
         to += kept.first * width_;
       } else {
-        if (!by_hidden_) by_hidden_ = torch::stable::new_empty(hidden_, {capacity_, width_});
+        if (!by_hidden_) by_hidden_ = torch::stable::new_empty(hidden_, {whole_blocks(capacity_), width_});
         to = static_cast<T*>(by_hidden_->mutable_data_ptr());
       }
-      blas_.template multiply<T, T>(kept.count, width_, vocab_, logit_scale_, gradient, false,
+      blas_.template multiply<T, T>(multiplied, width_, vocab_, logit_scale_, gradient, false,
                                     {data_of<T>(weight_), width_}, false, 0.0, {to, width_}, device_alpha);
       if (kept.first == kAnyOrder)
         check(launch_scatter_rows<T>(to, width_, kept.tokens, kept.count,
                                      static_cast<T*>(grad_hidden.mutable_data_ptr()), stream_));
     }
     if (needs_.weight) {
-      const Matrix<const T> x{rows_of_hidden(kept, kept.count, mask), width_};
+      const Matrix<const T> x{rows_of_hidden(kept, multiplied, mask), width_};
+      if (multiplied > kept.count)
+        clear(static_cast<T*>(gathered_->mutable_data_ptr()) + kept.count * width_, (multiplied - kept.count) * width_);
       const auto add = [&](auto* sum) {
-        blas_.template multiply<T>(vocab_, width_, kept.count, logit_scale_, gradient, true, x, false,
+        blas_.template multiply<T>(vocab_, width_, multiplied, logit_scale_, gradient, true, x, false,
                                    has_weight_sum_ ? 1.0 : 0.0, Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_},
                                    device_alpha);
       };

@@ -84,8 +84,11 @@ def test_loss_metrics_and_gradients_equal_the_reference(device: str, spec: LossS
 @pytest.mark.parametrize("preset", LossSpec.presets())
 def test_every_preset_equals_the_reference(device: str, preset: str) -> None:
     case = Case([3, 30, 2], seed=4, device=device)
-    case.check_against_reference(LossSpec.preset(preset), chunk_rows=16)
-    case.check_against_reference(LossSpec.preset(preset), advantages=case.batch["advantages"][:3])
+    spec = LossSpec.preset(preset)
+    # The ratio of a sum over 30 tokens: their rounding errors add up in its exponent, and its square has twice that.
+    slack = 3.0 if spec.importance_sampling_level == "sequence_sum" else 1.0
+    case.check_against_reference(spec, chunk_rows=16, slack=slack)
+    case.check_against_reference(spec, advantages=case.batch["advantages"][:3], slack=slack)
 
 
 @pytest.mark.parametrize("head", [{"logit_scale": 0.3}, {"softcap": 5.0}, {"logit_scale": 2.0, "softcap": 4.0}])
@@ -235,6 +238,20 @@ def test_tokens_without_advantage_add_exactly_nothing(device: str) -> None:
     none, none_grads = case.run(SPECS["clip"], advantages=torch.zeros(40))
     assert torch.equal(none.logprobs, out.logprobs)
     assert all(bool((grad == 0).all()) for grad in none_grads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head", [{}, {"logit_scale": 0.7, "softcap": 6.0}], ids=["plain", "capped"])
+def test_most_rows_of_a_long_batch_without_gradient(device: str, dtype: torch.dtype, head: dict[str, Any]) -> None:
+    case = Case([700, 0, 200, 400], width=16, vocab=200, dtype=dtype, device=device, **head)
+    rng = torch.Generator().manual_seed(1)
+    case.batch["advantages"][torch.rand(1300, generator=rng) < 0.7] = 0.0
+    for chunk_rows in (None, 600):
+        case.check_against_reference(SPECS["clip"], chunk_rows)
+        case.check_against_reference(SPECS["cispo"], chunk_rows)
+    case.batch["advantages"][: 3 * 1300 // 4] = 0.0
+    case.check_against_reference(SPECS["clip"], 600)
+    case.check_against_reference(SPECS["gspo"], 600)
 
 
 def test_a_frozen_head_gets_no_gradient(device: str) -> None:
