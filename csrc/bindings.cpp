@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/loss_spec.h"
+#include "sandbox/bindings_sandbox.h"
 #include "text/bindings_text.h"
 
 namespace py = pybind11;
@@ -98,4 +99,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
   expose_loss_spec(m);
   bind_text(m);
+  bind_sandbox(m);
 }

@@ -1,0 +1,1 @@
+"""The judge: verdicts on candidates, reached without trusting them."""

@@ -1,0 +1,112 @@
+"""What crosses the border of the sandbox: frames of one fixed size, and memory shared by descriptor.
+
+Nothing is decoded from what an untrusted process sends: a frame is a kind and seven integers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+from kernel_coder import _C
+
+_FRAME = struct.Struct("<Ii7q")
+assert _FRAME.size == _C.sandbox.FRAME_BYTES
+
+
+class Frame(NamedTuple):
+    """A message: what is meant by `kind` and `values` is the protocol's, not the channel's."""
+
+    kind: int
+    status: int
+    values: tuple[int, ...]
+
+
+class ChannelTimeout(Exception):
+    """No frame came in time."""
+
+
+class ChannelClosed(Exception):
+    """The other end is gone: it closed the channel, or its process ended."""
+
+
+class ProtocolBreach(Exception):
+    """What came was no frame: another size."""
+
+
+class Channel:
+    """One end of a pair of sockets that carries frames.
+
+    >>> ours, theirs = Channel.pair()
+    >>> ours.send(7, status=0, values=(1, -2))
+    >>> theirs.receive(timeout_s=1.0)
+    Frame(kind=7, status=0, values=(1, -2, 0, 0, 0, 0, 0))
+    >>> ours.close(); theirs.close()
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        first, second = _C.sandbox.make_channel()
+        return cls(first), cls(second)
+
+    def send(self, kind: int, *, status: int = 0, values: tuple[int, ...] = (), timeout_s: float = 10.0) -> None:
+        if len(values) > 7:
+            raise ValueError(f"a frame carries at most 7 values; got {len(values)}")
+        frame = _FRAME.pack(kind, status, *values, *(0,) * (7 - len(values)))
+        if not _C.sandbox.send_frame(self.fd, frame, timeout_s):
+            raise ChannelClosed("the other end of the channel is closed")
+
+    def receive(self, *, timeout_s: float, pidfd: int = -1) -> Frame:
+        """The next frame. With `pidfd`, the end of that process is noticed at once rather than at the timeout."""
+        arrived = _C.sandbox.receive_frame(self.fd, pidfd, timeout_s)
+        if isinstance(arrived, bytes):
+            kind, status, *values = _FRAME.unpack(arrived)
+            return Frame(kind, status, tuple(values))
+        if arrived == "timeout":
+            raise ChannelTimeout(f"no frame came within {timeout_s:g} s")
+        if arrived == "closed":
+            raise ChannelClosed("the other end of the channel is closed")
+        raise ProtocolBreach(f"a message of another size than {_C.sandbox.FRAME_BYTES} bytes came")
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class SharedBuffer:
+    """Host memory behind a descriptor, of a size that nobody can change.
+
+    The sealed size is what makes it safe to read: a process that could shrink the file would kill its reader (SIGBUS).
+
+    >>> with SharedBuffer(4096, "doctest") as buffer:
+    ...     buffer.view[:2] = b"kc"
+    ...     bytes(buffer.view[:3])
+    b'kc\\x00'
+    """
+
+    def __init__(self, size: int, name: str = "kernel_coder") -> None:
+        if size <= 0:
+            raise ValueError(f"size must be positive; got {size}")
+        self.size = size
+        self.fd: int = _C.sandbox.make_buffer(name, size)
+        self._map = mmap.mmap(self.fd, size)
+        self.view = memoryview(self._map)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.view.release()
+            self._map.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> SharedBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
