@@ -145,10 +145,16 @@ void reset_signals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void run_mounts(const Prepared& prepared, int setup) {
+void run_mounts(Prepared& prepared, int setup) {
   const SpawnSpec& spec = prepared.spec;
   // Nothing that is mounted here is seen outside.
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) fail_setup(setup, Step::mount, errno, -1);
+  // Opened before anything is mounted over them, and here, since only mounts of this namespace can be bound in it.
+  for (std::size_t i = 0; i < spec.mounts.size(); ++i) {
+    if (spec.mounts[i].kind != MountStep::Kind::kBind) continue;
+    prepared.bind_sources[i] = open(spec.mounts[i].source.c_str(), O_PATH | O_CLOEXEC);
+    if (prepared.bind_sources[i] < 0) fail_setup(setup, Step::mount, errno, static_cast<int>(i));
+  }
   for (std::size_t i = 0; i < spec.mounts.size(); ++i) {
     const MountStep& step = spec.mounts[i];
     const char* const target = step.target.c_str();
@@ -292,25 +298,36 @@ void become_sandboxed(Prepared& prepared, int out, int err, int setup) {
 // ---- process 1 of the pid namespace
 // -----------------------------------------------------------------------------------
 
-// Waits for the sandboxed process, tells how it ended, and takes everything else in the namespace with it.
+void end_all(int) {
+  kill(-1, SIGKILL);
+}
+
+// Waits for the sandboxed process, tells how it ended, and takes everything else in the namespace with it. SIGTERM,
+// from the keeper, ends it too.
 [[noreturn]] void be_init(pid_t sandboxed, int ending_pipe) {
   Kept kept;
   kept.add(ending_pipe);
   kept.close_others();
+  struct sigaction action;
+  std::memset(&action, 0, sizeof(action));
+  action.sa_handler = end_all;
+  sigaction(SIGTERM, &action, nullptr);
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTERM);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
   Ending ending;
   std::memset(&ending, 0, sizeof(ending));
   for (;;) {
     int status = 0;
-    rusage usage;
-    const pid_t pid = wait4(-1, &status, 0, &usage);
+    const pid_t pid = waitpid(-1, &status, 0);
     if (pid < 0 && errno == EINTR) continue;
-    if (pid < 0) break;
+    if (pid < 0) break;  // nobody is left
     if (pid != sandboxed) continue;
     ending.wait_status = status;
-    ending.usage = usage;
-    break;
+    ending.left_running = kill(-1, SIGKILL) == 0 ? 1 : 0;
   }
-  ending.left_running = kill(-1, SIGKILL) == 0 ? 1 : 0;
+  getrusage(RUSAGE_CHILDREN, &ending.usage);
   const ssize_t ignored = write(ending_pipe, &ending, sizeof(ending));
   static_cast<void>(ignored);
   _exit(0);
@@ -364,7 +381,6 @@ class Keeper {
     kept.add(spec_.cgroup_kill);
     for (const int fd : spec_.cgroup_procs) kept.add(fd);
     for (const int fd : prepared_.descriptors) kept.add(fd);
-    for (const int fd : prepared_.bind_sources) kept.add(fd);
     kept.close_others();
     // 0 to 2 are taken, so that no pipe gets a number that the sandboxed process gives another meaning.
     for (;;) {
@@ -430,9 +446,6 @@ class Keeper {
     }
     for (const int fd : {out_[1], err_[1], setup_[1], ending_[1]}) close(fd);
     for (const int fd : prepared_.descriptors) close(fd);
-    for (const int fd : prepared_.bind_sources) {
-      if (fd >= 0) close(fd);
-    }
     for (const int fd : spec_.cgroup_procs) close(fd);
     first_pidfd_ = open_pidfd(first_);
     if (first_pidfd_ < 0) {
@@ -499,7 +512,10 @@ class Keeper {
       const ssize_t ignored = write(spec_.cgroup_kill, "1", 1);
       static_cast<void>(ignored);
     }
-    syscall(__NR_pidfd_send_signal, first_pidfd_, SIGKILL, nullptr, 0);
+    // Init ends the others, so that what they used is known. It is killed itself if it does not come to that.
+    const int signal = spec_.pid_namespace && force_at_ == 0 ? SIGTERM : SIGKILL;
+    force_at_ = signal == SIGTERM ? now_ns() + 500'000'000 : -1;
+    syscall(__NR_pidfd_send_signal, first_pidfd_, signal, nullptr, 0);
   }
 
   void stop(EndedBy cause) {
@@ -511,8 +527,7 @@ class Keeper {
 
   // Until the first process of the tree has ended.
   void watch() {
-    const std::int64_t deadline = spec_.wall_s > 0 ? now_ns() + static_cast<std::int64_t>(spec_.wall_s * 1e9) : 0;
-    bool deadline_passed = false;
+    std::int64_t limit_at = spec_.wall_s > 0 ? now_ns() + static_cast<std::int64_t>(spec_.wall_s * 1e9) : 0;
     int lifeline = spec_.lifeline;
     for (;;) {
       pollfd polled[] = {{first_pidfd_, POLLIN, 0},
@@ -520,11 +535,12 @@ class Keeper {
                          {out_[0], POLLIN, 0},
                          {err_[0], POLLIN, 0},
                          {lifeline, POLLIN, 0}};
+      const std::int64_t next = force_at_ > 0 ? force_at_ : limit_at;
       int wait_ms = -1;
-      if (deadline > 0 && !deadline_passed) {
-        wait_ms = static_cast<int>(std::clamp<std::int64_t>((deadline - now_ns() + 999'999) / 1'000'000, 0, INT_MAX));
+      if (next > 0) {
+        wait_ms = static_cast<int>(std::clamp<std::int64_t>((next - now_ns() + 999'999) / 1'000'000, 0, INT_MAX));
       }
-      if (poll(polled, 5, wait_ms) < 0 && errno != EINTR) break;
+      if (poll(polled, 5, wait_ms) < 0) continue;
       if (polled[1].revents != 0) read_setup();
       if (polled[2].revents != 0) drain(0, out_[0], 8);
       if (polled[3].revents != 0) drain(1, err_[0], 8);
@@ -533,10 +549,11 @@ class Keeper {
         lifeline = -1;
         stop(EndedBy::kSupervisor);
       }
-      if (deadline > 0 && !deadline_passed && now_ns() >= deadline) {
-        deadline_passed = true;
+      if (limit_at > 0 && now_ns() >= limit_at) {
+        limit_at = 0;
         stop(EndedBy::kWallLimit);
       }
+      if (force_at_ > 0 && now_ns() >= force_at_) kill_first();
     }
   }
 
@@ -594,6 +611,7 @@ class Keeper {
       if (read(ending_[0], &ending, sizeof(ending)) == sizeof(ending)) {
         report_->wait_status = ending.wait_status;
         report_->left_running = ending.left_running;
+        usage = ending.usage;
       } else {
         report_->wait_status = WIFSIGNALED(status) ? status : SIGKILL;  // init was killed, and all others with it
       }
@@ -621,6 +639,7 @@ class Keeper {
   pid_t first_ = 0;
   int first_pidfd_ = -1;
   bool setup_failed_ = false;
+  std::int64_t force_at_ = 0;  // when init is killed after it was asked; -1: it was
 };
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -643,19 +662,11 @@ Spawned spawn(const SpawnSpec& spec) {
                     std::to_string(geteuid()) + " " + std::to_string(geteuid()) + " 1",
                     std::to_string(getegid()) + " " + std::to_string(getegid()) + " 1",
                     spec.argv.empty() && !spec.setup_only};
-  for (std::size_t i = 0; i < spec.mounts.size(); ++i) {
-    if (spec.mounts[i].kind == MountStep::Kind::kBind) {
-      prepared.bind_sources[i] = open(spec.mounts[i].source.c_str(), O_PATH | O_CLOEXEC);
-    }
-  }
   const pid_t pid = fork_process(prepared.python_continues);
   const int error = errno;
   if (pid == 0) {
     Keeper(prepared).run();
     return {true, 0, -1};
-  }
-  for (const int fd : prepared.bind_sources) {
-    if (fd >= 0) close(fd);
   }
   if (pid < 0) throw std::system_error(error, std::generic_category(), "the sandbox's keeper could not be forked");
   const int pidfd = open_pidfd(pid);
