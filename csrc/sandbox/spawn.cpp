@@ -560,6 +560,9 @@ class Keeper {
   // Everything under the keeper that a process without a pid namespace left, killed and reaped. As a subreaper the
   // keeper is the parent of every orphan of the tree, whatever session it moved to.
   void end_stragglers() {
+    pid_t ended = 0;
+    while ((ended = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
+    if (ended == 0) report_->left_running = 1;
     if (spec_.uid >= 0) {
       const pid_t killer = fork_process(false);
       if (killer == 0) {
@@ -575,8 +578,6 @@ class Keeper {
       const pid_t pid = waitpid(-1, &status, WNOHANG);
       if (pid > 0) continue;
       if (pid < 0 && errno == ECHILD) return;
-      report_->left_running = 1;
-      if (spec_.cgroup_kill >= 0) kill_first();
       kill_children();
       usleep(200);
     }
