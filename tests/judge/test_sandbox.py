@@ -51,7 +51,9 @@ def program(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", PRELUDE + textwrap.dedent(code), *map(str, arguments)]
 
 
-def run(sandbox: Sandbox, code: str, *arguments: object, fds: tuple[int, ...] = (), **limits: object) -> tuple[Ended, str]:
+def run(
+    sandbox: Sandbox, code: str, *arguments: object, fds: tuple[int, ...] = (), **limits: object
+) -> tuple[Ended, str]:
     """The end and the output of a program that is expected to end within its limits."""
     chosen = Limits(**{"wall_s": 10.0, **limits})  # type: ignore[arg-type]
     with sandbox.start(program(code, *arguments), fds=fds, limits=chosen) as process:
@@ -72,11 +74,7 @@ def processes_with(token: str) -> list[int]:
 
 def children() -> set[str]:
     """Children of this process, zombies included."""
-    return {
-        child
-        for task in Path("/proc/self/task").iterdir()
-        for child in (task / "children").read_text().split()
-    }
+    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 
 def until(holds: Callable[[], bool], timeout_s: float = 3.0) -> bool:
@@ -116,7 +114,7 @@ def strongest(work_root: str) -> Sandbox:
     return Sandbox(SandboxConfig(work_root=work_root))
 
 
-# ---- probing ----------------------------------------------------------------------------------------------------------
+# ---- probing -------------------------------------------------------------------------------------------------------
 
 
 def test_every_layer_is_active_or_says_why_not() -> None:
@@ -161,7 +159,7 @@ def test_a_layer_that_does_not_exist_cannot_be_required() -> None:
         probe(SandboxConfig(without=frozenset({"secomp"})))
 
 
-# ---- who and where the process is -------------------------------------------------------------------------------------
+# ---- who and where the process is ----------------------------------------------------------------------------------
 
 
 def test_the_process_is_nobody_with_nothing(sandbox: Sandbox) -> None:
@@ -242,7 +240,7 @@ def test_a_program_that_cannot_be_opened_is_named_as_a_failed_setup(sandbox: San
         sandbox.start([str(script)])
 
 
-# ---- how it ended -----------------------------------------------------------------------------------------------------
+# ---- how it ended --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,7 +297,7 @@ def test_waiting_has_a_deadline_and_killing_is_prompt(sandbox: Sandbox) -> None:
         assert not process.running
 
 
-# ---- nothing outlives the tree ------------------------------------------------------------------------------------------
+# ---- nothing outlives the tree -------------------------------------------------------------------------------------
 
 DAEMON = """
 for step in range(2):
@@ -366,7 +364,7 @@ time.sleep(1000)
     assert until(lambda: not processes_with(token))
 
 
-# ---- what cannot be reached -----------------------------------------------------------------------------------------------
+# ---- what cannot be reached ----------------------------------------------------------------------------------------
 
 
 def test_files_outside_the_work_directory_cannot_be_written(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -378,7 +376,14 @@ def test_files_outside_the_work_directory_cannot_be_written(sandbox: Sandbox, tm
     """
     tmp_path.chmod(0o777)
     package = Path(_C.__file__).parent
-    outside = [tmp_path / "file", package / "_core.py", package / "planted.py", "/etc/planted", "/tmp/planted", "/usr/planted"]
+    outside = [
+        tmp_path / "file",
+        package / "_core.py",
+        package / "planted.py",
+        "/etc/planted",
+        "/tmp/planted",
+        "/usr/planted",
+    ]
     _, out = run(sandbox, code, *outside)
     *answers, inside = out.splitlines()
     assert set(answers) <= {"EACCES", "EROFS", "ENOENT", "EPERM"}
@@ -409,7 +414,9 @@ def test_another_runners_directory_cannot_be_read(sandbox: Sandbox) -> None:
     assert set(out.split()) <= {"EACCES", "ENOENT"}
 
 
-@pytest.mark.parametrize("without", [set(), {"seccomp"}, {"seccomp", "net_namespace"}], ids=["all", "no filter", "Landlock"])
+@pytest.mark.parametrize(
+    "without", [set(), {"seccomp"}, {"seccomp", "net_namespace"}], ids=["all", "no filter", "Landlock"]
+)
 def test_the_network_is_out_of_reach(work_root: str, without: set[str]) -> None:
     """By the filter, by the namespace, and by Landlock: each alone is enough for TCP, where it is active."""
     config = SandboxConfig(work_root=work_root, without=frozenset(without), require=frozenset())
@@ -519,7 +526,15 @@ def test_denied_calls_are_denied(sandbox: Sandbox) -> None:
 
 def test_each_denied_call_has_a_reason() -> None:
     calls = dict(_C.sandbox.denied_calls())
-    assert {"ptrace", "process_vm_readv", "pidfd_send_signal", "perf_event_open", "bpf", "keyctl", "mount"} <= calls.keys()
+    assert {
+        "ptrace",
+        "process_vm_readv",
+        "pidfd_send_signal",
+        "perf_event_open",
+        "bpf",
+        "keyctl",
+        "mount",
+    } <= calls.keys()
     assert all(calls.values())
 
 
@@ -538,7 +553,7 @@ def test_a_signal_does_not_leave_by_landlock_alone(work_root: str) -> None:
         victim.wait()
 
 
-# ---- floods -----------------------------------------------------------------------------------------------------------
+# ---- floods --------------------------------------------------------------------------------------------------------
 
 
 def test_a_gigabyte_on_stdout_is_kept_by_its_ends(strongest: Sandbox) -> None:
@@ -628,7 +643,7 @@ def test_descriptors_are_bounded_and_all_can_be_closed(sandbox: Sandbox) -> None
     assert (ended.exit_code, out.strip()) == (3, "EMFILE")
 
 
-# ---- buffers and frames ---------------------------------------------------------------------------------------------------
+# ---- buffers and frames --------------------------------------------------------------------------------------------
 
 
 def test_a_shared_buffer_carries_bytes_and_cannot_be_resized(sandbox: Sandbox) -> None:
@@ -693,7 +708,7 @@ def test_a_frame_carries_seven_values_at_most() -> None:
     theirs.close()
 
 
-# ---- the warm parent ------------------------------------------------------------------------------------------------------
+# ---- the warm parent -----------------------------------------------------------------------------------------------
 
 RUNNER = """
 import os, sys, time
@@ -798,7 +813,7 @@ def test_a_callable_is_refused_where_threads_would_be_forked(strongest: Sandbox)
         thread.join()
 
 
-# ---- nothing is left --------------------------------------------------------------------------------------------------------
+# ---- nothing is left -----------------------------------------------------------------------------------------------
 
 MIXED = {
     "daemon": DAEMON,
@@ -821,23 +836,36 @@ def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root:
     def groups() -> list[Path]:
         return list(Path("/sys/fs/cgroup").glob(f"**/kernel_coder-{os.getpid()}-*"))
 
-    before = sorted(os.listdir("/proc/self/fd")), children(), os.listdir(work_root), groups(), sorted(os.listdir("/dev/shm"))
+    before = (
+        sorted(os.listdir("/proc/self/fd")),
+        children(),
+        os.listdir(work_root),
+        groups(),
+        sorted(os.listdir("/dev/shm")),
+    )
     runs = [MIXED[name] for name in list(MIXED) * (10 if "pid_namespace" in sandbox.profile.active else 2)]
     for start in range(0, len(runs), 10):
         with contextlib.ExitStack() as stack:
             batch: list[Process] = [
-                stack.enter_context(sandbox.start(program(code, token), limits=limits)) for code in runs[start : start + 10]
+                stack.enter_context(sandbox.start(program(code, token), limits=limits))
+                for code in runs[start : start + 10]
             ]
             for process in batch:
                 process.wait(10)
     assert not processes_with(token)
-    after = sorted(os.listdir("/proc/self/fd")), children(), os.listdir(work_root), groups(), sorted(os.listdir("/dev/shm"))
+    after = (
+        sorted(os.listdir("/proc/self/fd")),
+        children(),
+        os.listdir(work_root),
+        groups(),
+        sorted(os.listdir("/dev/shm")),
+    )
     assert after == before
     ended, out = run(sandbox, "print('still working')")
     assert (ended.exit_code, out) == (0, "still working\n")
 
 
-# ---- the other kind of user -------------------------------------------------------------------------------------------------
+# ---- the other kind of user ----------------------------------------------------------------------------------------
 
 
 def test_all_of_this_holds_for_an_ordinary_user_too(tmp_path: Path) -> None:
@@ -846,7 +874,9 @@ def test_all_of_this_holds_for_an_ordinary_user_too(tmp_path: Path) -> None:
         assert "uid" not in probe().active
         return
     environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    interpreter = next((path for path in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}") if _usable(path)), None)
+    interpreter = next(
+        (path for path in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}") if _usable(path)), None
+    )
     assert interpreter is not None, f"no Python 3.{sys.version_info[1]} that uid {NOBODY} can start was found"
     tmp_path.chmod(0o777)
     command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "t"), __file__]

@@ -90,7 +90,7 @@ def _inside(mount: Path, path: str) -> Path:
 def find_parents(delegated: str | None) -> CgroupParents | str:
     """Where groups with a memory and a pids controller can be made, or why nowhere.
 
-    `delegated` is an empty directory of version 2 that this user owns; without it, the groups of this process are tried.
+    `delegated` is an empty directory of version 2 that this user owns; without it, this process's groups are tried.
     """
     try:
         groups, mounts = _memberships(), _mounts()

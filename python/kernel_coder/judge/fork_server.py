@@ -4,8 +4,8 @@
         with server.start("my_package.runner:main", fds=[channel_fd]) as process:
             ...
 
-The parent is trusted and runs nothing of a candidate's. A runner is its fork, with every layer of the sandbox applied before the
-named function is called with the descriptors handed over: `main(fds: list[int]) -> int | None`.
+The parent is trusted and runs nothing of a candidate's. A runner is its fork, with every layer of the sandbox applied
+before the named function is called with the descriptors handed over: `main(fds: list[int]) -> int | None`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MAX_FDS = 250
 class ForkServer:
     """The supervisor's side. Thread-safe; a context manager.
 
-    `modules` are imported once, in the parent. `search` is put before Python's own search path there: nothing else of the
-    supervisor's path or environment is taken over.
+    `modules` are imported once, in the parent, which has the supervisor's search path with `search` before it and
+    without the current directory, and `environment` and nothing else of the supervisor's.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ForkServer:
         self.close()
 
 
-# ---- the warm parent's side -----------------------------------------------------------------------------------------
+# ---- the warm parent's side ----------------------------------------------------------------------------------------
 
 
 def serve(fd: int, modules: Sequence[str]) -> None:

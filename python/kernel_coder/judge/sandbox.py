@@ -221,7 +221,7 @@ class Output(NamedTuple):
         return self.head.decode(errors="replace") + mark + self.tail.decode(errors="replace")
 
 
-# ---- the report -----------------------------------------------------------------------------------------------------
+# ---- the report ----------------------------------------------------------------------------------------------------
 
 
 class _Report:
@@ -260,7 +260,7 @@ class _Report:
         os.close(self.fd)
 
 
-# ---- a running tree -------------------------------------------------------------------------------------------------
+# ---- a running tree ------------------------------------------------------------------------------------------------
 
 
 class Process:
@@ -381,7 +381,7 @@ class Process:
         self.close()
 
 
-# ---- what a runner may open -----------------------------------------------------------------------------------------
+# ---- what a runner may open ----------------------------------------------------------------------------------------
 
 
 def gpu_device_nodes(index: int) -> list[str]:
@@ -431,7 +431,7 @@ def _access(config: SandboxConfig) -> _Access:
     return _Access(readable, closed)
 
 
-# ---- probing ----------------------------------------------------------------------------------------------------------
+# ---- probing -------------------------------------------------------------------------------------------------------
 
 
 def _bare_spec() -> dict[str, Any]:
@@ -464,6 +464,12 @@ def _bare_spec() -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(maxsize=256)
+def _tried(euid: int, with_user_namespace: bool, fields: tuple[tuple[str, Any], ...]) -> str | None:
+    """`_attempt`, once for each user: what is switched off by a configuration is still there."""
+    return _attempt(user_namespace=with_user_namespace, **dict(fields))
+
+
 def _attempt(**fields: Any) -> str | None:
     """Start a process with these fields of the specification and nothing to do: None, or what failed."""
     limits = Limits(output_head_bytes=0, output_tail_bytes=0)
@@ -493,20 +499,22 @@ def _layer_states(config: SandboxConfig) -> Iterator[Layer]:
         found[name] = failure is None
         return Layer(name, failure is None, failure if failure is not None else detail)
 
+    def attempt(**fields: Any) -> str | None:
+        return _tried(os.geteuid(), found.get("user_namespace", False), tuple(fields.items()))
+
     is_root = os.geteuid() == 0
-    basic = _attempt()
+    basic = attempt()
     yield layer("session", basic, "a session and process group of its own")
     yield layer("descriptors", basic, "closed but for those handed over")
     yield layer("environment", basic, "built from nothing")
-    yield layer("no_new_privs", _attempt(no_new_privs=True), "setuid programs give nothing")
+    yield layer("no_new_privs", attempt(no_new_privs=True), "setuid programs give nothing")
     uid = config.uids[0]
-    uid_failure = _attempt(uid=uid, gid=uid) if is_root else f"the supervisor is uid {os.geteuid()}, not root"
+    uid_failure = attempt(uid=uid, gid=uid) if is_root else f"the supervisor is uid {os.geteuid()}, not root"
     yield layer("uid", uid_failure, f"one of {config.uids[0]} to {config.uids[1] - 1} for each runner, no capabilities")
     if is_root:
         yield layer("user_namespace", "not needed: root makes the other namespaces itself", "")
     else:
-        yield layer("user_namespace", _attempt(user_namespace=True), "this user alone, no capabilities outside")
-    base = {"user_namespace": found["user_namespace"]}
+        yield layer("user_namespace", _tried(os.geteuid(), True, ()), "this user alone, no capabilities outside")
     purposes = {
         "pid_namespace": "other processes do not exist; its first process takes all others with it",
         "net_namespace": "no interface but an idle loopback",
@@ -514,17 +522,16 @@ def _layer_states(config: SandboxConfig) -> Iterator[Layer]:
         "mount_namespace": "private work directory, /dev/shm and hidden directories",
     }
     for name, purpose in purposes.items():
-        yield layer(name, _attempt(**base, **{name: True}), purpose)
+        yield layer(name, attempt(**{name: True}), purpose)
     if found["pid_namespace"] and found["mount_namespace"]:
-        both = dict.fromkeys(["pid_namespace", "mount_namespace"], True)
-        failure = _attempt(**base, **both, mounts=[(_PROC, "", "/proc", "")])
+        failure = attempt(pid_namespace=True, mount_namespace=True, mounts=((_PROC, "", "/proc", ""),))
         yield layer("private_proc", failure, "/proc shows the runner's own processes only")
     else:
         yield layer("private_proc", "there is no pid namespace or no mount namespace", "")
     version, error = _core.landlock_version()
     landlock_failure = os.strerror(error) if version == 0 else None
     if version:
-        landlock_failure = _attempt(no_new_privs=True, landlock=version, paths=[("/", _READ)])
+        landlock_failure = attempt(no_new_privs=True, landlock=version, paths=(("/", _READ),))
     yield layer("landlock", landlock_failure, f"version {version}: files that are not listed cannot be opened")
     for name, needed, what in (
         ("landlock_network", 4, "no TCP port can be bound or connected to"),
@@ -533,18 +540,22 @@ def _layer_states(config: SandboxConfig) -> Iterator[Layer]:
         lacking = "there is no Landlock" if not found["landlock"] else f"Landlock is of version {version} here"
         yield layer(name, None if found["landlock"] and version >= needed else lacking, what)
     if _core.filter_supported():
-        seccomp_failure = _attempt(no_new_privs=True, seccomp=True)
+        seccomp_failure = attempt(no_new_privs=True, seccomp=True)
     else:
         seccomp_failure = "no filter is written for this kind of CPU"
     yield layer("seccomp", seccomp_failure, f"{len(_core.denied_calls())} system calls denied")
-    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_FSIZE, 1 << 20)]
-    yield layer("limits", _attempt(limits=limits), "CPU time, memory of a process, file size, open files, no core dumps")
+    limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_FSIZE, 1 << 20))
+    yield layer("limits", attempt(limits=limits), "CPU time, memory of a process, file size, open files, no core dumps")
     as_root = is_root and not found["uid"]
-    yield layer("process_limit", "the kernel counts no processes of root" if as_root else None, "counted for each runner")
+    yield layer(
+        "process_limit", "the kernel counts no processes of root" if as_root else None, "counted for each runner"
+    )
     yield layer("kill_tree", *_kill_tree(found))
     parents = find_parents(config.cgroup)
     if isinstance(parents, CgroupParents):
-        yield layer("memory_cgroup", _try_cgroup(parents), f"version {parents.version}: memory and processes of the tree")
+        yield layer(
+            "memory_cgroup", _try_cgroup(parents), f"version {parents.version}: memory and processes of the tree"
+        )
     else:
         yield layer("memory_cgroup", parents, "")
     yield layer("sealed_buffers", None, "the size of shared memory cannot change")
@@ -587,7 +598,7 @@ def probe(config: SandboxConfig | None = None) -> SandboxProfile:
     return _probe(config.without, config.uids, config.cgroup, os.geteuid())
 
 
-# ---- starting ---------------------------------------------------------------------------------------------------------
+# ---- starting ------------------------------------------------------------------------------------------------------
 
 
 class Sandbox:
@@ -601,7 +612,9 @@ class Sandbox:
         self.profile = probe(self.config)
         self.profile.refuse_below(self.config.require)
         if not _core.SUPPORTED:
-            raise SandboxError("the sandbox is made of Linux's namespaces, Landlock and seccomp; this is another system")
+            raise SandboxError(
+                "the sandbox is made of Linux's namespaces, Landlock and seccomp; this is another system"
+            )
         self._access = _access(self.config)
         if "uid" in self.profile.active and self._access.closed and "mount_namespace" not in self.profile.active:
             directory, inside = next(iter(self._access.closed.items()))
@@ -696,11 +709,11 @@ class Sandbox:
             else:
                 return claim, uid
         first, end = self.config.uids
-        raise SandboxError(f"all {end - first} uids from {first} on are taken by runners; give config.uids a wider range")
+        raise SandboxError(
+            f"all {end - first} uids from {first} on are taken by runners; give config.uids a wider range"
+        )
 
-    def _spec(
-        self, limits: Limits, environment: Mapping[str, str], work_dir: str, uid: int | None
-    ) -> dict[str, Any]:
+    def _spec(self, limits: Limits, environment: Mapping[str, str], work_dir: str, uid: int | None) -> dict[str, Any]:
         active = self.profile.active
         spec = _bare_spec()
         spec |= {name: name in active for name in ("user_namespace", *_NAMESPACES)}
