@@ -4,9 +4,9 @@
 >>> "seccomp" in profile.active or bool(profile["seccomp"].detail)
 True
 
-Each layer is probed by starting a process with it, through the very code that starts runners. What is there is used, what is
-missing is named, and below a configured minimum nothing untrusted is started. ``docs/judge_sandbox.md`` says what the layers
-defend against and what they do not.
+Each layer is probed by starting a process with it, through the very code that starts runners. What is there is used, what
+is missing is named, and below a configured minimum nothing untrusted is started. ``docs/judge_sandbox.md`` says what the
+layers defend against and what they do not.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ LAYERS: dict[str, str] = {
     "no_new_privs": "Linux 3.5 or newer",
     "uid": "start the supervisor as root (it gives every runner a uid of its own), or in a container with CAP_SETUID",
     "user_namespace": (
-        "allow unprivileged user namespaces: sysctl user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 "
-        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, a seccomp profile with unshare"
+        "unprivileged user namespaces: sysctl user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 "
+        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, a seccomp profile that "
+        "allows unshare"
     ),
     "pid_namespace": "root with CAP_SYS_ADMIN, or unprivileged user namespaces",
     "net_namespace": "root with CAP_SYS_ADMIN, or unprivileged user namespaces",
@@ -74,7 +75,7 @@ _NAMESPACES = ("net_namespace", "ipc_namespace", "mount_namespace", "pid_namespa
 _READ, _WRITE, _DEVICE, _PROCESSES = range(4)  # PathAccess
 _TMPFS, _DIRECTORY, _BIND, _PROC = range(4)  # MountStep::Kind
 _REPORT = struct.Struct("<IIiIiiii5q2Q")
-assert not _core.SUPPORTED or _core.REPORT_BYTES == _REPORT.size
+assert not _core.SUPPORTED or _REPORT.size == _core.REPORT_BYTES
 _STARTING, _RUNNING, _ENDED, _SETUP_FAILED = range(4)
 _ENDED_BY = ("itself", "wall_limit", "supervisor")
 
@@ -152,9 +153,9 @@ class SandboxConfig:
 class Limits:
     """Bounds of one run. `None` is no bound.
 
-    `address_space_bytes` and `data_bytes` are a single process's; CUDA does not start under the first. `memory_bytes` is the
-    whole tree's and needs the layer memory_cgroup; `work_bytes` bounds all files of the work directory together and needs
-    mount_namespace (the directory is then in memory and gone at the end).
+    `address_space_bytes` and `data_bytes` are a single process's; CUDA does not start under the first. `memory_bytes` is
+    the whole tree's and needs the layer memory_cgroup; `work_bytes` bounds all files of the work directory together and
+    needs mount_namespace (the directory is then in memory and gone at the end).
     """
 
     wall_s: float | None = 60.0
@@ -342,7 +343,7 @@ class Process:
         )
 
     def kill_tree(self, patience_s: float = 10.0) -> Ended:
-        """Kill every process of the tree and wait until the last is gone. SandboxError if the kernel does not let go."""
+        """Kill every process of the tree, wait until the last is gone. SandboxError if the kernel does not let go."""
         with contextlib.suppress(OSError):
             self._lifeline.send(b"k")
         try:
@@ -604,7 +605,7 @@ def probe(config: SandboxConfig | None = None) -> SandboxProfile:
 class Sandbox:
     """Starts untrusted processes, all with the same layers.
 
-    SandboxError if the machine does not reach `config.require`, or if what is needed cannot be reached by a runner's uid.
+    SandboxError if the machine does not reach `config.require`, or if a runner's uid cannot reach what it needs.
     """
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
@@ -612,15 +613,13 @@ class Sandbox:
         self.profile = probe(self.config)
         self.profile.refuse_below(self.config.require)
         if not _core.SUPPORTED:
-            raise SandboxError(
-                "the sandbox is made of Linux's namespaces, Landlock and seccomp; this is another system"
-            )
+            raise SandboxError("the sandbox is made of Linux's namespaces, Landlock and seccomp; this is not Linux")
         self._access = _access(self.config)
         if "uid" in self.profile.active and self._access.closed and "mount_namespace" not in self.profile.active:
             directory, inside = next(iter(self._access.closed.items()))
             raise SandboxError(
-                f"a runner's uid cannot reach {inside[0]}, since {directory} is closed to other users and there is no mount "
-                f"namespace to show it in. Use a Python outside {directory}, or: chmod o+x {directory}"
+                f"a runner's uid cannot reach {inside[0]}, since {directory} is closed to other users and there is no "
+                f"mount namespace to show it in. Use a Python outside {directory}, or: chmod o+x {directory}"
             )
 
     def start(
@@ -634,9 +633,9 @@ class Sandbox:
     ) -> Process:
         """Start a program, or this process's own continuation in `run(fds)`.
 
-        The descriptors in `fds` are 3, 4, ... there; all others are closed. A callable's result is its exit code. It runs in a
-        fork of this process, with all that this process holds in memory, so it is for `ForkServer`, and refused where there
-        are threads.
+        The descriptors in `fds` are 3, 4, ... there; all others are closed. A callable's result is its exit code. It runs
+        in a fork of this process, with all that this process holds in memory, so it is for a warm parent such as
+        `ForkServer`'s, and refused where there are threads.
         """
         limits = limits or Limits()
         if not callable(run) and (not run or shutil.which(run[0]) is None):
@@ -661,7 +660,7 @@ class Sandbox:
         return process
 
     def prepare(self, limits: Limits, environment: Mapping[str, str]) -> tuple[Process, dict[str, Any], socket.socket]:
-        """All that a process needs before it is started: what is ours, its specification, and its end of the lifeline."""
+        """What a process needs before it is started: our side of it, its specification, its end of the lifeline."""
         active = self.profile.active
         if self.config.gpu is not None and limits.address_space_bytes is not None:
             raise ValueError("address_space_bytes must be None for a GPU runner: CUDA reserves more than it uses")
