@@ -1,227 +1,187 @@
-"""token_logprobs and grpo_loss on CUDA against Liger's and TRL's Triton kernels and a copy, in one process.
+"""The GRPO loss from logits, forward and backward, against a copy and other libraries.
 
-    python benchmarks/bench_grpo_loss.py        # rows into benchmarks/results/grpo_loss_cuda.csv
+    python benchmarks/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
+    python benchmarks/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
 
-A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. Each run follows a
-copy that restores the logits, so that the device is busy while the host prepares the launches, as in a training step.
-`bandwidth_share` is the rate at which the bytes that the work must move are moved (2 an element of bfloat16 to score, 4
-for loss and gradient; of all rows, masked or not), against a copy timed in the same run. `peak_mib` is what the call
-allocates beside its inputs. `logprob_error` is the largest distance of a log-prob from float64, relative to it. Rivals
-that are not installed are left out.
+All contenders take the same batch (16 answers of equal length, DAPO's loss: clipped ratio, mean over tokens), bfloat16
+logits. "copy" moves the logits from one tensor into another; `of_bound` is the time that the copy's rate allows for 4
+bytes a logit, read once and its gradient written once, over the time taken. Errors are relative norms against float64
+on 64 rows: log-probs; the gradient of the logits, of the sampled tokens and of all others apart. Liger's kernel takes
+[sequences, length + 1, vocab] and leaves out the last row of each sequence: it is given one row less of work.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import importlib.metadata
-import importlib.util
-import os
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import kernel_coder
 import torch
-from kernel_coder import LossSpec, ops, reference
+from kernel_coder import ops
+from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl_logprobs, verl_formula
+from side_by_side import Contender, about_this_run, compare, median_of, parser_for, show, version_of, write
 from torch import Tensor
 
-Run = Callable[[], Any]
-COLUMNS = [
-    *("work", "implementation", "version", "tokens", "vocab", "masked", "zero_advantage"),
-    *("median_ms", "p20_ms", "p80_ms", "bandwidth_share", "peak_mib", "logprob_error", "copy_ms"),
-    *("device", "torch", "cuda", "commit", "command"),
-]
-
-
-def version_of(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def milliseconds(run: Run, runs: int, prepare: Run = lambda: None) -> tuple[float, float, float]:
-    for _ in range(3):
-        prepare()
-        run()
-    times = []
-    for _ in range(runs):
-        torch.cuda.synchronize()
-        prepare()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    times.sort()
-    return times[len(times) // 2], times[len(times) // 5], times[len(times) * 4 // 5]
-
-
-def peak_mib(run: Run) -> float:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+REFERENCE = {"tokens": 8192, "vocab": 151936, "masked": 0.0, "zero_advantage": 0.0, "policy": "off"}
+CHECKED_ROWS = 64
 
 
 class Case:
-    """A batch of answers of equal length; Liger takes it as [sequences, length, vocab]."""
-
-    def __init__(self, tokens: int, vocab: int, masked: float, idle: float) -> None:
-        torch.manual_seed(0)
-        self.sequences = 16
-        self.original = torch.randn(tokens, vocab, device="cuda", dtype=torch.bfloat16)
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self.point = dict(point)
+        rng = torch.Generator(device="cuda").manual_seed(0)
+        shape = (point["tokens"], point["vocab"])
+        self.original = torch.randn(shape, device="cuda", dtype=torch.bfloat16, generator=rng)
         self.logits = self.original.clone()
-        self.ids = torch.randint(0, vocab, (tokens,), device="cuda")
-        self.mask = None if masked == 0 else torch.rand(tokens, device="cuda") >= masked
-        self.advantages = torch.randn(tokens, device="cuda")
-        self.advantages[torch.rand(tokens, device="cuda") < idle] = 0
-        self.old = ops.token_logprobs(self.logits, self.ids).logprobs + 0.1 * torch.randn(tokens, device="cuda")
+        self.batch = Batch(
+            *shape,
+            masked=point["masked"],
+            zero_advantage=point["zero_advantage"],
+            off_policy=point["policy"] == "off",
+        )
+        self.batch.set_old(ops.token_logprobs(self.logits, self.batch.ids).logprobs)
+        self.gradient: Tensor | None = None
+        self.logprobs: Tensor | None = None
 
     def restore(self) -> None:
-        """What ran before may have left a gradient in the logits."""
+        """What ran before may have left a gradient in the logits, and holds its results."""
+        self.logprobs = self.gradient = None
         self.logits.copy_(self.original)
 
-    def ours_inplace(self, logits: Tensor) -> None:
-        leaf = logits.detach().requires_grad_()
-        # The view is no leaf, so it may be overwritten; its gradient stops at the identity below.
-        out = ops.grpo_loss(
-            _Through.apply(leaf),
-            self.ids,
-            self.advantages,
-            LossSpec.preset("dapo"),
-            old_logprobs=self.old,
-            mask=self.mask,
-            inplace=True,
-        )
-        out.loss.backward()
+    def run(self, loss: Callable[[Tensor], Tensor], inplace: bool = False) -> None:
+        leaf = self.logits.detach().requires_grad_()
+        loss(Through.apply(leaf) if inplace else leaf).backward()
+        self.gradient = self.logits if inplace else leaf.grad
 
-    def ours(self, logits: Tensor) -> None:
-        leaf = logits.detach().requires_grad_()
+    def ours(self, logits: Tensor, inplace: bool) -> Tensor:
+        batch = self.batch
         out = ops.grpo_loss(
-            leaf, self.ids, self.advantages, LossSpec.preset("dapo"), old_logprobs=self.old, mask=self.mask
+            logits,
+            batch.ids,
+            batch.advantages,
+            SPEC,
+            old_logprobs=batch.old,
+            mask=batch.mask,
+            cu_seqlens=batch.cu_seqlens,
+            inplace=inplace,
         )
-        out.loss.backward()
+        self.logprobs = out.logprobs
+        return out.loss
 
-    def liger(self, logits: Tensor, inplace: bool) -> None:
+    def through(self, logprobs: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor], Tensor]:
+        def loss(logits: Tensor) -> Tensor:
+            found = logprobs(logits, self.batch.ids)
+            found = found[0] if isinstance(found, tuple) else found
+            self.logprobs = found.detach()
+            return self.batch.loss(found.float())
+
+        return loss
+
+    def compiled(self) -> Callable[[Tensor], Tensor]:
+        batch = self.batch
+        return torch.compile(lambda x: batch.loss(eager_logprobs(x, batch.ids)), dynamic=False)
+
+    def liger(self, inplace: bool) -> Callable[[Tensor], Tensor]:
         from liger_kernel.ops.grpo_loss import GrpoLossFunction
 
-        shape = (self.sequences, len(self.ids) // self.sequences)
-        leaf = logits.detach().view(*shape, -1).requires_grad_()
-        rows = [x.view(shape)[:, :-1].contiguous() for x in (self.old, self.ids, self._mask())]
-        advantages = self.advantages.view(shape)[:, 0].contiguous()
-        loss, *_ = GrpoLossFunction.apply(
-            _Through.apply(leaf), rows[0], None, rows[1], advantages, rows[2], 1.0, 0.0, 0.2, 0.28, inplace, "dapo"
-        )
-        loss.backward()
+        rows, batch = (SEQUENCES, self.batch.length), self.batch
 
-    def _mask(self) -> Tensor:
-        return (torch.ones_like(self.ids) if self.mask is None else self.mask.long()).int()
+        def shorter(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.view(rows)[:, :-1].contiguous()
 
+        old, ids, mask = shorter(batch.old), shorter(batch.ids), shorter(batch.weights.int())
 
-class _Through(torch.autograd.Function):
-    """The identity, whose backward drops the gradient: a leaf would copy it, which is no part of what is measured."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> None:
-        return None
-
-
-def trl_kernel() -> Any:
-    """TRL's kernel file alone: the package would import its trainers."""
-    spec = importlib.util.find_spec("trl")
-    path = Path(spec.submodule_search_locations[0]) / "kernels/logprob_entropy.py" if spec else None
-    if path is None or not path.exists():
-        return None
-    module_spec = importlib.util.spec_from_file_location("trl_logprob_entropy", path)
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    return module.selective_log_softmax_and_entropy
-
-
-def candidates(case: Case) -> dict[tuple[str, str, str | None], tuple[Run, int, Callable[[], Tensor] | None]]:
-    """(work, implementation, version): what to run, bytes an element, log-probs to check."""
-    x, ids = case.logits, case.ids
-    found: dict[tuple[str, str, str | None], tuple[Run, int, Callable[[], Tensor] | None]] = {}
-    ours = kernel_coder.__version__
-    score: Run = lambda: ops.token_logprobs(x, ids, mask=case.mask, entropy=True).logprobs  # noqa: E731
-    found["logprobs and entropy, forward", "kernel_coder", ours] = (score, 2, score)
-    if liger := version_of("liger-kernel"):
-        from liger_kernel.ops.grpo_loss import fused_selective_log_softmax
-
-        mask = None if case.mask is None else case._mask()[None]
-        rows: Run = lambda: fused_selective_log_softmax(x[None], ids[None, 1:], 1.0, mask)[0]  # noqa: E731
-        found["logprobs, forward", "liger", liger] = (rows, 2, None)
-    if (trl := version_of("trl")) and (kernel := trl_kernel()):
-        found["logprobs and entropy, forward", "trl", trl] = (lambda: kernel(x, ids), 2, lambda: kernel(x, ids)[0])
-    for name, run in {"in place": case.ours_inplace, "new gradient": case.ours}.items():
-        found[f"grpo_loss, forward and backward, {name}", "kernel_coder", ours] = (lambda run=run: run(x), 4, None)
-    if liger:
-        for name, inplace in {"in place": True, "new gradient": False}.items():
-            found[f"grpo_loss, forward and backward, {name}", "liger", liger] = (
-                lambda inplace=inplace: case.liger(x, inplace),
-                4,
-                None,
+        def loss(logits: Tensor) -> Tensor:
+            found, *_ = GrpoLossFunction.apply(
+                logits.view(*rows, -1), old, None, ids, batch.advantages, mask, 1.0, 0.0, *EPSILON, inplace, "dapo"
             )
-    return found
+            return found
+
+        return loss
+
+    def errors(self) -> dict[str, float]:
+        assert self.gradient is not None
+        rows = slice(0, CHECKED_ROWS)
+        log_p = self.original[rows].double().log_softmax(-1)
+        ids = self.batch.ids[rows, None]
+        logprobs = log_p.gather(1, ids)[:, 0]
+        wanted = log_p.exp().neg_().scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
+        wanted *= self.batch.exact_gradient(logprobs)[:, None]
+        found, target = self.gradient[rows].double(), torch.zeros_like(wanted, dtype=torch.bool).scatter_(1, ids, True)
+        errors = {
+            "error_gradient_of_target": relative(found[target], wanted[target]),
+            "error_gradient_of_others": relative(found.where(~target, 0), wanted.where(~target, 0)),
+        }
+        if self.logprobs is not None:
+            counts = self.batch.weights[rows] > 0
+            errors["error_logprobs"] = relative(self.logprobs.detach()[rows][counts], logprobs[counts])
+        if max(errors.values()) > 0.1:
+            raise AssertionError(f"another loss: {errors}")
+        return errors
+
+
+def contenders(case: Case, compiles: bool) -> Iterator[Contender]:
+    size = 2 * case.logits.numel()
+    other = torch.empty_like(case.logits)
+    yield Contender("copy", torch.__version__, lambda: other.copy_(case.original))
+
+    def contender(
+        name: str, version: str, loss: Callable[[Tensor], Tensor], inplace: bool = False, errors: bool = True
+    ) -> Contender:
+        return Contender(
+            name,
+            version,
+            lambda: case.run(loss, inplace),
+            prepare=case.restore,
+            errors=case.errors if errors else None,
+            output_bytes=0 if inplace else size,
+        )
+
+    ours = kernel_coder.__version__
+    yield contender("kernel_coder, in place", ours, lambda x: case.ours(x, True), inplace=True)
+    yield contender("kernel_coder", ours, lambda x: case.ours(x, False))
+    if version := version_of("liger-kernel"):
+        # Its gradient is that of fewer tokens: compared with ours in the tests of the project, not here.
+        yield contender("Liger, in place", version, case.liger(True), inplace=True, errors=False)
+        yield contender("Liger", version, case.liger(False), errors=False)
+    if (version := version_of("trl")) and (kernel := trl_logprobs()):
+        yield contender("TRL's log-prob kernel", version, case.through(kernel))
+    yield contender("verl's formula", torch.__version__, case.through(verl_formula))
+    if compiles:
+        yield contender("torch.compile", torch.__version__, case.compiled())
+    yield contender("torch eager", torch.__version__, case.through(eager_logprobs))
+
+
+def sweep() -> Iterator[dict[str, Any]]:
+    for name, values in {
+        "vocab": (49152, 128256, 262144),
+        "tokens": (2048, 32768, 65536),
+        "masked": (0.5, 0.9),
+        "zero_advantage": (0.5,),
+        "policy": ("on",),
+    }.items():
+        for value in values:
+            yield {**REFERENCE, name: value}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192])
-    parser.add_argument("--vocab", type=int, nargs="+", default=[151936])
-    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "grpo_loss_cuda.csv")
-    arguments = parser.parse_args()
-    commit = (
-        arguments.commit
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-    table = []
-    for tokens in arguments.tokens:
-        for vocab in arguments.vocab:
-            for masked, idle in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5)):
-                case = Case(tokens, vocab, masked, idle)
-                other = torch.empty_like(case.logits)
-                copy, *_ = milliseconds(lambda other=other, case=case: other.copy_(case.logits), arguments.runs)
-                rate = 4 * case.logits.numel() / copy
-                del other
-                expected, _ = reference.token_logprobs(case.logits[:64], case.ids[:64])
-                for (work, name, version), (run, size, logprobs) in candidates(case).items():
-                    case.restore()
-                    got = logprobs()[:64] if logprobs and case.mask is None else None
-                    error = "" if got is None else f"{float(((got - expected) / expected).abs().max()):.1e}"
-                    run()
-                    case.restore()
-                    peak = peak_mib(run)
-                    median, low, high = milliseconds(run, arguments.runs, case.restore)
-                    share = size * case.logits.numel() / median / rate
-                    row = [work, name, version, tokens, vocab, masked, idle]
-                    row += [f"{t:.4f}" for t in (median, low, high)]
-                    row += [f"{share:.3f}", f"{peak:.0f}", error, f"{copy:.4f}"]
-                    table.append([*row, torch.cuda.get_device_name(), torch.__version__, torch.version.cuda, commit])
-                    print(*row, sep="\t", flush=True)
-                del case
-                torch.cuda.empty_cache()
-    arguments.out.parent.mkdir(exist_ok=True)
-    with arguments.out.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        chosen = [f"--{name} {' '.join(map(str, getattr(arguments, name)))}" for name in ("tokens", "vocab")]
-        command = f"python benchmarks/bench_grpo_loss.py --runs {arguments.runs} " + " ".join(chosen)
-        writer.writerows([*row, command] for row in table)
+    arguments = parser_for(__doc__, "grpo_loss_cuda.csv").parse_args()
+    if arguments.shapes == "sweep":
+        arguments.out = arguments.out.with_name("grpo_loss_sweep.csv")
+    points = list(sweep()) if arguments.shapes == "sweep" else [REFERENCE]
+    about, rows = about_this_run(arguments), []
+    for point in points:
+        case = Case(point)
+        found = compare(contenders(case, compiles=point == REFERENCE), arguments, point)
+        copy = median_of(found, "copy")
+        for row in found:
+            if "median_ms" in row:
+                row["of_bound"] = f"{copy / float(row['median_ms']):.3f}"
+            rows.append({**row, **about})
+            show(row)
+        del case
+        torch.cuda.empty_cache()
+        write(arguments.out, rows, last=("failure", *about))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """token_logprobs with entropy against torch eager and torch.compile: time, memory and error, side by side.
 
-    python benchmarks/bench_token_logprobs.py        # rows into benchmarks/results/token_logprobs_cpu.csv
+    python benchmarks/bench_token_logprobs.py                    # rows into results/token_logprobs_cpu.csv
+    python benchmarks/bench_token_logprobs.py --device cuda      # rows into results/token_logprobs_cuda.csv
+
+On CUDA Liger's and TRL's kernels and verl's formula take part too, and a copy of the logits: `of_bound` is the time
+that the copy's rate allows for the bytes that must move (2 a logit forward, 6 with the gradient) over the time taken;
+side_by_side.py says how it is timed there. The rest is about the CPU.
 
 "forward" is log-prob and entropy under no_grad; "forward+backward" also their gradient, into a new tensor. The rivals
 are what one writes in torch: log_softmax in float32, gather, -(p log p).sum. The repetitions of the three take turns:
@@ -11,9 +16,9 @@ resident before it. Errors are against float64 of the same logits, relative to t
 
 from __future__ import annotations
 
-import argparse
 import csv
 import ctypes
+import functools
 import platform
 import statistics
 import subprocess
@@ -21,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import kernel_coder
 import torch
@@ -160,6 +166,89 @@ def measure(tokens: int, vocab: int, dtype: torch.dtype, repetitions: int) -> li
     return rows
 
 
+def measure_on_cuda(tokens: int, vocab: int, arguments: Any) -> list[dict[str, Any]]:
+    from rivals import eager, trl_logprobs, verl_formula
+    from side_by_side import Contender, compare, median_of, version_of
+
+    rng = torch.Generator(device="cuda").manual_seed(0)
+    logits = torch.randn(tokens, vocab, device="cuda", dtype=torch.bfloat16, generator=rng)
+    ids = torch.randint(0, vocab, (tokens,), device="cuda", generator=rng)
+    implementations: dict[str, tuple[str, Any]] = {"kernel_coder": (kernel_coder.__version__, ours)}
+    if version := version_of("liger-kernel"):
+        from liger_kernel.ops.grpo_loss import fused_selective_log_softmax
+
+        implementations["Liger, without entropy, all rows but one"] = (
+            version,
+            lambda x, chosen: (fused_selective_log_softmax(x[None], chosen[None, 1:], 1.0, None)[0], None),
+        )
+    if (version := version_of("trl")) and (kernel := trl_logprobs()):
+        implementations["TRL"] = (version, kernel)
+    implementations["verl's formula"] = (torch.__version__, verl_formula)
+    if (tokens, vocab) == CUDA_SHAPES[0]:
+        implementations["torch.compile"] = (torch.__version__, torch.compile(eager, dynamic=False))
+    implementations["torch eager"] = (torch.__version__, eager)
+    rows: list[dict[str, Any]] = []
+    other = torch.empty_like(logits)
+    for phase, bytes_a_logit in (("forward", 2), ("forward+backward", 6)):
+        found: dict[str, Pair] = {}
+
+        def run(name: str, function: Any, phase: str = phase, found: dict[str, Pair] = found) -> None:
+            if phase == "forward":
+                found[name] = scored(function, logits, ids)
+            else:
+                found[name] = differentiated(function, logits, ids)
+
+        def checked(name: str, function: Any, found: dict[str, Pair] = found) -> dict[str, float]:
+            logprobs, entropy = found[name]
+            wanted = reference_pair(logits[:CHECKED_ROWS], ids[:CHECKED_ROWS])
+            errors = {"error_logprobs": relative_error(logprobs[:CHECKED_ROWS], wanted[0])}
+            if entropy is not None:
+                errors["error_entropy"] = relative_error(entropy[:CHECKED_ROWS], wanted[1])
+            return errors
+
+        def checked_gradient(name: str, function: Any, found: dict[str, Pair] = found) -> dict[str, float]:
+            wanted = differentiated(reference_pair, logits[:CHECKED_ROWS].double(), ids[:CHECKED_ROWS])[0]
+            return {"error_gradient": relative_error(found[name][0][:CHECKED_ROWS], wanted)}
+
+        contenders: list[Contender] = [Contender("copy", torch.__version__, lambda: other.copy_(logits))]
+        for name, (version, function) in implementations.items():
+            if name.startswith("Liger"):
+                errors = None
+                if phase != "forward":
+                    continue
+            else:
+                check = checked if phase == "forward" else checked_gradient
+                errors = functools.partial(check, name, function)
+            size = 0 if phase == "forward" else 2 * logits.numel()
+            contenders.append(
+                Contender(name, version, functools.partial(run, name, function), found.clear, errors, size)
+            )
+        more = {"phase": phase, "tokens": tokens, "vocab": vocab, "dtype": "bfloat16"}
+        table = compare(contenders, arguments, more)
+        copy = median_of(table, "copy")
+        for row in table:
+            if "median_ms" in row:
+                row["of_bound"] = f"{copy / 4 * bytes_a_logit / float(row['median_ms']):.3f}"
+        rows += table
+    return rows
+
+
+CUDA_SHAPES = [(8192, 151936), (8192, 49152), (8192, 128256), (8192, 262144), (2048, 151936), (65536, 151936)]
+
+
+def main_on_cuda(arguments: Any) -> None:
+    from side_by_side import about_this_run, show, write
+
+    about, rows = about_this_run(arguments), []
+    shapes = CUDA_SHAPES if arguments.shapes == "sweep" else CUDA_SHAPES[:1]
+    for tokens, vocab in shapes:
+        for row in measure_on_cuda(tokens, vocab, arguments):
+            rows.append({**row, **about})
+            show(row)
+        torch.cuda.empty_cache()
+        write(arguments.out, rows, last=("failure", *about))
+
+
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -168,11 +257,18 @@ def cpu_model() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    from side_by_side import parser_for
+
+    parser = parser_for(__doc__, "")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/token_logprobs_cpu.csv")
     args = parser.parse_args()
+    if args.out.is_dir():
+        args.out = args.out / f"token_logprobs_{args.device}.csv"
+    if args.device == "cuda":
+        main_on_cuda(args)
+        return
     torch.set_num_threads(args.threads)
     torch._dynamo.config.recompile_limit = 64  # a new graph for each case: the shapes are static
     commit = subprocess.run(
