@@ -52,8 +52,11 @@ class Case:
 
     def workspace_mib(self, rows: int | None, dtype: torch.dtype) -> float:
         row = 2 * self.point["vocab"] * (2 if dtype == FP32 else 1)
-        chosen = (1280 << 20) // row // 256 * 256 if rows is None else rows
-        return min(chosen, self.point["tokens"]) * row / MIB
+        if rows is None:  # what the op chooses: even chunks of at most 1.25 GiB
+            most = (1280 << 20) // row // 256 * 256
+            chunks = -(-self.point["tokens"] // most)
+            rows = -(-self.point["tokens"] // chunks // 256) * 256
+        return min(rows, self.point["tokens"]) * row / MIB
 
     def clear(self) -> None:
         self.leaves, self.logprobs = [], None
@@ -229,9 +232,23 @@ def contenders(case: Case, rivals: bool, table: bool) -> Iterator[Contender]:
         yield rival("cut-cross-entropy", version, case.cce)
     if version := version_of("liger-kernel"):
         yield rival("Liger", version, case.liger())
+        yield rival("Liger, float32 products in TF32", version, with_tf32(case.liger()))
     if table:  # a graph for each shape takes its time
         yield rival("torch.compile", torch.__version__, case.compiled())
     yield rival("torch eager", torch.__version__, case.eager)
+
+
+def with_tf32(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss, with TF32 allowed in its forward, where Liger forms the gradients."""
+
+    def run(hidden: Tensor, weight: Tensor) -> Tensor:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            return loss(hidden, weight)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    return run
 
 
 def sweep() -> Iterator[dict[str, Any]]:

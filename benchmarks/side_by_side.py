@@ -1,10 +1,11 @@
 """Timing contenders side by side on one GPU, for the benchmarks in this folder.
 
 A time is that of a device kept busy, as in training: each contender runs without pause until the card has settled in
-its clocks (--settle seconds; a card at its power limit is slower than a cold one), then --runs calls are timed by CUDA
-events. Contenders take turns, --rounds times, and the median, 20% and 80% quantiles are over all rounds. `peak_mib` is
-what one call allocates beyond its inputs, less what it returns. `first_call_s` is the first call's wall-clock time,
-compilation included. A contender that fails is a row with the error in the place of its times.
+its clocks (--settle seconds; a card at its power limit is slower than a cold one), then --runs calls (at least 3, and
+no more than take two seconds) are timed by CUDA events. Contenders take turns, --rounds times, and the median, 20% and
+80% quantiles are over all rounds. `peak_mib` is what one call allocates beyond its inputs, less what it returns.
+`first_call_s` is the first call's wall-clock time, compilation included. A contender that fails is a row with the error
+in the place of its times.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ def timed(run: Run, runs: int, settle: float, prepare: Run | None) -> list[float
         return [begin.elapsed_time(end) for begin, end in events]
 
     start = time.perf_counter()
-    batch(1)
+    first = batch(1)[0]
     while time.perf_counter() - start < settle:
         batch(5)
-    return batch(runs)
+    return batch(max(3, min(runs, round(2000 / max(first, 1e-3)))))
 
 
 def compare(

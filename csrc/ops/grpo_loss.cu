@@ -16,6 +16,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <type_traits>
 
 #include "common/rows.cuh"
@@ -518,6 +520,12 @@ bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout&
 
 constexpr int kLeastCluster = 2;
 
+// KC_CLUSTER_KERNELS=never takes the path of older GPUs, for tests and for comparison.
+bool clusters_are_allowed() {
+  const char* const use = std::getenv("KC_CLUSTER_KERNELS");
+  return !use || std::strcmp(use, "never") != 0;
+}
+
 }  // namespace
 
 template <class T, class O>
@@ -531,7 +539,7 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
       return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
     };
     Layout layout;
-    return device.major >= 9 && splits_sequences(spec) && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
+    return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
            aligned(rows.logits, rows.stride) && aligned(gradients.data, gradients.stride) &&
            make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
   }

@@ -4,15 +4,18 @@ from typing import Any
 
 import pytest
 import torch
+from anywhere import anywhere, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder import LossSpec, reference
-from kernel_coder.ops import LOSS_METRICS, LossOutput, grpo_loss, policy_loss, token_logprobs
+from kernel_coder import LossSpec, ops, reference
+from kernel_coder.ops import LOSS_METRICS, LossOutput
 from loss_batches import CHANCE, SPECS, assert_loss_equals_reference, loss_batch
 from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("ops_run_there")
+grpo_loss, policy_loss, token_logprobs = map(anywhere, (ops.grpo_loss, ops.policy_loss, ops.token_logprobs))
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 NAN = float("nan")
 
@@ -200,6 +203,7 @@ def test_rows_of_a_larger_tensor_need_no_copy_and_change_nothing() -> None:
     assert torch.equal(grad, wanted_grad)
 
 
+@pytest.mark.cpu
 def test_memory_of_the_forward_does_not_grow_with_the_vocabulary() -> None:
     logits = random_logits(16, 60_000)
     batch = loss_batch(logits, [16])
@@ -222,17 +226,18 @@ def test_gradcheck(name: str) -> None:
 def test_opcheck(spec: LossSpec) -> None:
     logits = random_logits(5, 11)
     batch = loss_batch(logits, [2, 3])
+    batch = {name: there(x) for name, x in batch.items()}
     arguments = (
-        logits.requires_grad_(),
+        there(logits).requires_grad_(),
         batch["ids"],
-        torch.ones(()),
+        there(torch.ones(())),
         batch["advantages"],
         batch["old_logprobs"],
         batch["ref_logprobs"],
         None,
         batch["mask"],
         batch["cu_seqlens"],
-        torch.tensor(4.0, dtype=torch.float64),
+        there(torch.tensor(4.0, dtype=torch.float64)),
         spec.pack(),
     )
     torch.library.opcheck(torch.ops.kernel_coder.grpo_loss.default, arguments)
@@ -262,6 +267,7 @@ def test_compiles_without_a_graph_break() -> None:
     assert torch.equal(*grads)
 
 
+@pytest.mark.cpu  # values are read on the CPU only
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

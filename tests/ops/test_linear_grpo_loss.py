@@ -14,6 +14,7 @@ from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("chosen_kernels")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 NAN = float("nan")
 

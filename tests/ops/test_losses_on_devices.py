@@ -14,6 +14,7 @@ from loss_batches import SPECS, loss_batch
 from tolerances import assert_close
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("chosen_kernels")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 #: Shorter than a warp; short; a row for a small cluster; one more, so that no row is aligned; a row for a large one.
 VOCABS = [1, 7, 1000, 65536, 65537, 151936]

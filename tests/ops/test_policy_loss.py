@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from anywhere import anywhere, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder import _C, LossSpec, ops, reference
-from kernel_coder.ops import LOSS_METRICS, LossOutput, policy_loss
+from kernel_coder.ops import LOSS_METRICS, LossOutput
 from tolerances import assert_close
 
+pytestmark = pytest.mark.usefixtures("ops_run_there")
+policy_loss = anywhere(ops.policy_loss)
 NAN, INF = float("nan"), float("inf")
 LEVELS = ["token", "sequence", "sequence_token", "sequence_sum"]
 REDUCTIONS = ["sequence_mean", "token_mean", "sequence_mean_token_sum", "sum"]
@@ -188,7 +191,7 @@ def test_gradcheck(surrogate: str, level: str) -> None:
 @pytest.mark.parametrize("preset", ["grpo", "gspo", "nemo"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_opcheck(preset: str, dtype: torch.dtype) -> None:
-    batch = random_batch([3, 4], seed=1, dtype=dtype)
+    batch = {name: there(x) for name, x in random_batch([3, 4], seed=1, dtype=dtype).items()}
     args = (
         batch["logprobs"].requires_grad_(),
         batch["advantages"],
@@ -198,7 +201,7 @@ def test_opcheck(preset: str, dtype: torch.dtype) -> None:
         batch["mask"],
         batch["cu_seqlens"],
         batch["entropy"].requires_grad_(),
-        torch.tensor(3.0, dtype=torch.float64),
+        there(torch.tensor(3.0, dtype=torch.float64)),
         LossSpec.preset(preset, entropy_coef=0.1).pack(),
     )
     torch.library.opcheck(_C.policy_loss, args)
@@ -659,6 +662,7 @@ def test_scoring_without_gradient_gives_the_same_bits_and_leaves_inputs_alone() 
         torch.testing.assert_close(batch[name], value, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.cpu
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
     batch = random_batch([5, 9, 0, 3] * 40, seed=16)
     spec = LossSpec.preset("gspo", beta=0.1)
@@ -699,6 +703,7 @@ def test_compiles_without_a_graph_break() -> None:
     assert torch.equal(eager.grad, compiled.grad)
 
 
+@pytest.mark.cpu  # values are read on the CPU only
 @pytest.mark.parametrize(
     ("changes", "spec", "sentence"),
     [
@@ -743,6 +748,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(
         policy_loss(inputs.pop("logprobs"), inputs.pop("advantages"), LossSpec(**spec), **inputs)
 
 
+@pytest.mark.cpu
 def test_a_spec_of_another_layout_is_refused() -> None:
     # The op without its facade: ValueError up to torch 2.14, RuntimeError from 2.15 on.
     with pytest.raises(
@@ -751,10 +757,12 @@ def test_a_spec_of_another_layout_is_refused() -> None:
         _C.policy_loss(torch.zeros(2), torch.zeros(2), *[None] * 7, [0.0, 1.0, 2.0])
 
 
+@pytest.mark.cpu
 def test_the_facade_names_every_metric() -> None:
     assert policy_loss.__doc__ is not None
     assert all(f"``{name}``" in policy_loss.__doc__ for name in LOSS_METRICS if name != "entropy")
 
 
+@pytest.mark.cpu
 def test_public_names() -> None:
     assert {"LOSS_METRICS", "LossOutput", "LossSpec", "policy_loss"} <= set(ops.__all__)

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from anywhere import anywhere, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder import _C, reference
-from kernel_coder.ops import token_logprobs
+from kernel_coder import _C, ops, reference
 from memory import allocated_bytes
 from tolerances import TOLERANCE, assert_close, relative_error
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("ops_run_there")
+token_logprobs = anywhere(ops.token_logprobs)
 NAN, INF = float("nan"), float("inf")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 ISAS = ["generic", "avx2", "avx512"]
@@ -103,6 +105,7 @@ def test_values_and_gradients_equal_the_reference(vocab: int, dtype: torch.dtype
     check_against_reference(logits, ids, temperature=temperature)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_instruction_set_equals_the_reference(isa: str, dtype: torch.dtype) -> None:
     for vocab in (1, 5, 31, 33, 1023, 5000):
@@ -290,7 +293,8 @@ def test_rows_without_gradient_are_not_read_again() -> None:
     assert bool(leaf.grad.isfinite().all())
 
 
-def test_a_rows_bits_depend_on_that_row_alone(isa: str) -> None:
+@pytest.mark.cpu
+def test_a_rows_bits_depend_on_that_row_alone_on_every_instruction_set(isa: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         logits, ids = random_rows(40, 3001, dtype)
         whole = token_logprobs(logits.requires_grad_(), ids, entropy=True)
@@ -325,6 +329,7 @@ def test_two_runs_give_the_same_gradient_bits_and_inputs_are_left_alone() -> Non
     assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
 
 
+@pytest.mark.cpu
 def test_memory_does_not_grow_with_the_vocabulary() -> None:
     logits, ids = random_rows(16, 60_000)
     token_logprobs(logits, ids)
@@ -348,8 +353,8 @@ def test_gradcheck(temperature: float | Tensor) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_opcheck(dtype: torch.dtype, masked: bool) -> None:
     logits, ids = random_rows(4, 11, dtype)
-    temperature = torch.ones((), dtype=computed_in(dtype))
-    mask = torch.tensor([True, False, True, True]) if masked else None
+    logits, ids, temperature = there(logits), there(ids), there(torch.ones((), dtype=computed_in(dtype)))
+    mask = there(torch.tensor([True, False, True, True])) if masked else None
     torch.library.opcheck(
         torch.ops.kernel_coder.token_logprobs.default, (logits.requires_grad_(), ids, temperature, mask)
     )
@@ -400,6 +405,7 @@ def test_entropy_is_given_when_asked_for() -> None:
     assert token_logprobs(logits, ids, entropy=True).entropy is not None
 
 
+@pytest.mark.cpu  # values are read on the CPU only
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -424,8 +430,12 @@ def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], mess
         token_logprobs(arguments.pop("logits"), arguments.pop("ids"), **arguments)
 
 
-def test_no_rows_and_no_vocabulary() -> None:
+def test_no_rows() -> None:
     out = token_logprobs(torch.zeros(0, 7), torch.zeros(0, dtype=torch.int64), entropy=True)
     assert out.logprobs.shape == (0,)
+
+
+@pytest.mark.cpu
+def test_no_vocabulary() -> None:
     with pytest.raises(ValueError, match=r"ids\[0\] must be in \[0, 0\)"):
         token_logprobs(torch.zeros(1, 0), torch.tensor([0]))

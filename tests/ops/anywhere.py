@@ -1,0 +1,48 @@
+"""Ops for tests that are written on the CPU and run on every device.
+
+``anywhere(op)`` takes CPU tensors to the device of the running test, strides and all, and brings results back; gradients
+follow both ways. On the CPU it is the op itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_place = "cpu"
+
+
+def use(device: str) -> None:
+    global _place
+    _place = device
+
+
+def there(value: Any) -> Any:
+    """``value`` on the device of the running test, with the same strides and the same place in 16 bytes."""
+    if not isinstance(value, Tensor) or _place == "cpu":
+        return value
+    if value.is_contiguous():
+        return value.to(_place)
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    offset = value.storage_offset() % 16
+    memory = torch.zeros(offset + reach + 1, dtype=value.dtype, device=_place)
+    return memory.as_strided(value.shape, value.stride(), offset).copy_(value)
+
+
+def here(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def anywhere(op: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(op)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if _place == "cpu":
+            return op(*args, **keywords)
+        out = op(*map(there, args), **{name: there(value) for name, value in keywords.items()})
+        return type(out)(*map(here, out)) if isinstance(out, tuple) else here(out)
+
+    return call
