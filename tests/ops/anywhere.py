@@ -1,7 +1,7 @@
 """Ops for tests that are written on the CPU and run on every device.
 
-``anywhere(op)`` takes CPU tensors to the device of the running test, strides and all, and brings results back; gradients
-follow both ways. On the CPU it is the op itself.
+``anywhere(op)`` takes CPU tensors to the device of the running test, strides and all, and brings results back; gradient
+follows both ways. On the CPU it is the op itself.
 """
 
 from __future__ import annotations
