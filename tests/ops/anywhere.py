@@ -21,16 +21,24 @@ def use(device: str) -> None:
     _place = device
 
 
-def there(value: Any) -> Any:
-    """``value`` on the device of the running test, with the same strides and the same place in 16 bytes."""
-    if not isinstance(value, Tensor) or _place == "cpu":
-        return value
-    if value.is_contiguous():
-        return value.to(_place)
-    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+def placed(value: Tensor, device: str) -> Tensor:
+    """A copy on the device, with the same strides and the same place in 16 bytes."""
     offset = value.storage_offset() % 16
-    memory = torch.zeros(offset + reach + 1, dtype=value.dtype, device=_place)
+    if value.numel() == 0 or (value.is_contiguous() and offset == 0):
+        return value.to(device, copy=True)
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    memory = torch.zeros(offset + reach + 1, dtype=value.dtype, device=device)
     return memory.as_strided(value.shape, value.stride(), offset).copy_(value)
+
+
+def on(device: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Each tensor of ``values`` on the device."""
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def there(value: Any) -> Any:
+    """``value`` on the device of the running test."""
+    return placed(value, _place) if isinstance(value, Tensor) and _place != "cpu" else value
 
 
 def here(value: Any) -> Any:

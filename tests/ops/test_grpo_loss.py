@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from anywhere import anywhere, there
+from anywhere import anywhere, on, placed, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder import LossSpec, ops, reference
@@ -151,12 +151,13 @@ def test_no_tokens_give_zero() -> None:
     assert grad.shape == (0, 50)
 
 
-def test_tokens_without_advantage_are_not_read_again() -> None:
+def test_tokens_without_advantage_are_not_read_again(device: str) -> None:
     logits = random_logits(6, 500)
     batch = loss_batch(logits, [6]) | {"mask": torch.ones(6, dtype=torch.bool), "ids": torch.arange(6)}
     batch["advantages"][2:4] = 0.0
-    leaf = logits.clone().requires_grad_()
-    out = grpo_loss(leaf, batch.pop("ids"), batch.pop("advantages"), SPECS["clip"], **batch)
+    batch = on(device, batch)
+    leaf = placed(logits, device).requires_grad_()
+    out = ops.grpo_loss(leaf, batch.pop("ids"), batch.pop("advantages"), SPECS["clip"], **batch)
     with torch.no_grad():
         leaf.data[2:4] = NAN  # would show in the gradient if the rows were read
     out.loss.backward()
@@ -223,10 +224,9 @@ def test_gradcheck(name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [SPECS["clip"], SPECS["kl and entropy"]])
-def test_opcheck(spec: LossSpec) -> None:
+def test_opcheck(device: str, spec: LossSpec) -> None:
     logits = random_logits(5, 11)
-    batch = loss_batch(logits, [2, 3])
-    batch = {name: there(x) for name, x in batch.items()}
+    batch = on(device, loss_batch(logits, [2, 3]))
     arguments = (
         there(logits).requires_grad_(),
         batch["ids"],
@@ -267,19 +267,17 @@ def test_compiles_without_a_graph_break() -> None:
     assert torch.equal(*grads)
 
 
-@pytest.mark.cpu  # values are read on the CPU only
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"logits": torch.zeros(7)}, r"logits must have shape \[tokens, vocab\]; got \[7\]"),
-        ({"ids": torch.tensor([0, 7, 1])}, r"ids\[1\] must be in \[0, 7\); got 7"),
         ({"advantages": torch.ones(2)}, "advantages must have one value a token or one a sequence"),
         ({"old_logprobs": torch.ones(2)}, "old_logprobs must have"),
         ({"mask": torch.ones(3)}, "mask must be bool; got float32"),
-        ({"cu_seqlens": torch.tensor([0, 2])}, "cu_seqlens"),
+        ({"cu_seqlens": torch.tensor([[0, 3]])}, r"cu_seqlens must be 1-D and not empty; got shape \[1, 2\]"),
         ({"denominator": -1.0}, "denominator must be at least 0; got -1"),
         ({"spec": LossSpec(beta=0.1)}, "ref_logprobs"),
-        ({"temperature": 0.0}, "temperature must be finite and more than 0; got 0"),
+        ({"denominator": torch.ones(2)}, r"denominator must be a number or 0-D; got shape \[2\]"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:
@@ -290,5 +288,20 @@ def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], mess
         "spec": LossSpec.preset("dapo"),
         **changes,
     }
-    with pytest.raises(ValueError, match=message):
-        grpo_loss(**arguments)
+    for inplace in (False, True):
+        with pytest.raises(ValueError, match=message):
+            grpo_loss(**arguments, inplace=inplace)
+
+
+@pytest.mark.cpu  # values are read on the CPU only
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ids": torch.tensor([0, 7, 1])}, r"ids\[1\] must be in \[0, 7\); got 7"),
+        ({"cu_seqlens": torch.tensor([0, 2])}, "cu_seqlens must end with the number of tokens, 3; got 2"),
+        ({"temperature": 0.0}, "temperature must be finite and more than 0; got 0"),
+        ({"denominator": torch.tensor(-1.0)}, "denominator must be at least 0; got -1"),
+    ],
+)
+def test_a_wrong_value_is_named_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+    test_a_wrong_argument_is_named_in_one_sentence(changes, message)
