@@ -344,7 +344,10 @@ __device__ __forceinline__ RowGradient<A> row_gradient(const RowResult<A>& row, 
   out.c = log2_scale(temperature);
   out.max = row.max;
   out.scale = density * inverse;
-  out.constant = -g - (h == A(0) || density == A(0) ? A(0) : h * (row.entropy + log(density)));
+  // The log of the density is some -15, the sum with the entropy may be near 0: in float it would keep few digits.
+  const double log_density = static_cast<double>(log(row.q)) - log2_of(row.sum) * kLn2;
+  const double bonus = h == A(0) || density == A(0) ? 0.0 : static_cast<double>(h) * (row.entropy + log_density);
+  out.constant = static_cast<A>(-static_cast<double>(g) - bonus);
   out.slope = -h * static_cast<A>(kLn2);
   out.own = (g * row.q - (h == A(0) || row.p == A(0) ? A(0) : h * row.p * (row.logprob + row.entropy))) * inverse;
   return out;
