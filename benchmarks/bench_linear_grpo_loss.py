@@ -276,7 +276,7 @@ def main() -> None:
         points += [{**REFERENCE, "masked": 0.5}, {**REFERENCE, "zero_advantage": 0.5}]
     about, rows = about_this_run(arguments), []
     for point in points:
-        is_reference = point in ({**REFERENCE, "hidden": 2048}, {**REFERENCE, "hidden": 4096})
+        is_reference = arguments.shapes == "reference" and not (point["masked"] or point["zero_advantage"])
         case = Case(point)
         rivals = not arguments.no_rivals
         found = compare([*products(case), *contenders(case, rivals, table=is_reference)], arguments, point)
