@@ -103,42 +103,42 @@ void load(const CompareArgs& args, const Side& side, int64_t begin, int64_t coun
 
 template <class V>
 bool add_block(const V* x, const V* y, int64_t count, const CompareArgs& args, CompareTally& tally) {
-  bool suspect = false;
-  for (int64_t i = 0; i < count; ++i) suspect |= add_errors(x[i], y[i], args, tally);
-  return suspect;
+  bool unsettled = false;
+  for (int64_t i = 0; i < count; ++i) unsettled |= add_errors(x[i], y[i], args, tally);
+  return unsettled;
 }
 
-// The same, in columns.
+// The same, in columns, with the largest errors too.
 bool add_block(const double* x, const double* y, int64_t count, const CompareArgs& args, CompareTally& tally) {
   double max_abs[kColumns] = {}, max_rel[kColumns] = {}, squared_error[kColumns] = {}, squared_expected[kColumns] = {};
-  double suspects[kColumns] = {};
+  double misses[kColumns] = {};
   const double rtol = args.rtol, atol = args.atol, tiny = args.tiny, infinity = INFINITY;
   const int64_t whole = count - count % kColumns;
   for (int64_t i = 0; i < whole; i += kColumns) {
     for (int64_t c = 0; c < kColumns; ++c) {
-      const double error = fabs(x[i + c] - y[i + c]), size = fabs(y[i + c]);
-      const double finite_error = error < infinity ? error : 0.0, finite_size = size < infinity ? size : 0.0;
-      const double ratio = finite_error / (size > tiny ? size : tiny);
+      const double distance = fabs(x[i + c] - y[i + c]), magnitude = fabs(y[i + c]);
+      const bool finite = distance < infinity;
+      const double error = finite ? distance : 0.0, size = finite ? magnitude : 0.0;
+      const double ratio = error / (size > tiny ? size : tiny);
       max_abs[c] = error > max_abs[c] ? error : max_abs[c];
       max_rel[c] = ratio > max_rel[c] ? ratio : max_rel[c];
-      squared_error[c] += finite_error * finite_error;
-      squared_expected[c] += finite_size * finite_size;
-      suspects[c] += error <= atol + rtol * size ? 0.0 : 1.0;
+      squared_error[c] += error * error;
+      squared_expected[c] += size * size;
+      misses[c] += finite && distance <= atol + rtol * size ? 0.0 : 1.0;
     }
   }
-  CompareTally sums;
-  bool suspect = false;
+  bool unsettled = false;
   for (int64_t c = 0; c < kColumns; ++c) {
-    sums.max_abs = std::max(sums.max_abs, max_abs[c]);
-    sums.max_rel = std::max(sums.max_rel, max_rel[c]);
-    sums.squared_error += squared_error[c];
-    sums.squared_expected += squared_expected[c];
-    suspect |= suspects[c] > 0;
+    CompareTally column;
+    column.max_abs = max_abs[c];
+    column.max_rel = max_rel[c];
+    column.squared_error = squared_error[c];
+    column.squared_expected = squared_expected[c];
+    merge(tally, column);
+    unsettled |= misses[c] > 0;
   }
-  for (int64_t i = whole; i < count; ++i) suspect |= add_errors(x[i], y[i], args, sums);
-  merge(tally, sums);
-  // An infinity that was expected makes the tolerance infinite too.
-  return suspect || sums.max_abs == infinity;
+  for (int64_t i = whole; i < count; ++i) unsettled |= add_errors(x[i], y[i], args, tally);
+  return unsettled;
 }
 
 template <class V>
@@ -150,7 +150,7 @@ CompareTally compare(const CompareArgs& args, int64_t begin, int64_t end) {
     load(args, {args.output, args.output_type, args.output_strides}, i, count, x);
     load(args, {args.expected, args.expected_type, args.expected_strides}, i, count, y);
     if (!add_block(x, y, count, args, tally)) continue;
-    for (int64_t k = 0; k < count; ++k) add_mismatch(x[k], y[k], i + k, args, tally);
+    for (int64_t k = 0; k < count; ++k) settle(x[k], y[k], i + k, args, tally);
   }
   return tally;
 }

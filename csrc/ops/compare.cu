@@ -2,8 +2,8 @@
 // fixed trees: the same bits every time on one kind of device.
 //
 // Contiguous tensors of common pairs of types are read in vectors, others element by element with their types and
-// strides looked up on the way. A mismatch is rare or its time does not matter: the sweep only notes which elements are
-// suspect, and reads those again.
+// strides looked up on the way. Most pairs only add to the sums. A vector with one that needs more is read
+// again, so that the code for it does not stand in the loop once for every element.
 #include "common/rows.cuh"
 #include "ops/compare.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlocksPerSm = 4;
+constexpr int kBlocksPerSm = 3;
 constexpr int kUnroll = 2;
 
 __device__ __forceinline__ double wide(double value) {
@@ -88,10 +88,12 @@ __device__ __forceinline__ CompareTally from_lane(const CompareTally& tally, int
 // The tally of the block, in thread 0.
 __device__ void merge_block(CompareTally& tally) {
   __shared__ CompareTally warps[kWarps];
+#pragma unroll 1
   for (int offset = 16; offset > 0; offset /= 2) merge(tally, from_lane(tally, offset));
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = tally;
   __syncthreads();
   if (threadIdx.x != 0) return;
+#pragma unroll 1
   for (int w = 1; w < kWarps; ++w) merge(tally, warps[w]);
 }
 
@@ -109,15 +111,13 @@ template <class X, class Y>
 __device__ __forceinline__ void add_vector(const Vector<X, kWidth<X, Y>>& x, const Vector<Y, kWidth<X, Y>>& y,
                                            const X* __restrict__ output, const Y* __restrict__ expected, int64_t v,
                                            const CompareArgs& args, CompareTally& tally) {
-  unsigned suspects = 0;
+  bool unsettled = false;
 #pragma unroll
-  for (int i = 0; i < kWidth<X, Y>; ++i)
-    if (add_errors(wide(x.values[i]), wide(y.values[i]), args, tally)) suspects |= 1u << i;
+  for (int i = 0; i < kWidth<X, Y>; ++i) unsettled |= add_errors(wide(x.values[i]), wide(y.values[i]), args, tally);
+  if (!unsettled) return;
 #pragma unroll 1
-  for (; suspects; suspects &= suspects - 1) {
-    const int64_t index = v * kWidth<X, Y> + (__ffs(static_cast<int>(suspects)) - 1);
-    add_mismatch(wide(output[index]), wide(expected[index]), index, args, tally);
-  }
+  for (int64_t i = v * kWidth<X, Y>; i < (v + 1) * kWidth<X, Y>; ++i)
+    settle(wide(output[i]), wide(expected[i]), i, args, tally);
 }
 
 template <class X, class Y>
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   for (; v < vectors; v += step) add_vector<X, Y>(xs[v], ys[v], output, expected, v, args, tally);
   if (const int64_t index = vectors * kCount + thread; index < args.count) {  // fewer than a vector
     if (add_errors(wide(output[index]), wide(expected[index]), args, tally))
-      add_mismatch(wide(output[index]), wide(expected[index]), index, args, tally);
+      settle(wide(output[index]), wide(expected[index]), index, args, tally);
   }
   merge_block(tally);
   if (threadIdx.x == 0) partials[blockIdx.x] = tally;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     element_offsets(args, static_cast<Index>(i), output, expected);
     const V x = load_element(args.output, output, args.output_type, V{});
     const V y = load_element(args.expected, expected, args.expected_type, V{});
-    if (add_errors(x, y, args, tally)) add_mismatch(x, y, i, args, tally);
+    if (add_errors(x, y, args, tally)) settle(x, y, i, args, tally);
   }
   merge_block(tally);
   if (threadIdx.x == 0) partials[blockIdx.x] = tally;

@@ -127,35 +127,40 @@ KC_HOST_DEVICE bool is_equal(Complex x, Complex y) {
   return x.re == y.re && x.im == y.im;
 }
 
-// Where the errors of a pair go. Returns whether the pair has to be looked at by add_mismatch: it is no match, or it is
-// not finite. No branch but the one for a new largest relative error, which is rare.
+// Adds a pair to the sums. Returns whether settle() has to look at it, as few pairs should need: it does not match, is
+// not finite, or may have the largest error so far, absolute or relative. Every instruction counts here: with 16-bit
+// inputs a GPU reads an element in the time of twenty.
 template <class V>
 KC_HOST_DEVICE bool add_errors(V x, V y, const CompareArgs& args, CompareTally& tally) {
   const double error = distance(x, y), size = magnitude(y);
   const bool finite = error < INFINITY;
-  tally.max_abs = fmax(tally.max_abs, error);  // a NaN changes nothing
-  tally.squared_error += finite ? error * error : 0.0;
-  tally.squared_expected += size < INFINITY ? size * size : 0.0;
-  const double bottom = fmax(size, args.tiny);
-  if (finite && error > tally.max_rel * bottom) tally.max_rel = fmax(tally.max_rel, error / bottom);
-  return !finite || error > args.atol + args.rtol * size;
+  if (finite) {
+    tally.squared_error += error * error;
+    tally.squared_expected += size * size;
+  }
+  const bool is_miss = error > args.atol + args.rtol * size, is_far = error > tally.max_abs;
+  const bool is_far_for_its_size = error > tally.max_rel * size;
+  return !finite | is_miss | is_far | is_far_for_its_size;
 }
 
+// For every pair that add_errors names, once; does no harm to others.
 template <class V>
-KC_HOST_DEVICE void add_mismatch(V x, V y, int64_t index, const CompareArgs& args, CompareTally& tally) {
+KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, CompareTally& tally) {
   const double error = distance(x, y), size = magnitude(y);
   if (error < INFINITY) {
+    tally.max_abs = fmax(tally.max_abs, error);
+    tally.max_rel = fmax(tally.max_rel, error / fmax(size, args.tiny));
     if (error <= args.atol + args.rtol * size) return;
   } else {
+    if (size < INFINITY) tally.squared_expected += size * size;
     if (is_equal(x, y) || (is_nan(x) && is_nan(y))) return;  // the same infinity, or NaN where it belongs
-    const bool x_is_inf = !is_nan(x) && !(magnitude(x) < INFINITY), y_is_inf = !is_nan(y) && !(size < INFINITY);
     if (is_nan(x)) {
       ++tally.nan_added;
     } else if (is_nan(y)) {
       ++tally.nan_missing;
-    } else if (x_is_inf) {
+    } else if (!(magnitude(x) < INFINITY)) {
       ++tally.inf_added;
-    } else if (y_is_inf) {
+    } else if (!(size < INFINITY)) {
       ++tally.inf_missing;
     }
     tally.max_abs = tally.max_rel = tally.squared_error = INFINITY;
@@ -166,10 +171,13 @@ KC_HOST_DEVICE void add_mismatch(V x, V y, int64_t index, const CompareArgs& arg
 
 // A comparison in doubles. Numbers of elements are exact up to 2^53. An element takes two: real and imaginary part, or
 // two parts that add up to an integer.
-#define KC_COMPARISON_FIELDS(X)                                                                                       \
-  X(kind)                                                                                                             \
-  X(count) X(mismatches) X(nan_added) X(nan_missing) X(inf_added) X(inf_missing) X(first) X(got) X(got_2) X(expected) \
-      X(expected_2) X(max_abs_error) X(max_rel_error) X(squared_error) X(squared_expected)
+#define KC_COMPARISON_FIELDS(X)                                                                                  \
+  X(kind)                                                                                                        \
+  X(count)                                                                                                       \
+  X(mismatches)                                                                                                  \
+  X(nan_added)                                                                                                   \
+  X(nan_missing) X(inf_added) X(inf_missing) X(first) X(got) X(got_2) X(expected) X(expected_2) X(max_abs_error) \
+      X(max_rel_error) X(squared_error) X(squared_expected)
 
 struct Comparison {
 #define KC_FIELD(name) double name = 0;
