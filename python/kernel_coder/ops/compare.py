@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,12 +78,11 @@ def read_comparisons(comparisons: Sequence[Comparison]) -> list[ComparisonResult
 
 
 def _unpacked(row: Sequence[float]) -> ComparisonResult:
-    kind, *counts = (int(number) for number in row[:8])
-    first = counts.pop()
-    errors = row[12:]
-    if first < 0:
-        return ComparisonResult(*counts, None, None, None, *errors)
-    return ComparisonResult(*counts, first, _element(kind, *row[8:10]), _element(kind, *row[10:12]), *errors)
+    kind, *counts, place = (int(number) for number in row[:8])
+    found: list[Any] = [None, None, None]
+    if place >= 0:
+        found = [place, _element(kind, *row[8:10]), _element(kind, *row[10:12])]
+    return ComparisonResult._make([*counts, *found, *row[12:]])
 
 
 def _element(kind: int, first: float, second: float) -> int | float | complex:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float 
     exact = not (output.is_floating_point() or output.is_complex())
     tiny = 1.0 if exact else torch.finfo(output.dtype).smallest_normal
     mismatches = nan_added = nan_missing = inf_added = inf_missing = 0
-    first = got = wanted = None
+    found: list[Any] = [None, None, None]
     errors, relative_errors, sizes = [0.0], [0.0], [0.0]
     pairs = zip(output.flatten().tolist(), expected.flatten().tolist(), strict=True)
     for index, (x, y) in enumerate(pairs):
@@ -39,9 +40,8 @@ def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float 
         if not cmath.isnan(x) and not cmath.isnan(y):
             inf_added += cmath.isinf(x)
             inf_missing += cmath.isinf(y) and not cmath.isinf(x)
-        if first is None:
-            first, got, wanted = index, *((int(x), int(y)) if exact else (x, y))
-    return ComparisonResult(
-        *(output.numel(), mismatches, nan_added, nan_missing, inf_added, inf_missing, first, got, wanted),
-        *(max(errors), max(relative_errors), sum(e * e for e in errors), sum(s * s for s in sizes)),
-    )
+        if found[0] is None:
+            found = [index, int(x), int(y)] if exact else [index, x, y]
+    counts = [output.numel(), mismatches, nan_added, nan_missing, inf_added, inf_missing]
+    sums = [sum(e * e for e in errors), sum(s * s for s in sizes)]
+    return ComparisonResult._make([*counts, *found, max(errors), max(relative_errors), *sums])
