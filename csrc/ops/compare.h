@@ -171,13 +171,14 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
 
 // A comparison in doubles. Numbers of elements are exact up to 2^53. An element takes two: real and imaginary part, or
 // two parts that add up to an integer.
-#define KC_COMPARISON_FIELDS(X)                                                                                  \
-  X(kind)                                                                                                        \
-  X(count)                                                                                                       \
-  X(mismatches)                                                                                                  \
-  X(nan_added)                                                                                                   \
-  X(nan_missing) X(inf_added) X(inf_missing) X(first) X(got) X(got_2) X(expected) X(expected_2) X(max_abs_error) \
-      X(max_rel_error) X(squared_error) X(squared_expected)
+#define KC_COMPARISON_FIELDS(X)                                                                                    \
+  X(kind)                                                                                                          \
+  X(elements)                                                                                                      \
+  X(mismatches)                                                                                                    \
+  X(nan_added)                                                                                                     \
+  X(nan_missing)                                                                                                   \
+  X(inf_added) X(inf_missing) X(first) X(got) X(got_2) X(expected) X(expected_2) X(max_abs_error) X(max_rel_error) \
+      X(squared_error) X(squared_expected)
 
 struct Comparison {
 #define KC_FIELD(name) double name = 0;
@@ -205,7 +206,7 @@ template <class Load>
 KC_HOST_DEVICE Comparison comparison_of(const CompareTally& tally, const CompareArgs& args, const Load& load) {
   Comparison result;
   result.kind = static_cast<double>(static_cast<int32_t>(kind_of(args.output_type)));
-  result.count = static_cast<double>(args.count);
+  result.elements = static_cast<double>(args.count);
   result.mismatches = static_cast<double>(tally.mismatches);
   result.nan_added = static_cast<double>(tally.nan_added);
   result.nan_missing = static_cast<double>(tally.nan_missing);

@@ -60,7 +60,7 @@ def test_equals_the_reference_for_every_pair_of_dtypes(device: str, pair: tuple[
         if size:
             output[torch.randperm(size, device=device)[: size // 8 + 1]] = values(size // 8 + 1, pair[0], device)
         result = check(output, expected, rtol=0.1, atol=0.01)
-        assert result.count == size
+        assert result.elements == size
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=pair_names)
@@ -243,7 +243,7 @@ def test_a_large_tensor_with_the_mismatch_at_its_end(device: str) -> None:
     output = expected.clone()
     output[3_000_001] = 1.0
     result = ops.compare(output, expected).read()
-    assert (result.count, result.mismatches, result.first, result.squared_error) == (3_000_003, 1, 3_000_001, 1.0)
+    assert (result.elements, result.mismatches, result.first, result.squared_error) == (3_000_003, 1, 3_000_001, 1.0)
 
 
 def test_memory_does_not_grow_with_the_tensors(device: str) -> None:

@@ -54,7 +54,7 @@ class OutputError:
 
     Attributes:
         name: which output: ``output``, ``output 1`` or ``output['loss']``.
-        count: its elements.
+        elements: their number.
         mismatches: those outside the tolerance.
         max_abs_error: infinite where the output is not a number and should be one.
         max_rel_error: likewise.
@@ -64,7 +64,7 @@ class OutputError:
     """
 
     name: str
-    count: int
+    elements: int
     mismatches: int
     max_abs_error: float
     max_rel_error: float
@@ -73,12 +73,12 @@ class OutputError:
 
     def __post_init__(self) -> None:
         _fit_fields(self)
-        for name in ("count", "mismatches", "max_abs_error", "max_rel_error", "relative_error", "reference_error"):
+        for name in ("elements", "mismatches", "max_abs_error", "max_rel_error", "relative_error", "reference_error"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} of {self.name} must be at least 0; got {value}")
-        if self.mismatches > self.count:
-            raise ValueError(f"{self.name} cannot have {self.mismatches} mismatches among {self.count} elements")
+        if self.mismatches > self.elements:
+            raise ValueError(f"{self.name} cannot have {self.mismatches} mismatches among {self.elements} elements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +236,28 @@ class Verdict:
         except TypeError as error:
             raise ValueError(str(error)) from None
         return typing.cast(Verdict, verdict)
+
+
+def example_verdict(outcome: str = "correct", *, speedup: float | None = None, **others: Any) -> Verdict:
+    """A verdict to try a reward function on. What is not given is made up; a speedup is known to within 5 percent.
+
+    >>> example_verdict("correct", speedup=2.0, device="NVIDIA A100").speedup_low
+    1.9
+    """
+    chosen = Outcome(outcome)
+    made_up: dict[str, Any] = {
+        "compiled": chosen not in (*NEVER_COMPILED, Outcome.HARNESS_FAILED),
+        "reason": None if chosen is Outcome.CORRECT else f"an example of {outcome}",
+        "task": "example",
+        "task_hash": "0" * 64,
+        "candidate_hash": "f" * 64,
+        "backend": "triton",
+        "device": "NVIDIA H200",
+    }
+    if speedup is not None:
+        made_up |= {"speedup": speedup, "speedup_low": 0.95 * speedup, "speedup_high": 1.05 * speedup}
+        made_up |= {"runtime_ms": 1.0, "reference_ms": speedup}
+    return Verdict(outcome=chosen, **{**made_up, **others})
 
 
 Record = TypeVar("Record")

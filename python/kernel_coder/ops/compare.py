@@ -21,7 +21,7 @@ class ComparisonResult(NamedTuple):
     (2, 1, 1, 3.0, 2.0)
     """
 
-    count: int
+    elements: int
     mismatches: int
     nan_added: int
     nan_missing: int
@@ -101,7 +101,7 @@ def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float 
     and at most ``atol + rtol |y|``. A complex number is NaN if one of its parts is.
 
     ================  ================================================================================================
-    count             elements
+    elements          their number
     mismatches        elements that do not match
     nan_added         of these, those where the output is NaN and ``y`` is not
     nan_missing       ... where ``y`` is NaN and the output is not
