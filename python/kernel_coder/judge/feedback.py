@@ -155,7 +155,9 @@ def wrong_values(
     lines.append(f"First wrong element, at {place}: expected {expected}, got {got}.")
     facts = f"It has shape {list(shape)} and dtype {dtype}."
     if math.isfinite(result.max_abs_error):
-        facts += f" Largest error: {result.max_abs_error:.3g} absolute, {result.max_rel_error:.3g} relative."
+        # Where hardly anything was expected, a relative error says nothing.
+        relative = f", {result.max_rel_error:.3g} relative" if result.max_rel_error < 1e6 else ""
+        facts += f" Largest error: {result.max_abs_error:.3g} absolute{relative}."
     return bounded("\n".join([*lines, facts]))
 
 

@@ -185,7 +185,7 @@ class Verdict:
     def _check_times(self) -> None:
         times = {name: getattr(self, name) for name in ("runtime_ms", "reference_ms", "reference_compile_ms")}
         speedups = {name: getattr(self, name) for name in ("speedup", "speedup_low", "speedup_high")}
-        for name, value in {**times, **speedups}.items():
+        for name, value in {**speedups, **times}.items():
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive and finite; got {value}")
         for name in ("runtimes_ms", "reference_runtimes_ms"):
