@@ -260,6 +260,7 @@ def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
 
 
 def sweep() -> Iterator[dict[str, Any]]:
+    yield SIDE_BY_SIDE
     for name, values in {
         "vocab": (49152, 128256, 262144),
         "tokens": (2048, 32768, 65536),

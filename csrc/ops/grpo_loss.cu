@@ -410,7 +410,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       all = warp_merge(all, c);
       target = warp_sum(target);
       if (info.id < 0 || info.id >= rows.vocab) target = nanf("");
-      const RowResult<float> result = finish_row(all, target, c, kFloor);
+      const RowResult<float> result = finish_row(all, target, info.temperature, kFloor);
       if (lane == 0) {
         const double logprob = static_cast<double>(result.logprob);
         const bool own_old = !args.old_logprobs || (spec.ratio_to_rollout && !token.has_rollout);

@@ -31,6 +31,7 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream) {
   const auto move = [&](const char* name, Tensor tensor) {
     if (!is_on_host(tensor)) return tensor;
+    check(tensor.dim() == 1, name, " must be 1-D; got shape ", shape_of(tensor));
     check(!is_capturing(stream), name, " must be on the GPU while a CUDA graph is captured");
     return on_device_of(like, tensor);
   };

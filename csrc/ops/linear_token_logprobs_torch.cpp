@@ -17,6 +17,7 @@ namespace {
 #ifdef KC_CUDA
 OptionalTensor mask_on_device(const Tensor& like, const OptionalTensor& mask, void* stream) {
   if (!mask || !is_on_host(*mask)) return contiguous_or_none(mask);
+  check_vector("mask", *mask, like.size(0), "tokens");
   check(!is_capturing(stream), "mask must be on the GPU while a CUDA graph is captured");
   return contiguous_or_none(on_device_of(like, *mask));
 }

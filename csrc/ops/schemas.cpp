@@ -58,6 +58,8 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "bool rounded_logits, bool rounded_weight_grad, bool allow_sync, bool need_hidden, bool need_weight, "
       "bool need_bias) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy, "
       "Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)");
+  // The numbers of Comparison in compare.h, float64, on the device of the tensors.
+  m.def("compare(Tensor output, Tensor expected, float rtol, float atol) -> Tensor");
   // For tests: the widest vectors that rows may use here; returns what they use now.
   m.def("row_isa_limit(str widest) -> str");
 }

@@ -194,13 +194,17 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip((logits, *batch.values()), before, strict=True))
 
 
-def test_rows_of_a_larger_tensor_need_no_copy_and_change_nothing() -> None:
+def test_rows_of_a_larger_tensor_need_no_copy_and_change_nothing(device: str) -> None:
     wide = random_logits(9, 302)
     inside = wide[:, 1:-1]
     batch = loss_batch(inside, [9])
     (out, grad), (wanted, wanted_grad) = (run(x, batch, SPECS["clip"]) for x in (inside, inside.contiguous()))
-    assert torch.equal(out.loss, wanted.loss)
-    assert torch.equal(grad, wanted_grad)
+    if device == "cpu":
+        assert torch.equal(out.loss, wanted.loss)
+        assert torch.equal(grad, wanted_grad)
+    else:  # where a row begins within 16 bytes decides which of its elements are summed together
+        assert_close(out.loss, wanted.loss.double())
+        assert_close(grad, wanted_grad.double(), slack=5)
 
 
 @pytest.mark.cpu
