@@ -202,8 +202,8 @@ def compare(contenders: Iterable[Contender], arguments: argparse.Namespace, more
 
 
 def free(cuda: bool) -> None:
-    gc.collect()
     if cuda:
+        gc.collect()
         torch.cuda.empty_cache()
 
 
