@@ -274,9 +274,9 @@ def contenders(case: Case, quick: bool, table: bool) -> Iterator[Contender]:
     if point["zero_advantage"]:
         yield own("kernel_coder, zero advantages skipped", logits_dtype=BF16, skip_zero_advantage=True)
     if quick and table:
-        rows = rows_in(point, BF16, 0.6)
-        yield own(logits_dtype=BF16, chunk_rows=rows)
-        yield own(logits_dtype=BF16, chunk_rows=rows, weight_grad_dtype=BF16)
+        for gib in (0.52, 0.6):
+            for sums in (FP32, BF16):
+                yield own(logits_dtype=BF16, weight_grad_dtype=sums, chunk_rows=rows_in(point, BF16, gib))
     if not quick:
         yield own("kernel_coder, counts known on the host", logits_dtype=BF16, on_host=True)
         yield own()

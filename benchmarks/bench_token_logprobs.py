@@ -36,7 +36,7 @@ import torch
 from kernel_coder import reference
 from kernel_coder.ops import token_logprobs
 from rivals import eager, liger_logprobs, relative, trl, verl
-from side_by_side import Contender, Row, commit_of, compare, measure, median_of, parser_for, version_of
+from side_by_side import Contender, Row, commit_of, compare, measure, median_of, parser_for, version_of, words_to_repeat
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
@@ -296,7 +296,7 @@ def main() -> None:
         "machine": cpu_model(),
         "python": platform.python_version(),
         "commit": commit_of(args),
-        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *sys.argv[1:]]),
+        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *words_to_repeat(sys.argv[1:])]),
     }
     rows = [row | about for case in CASES for row in measure_on_cpu(*case, args.repetitions)]
     out = args.out or Path(__file__).parent / "results" / "token_logprobs_cpu.csv"

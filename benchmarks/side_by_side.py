@@ -272,7 +272,7 @@ def share_of_full(rows: list[Row]) -> None:
 
 
 def about_this_run(arguments: argparse.Namespace) -> dict[str, str]:
-    command = " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *_words_to_repeat(sys.argv[1:])])
+    command = " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *words_to_repeat(sys.argv[1:])])
     cuda = arguments.device == "cuda"
     return {
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),
@@ -298,7 +298,7 @@ def _output(command: list[str], cwd: Path | None = None) -> str:
     return run.stdout.partition("\n")[0].strip()
 
 
-def _words_to_repeat(words: list[str]) -> list[str]:
+def words_to_repeat(words: list[str]) -> list[str]:
     """Without the commit, which is a column, and without the place of the file."""
     kept, skip = [], False
     for word in words:
