@@ -3,87 +3,109 @@
     python benchmarks/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
     python benchmarks/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
 
-All contenders take the same batch (16 answers of equal length, DAPO's loss: clipped ratio, mean over tokens), bfloat16
-logits. "copy" moves the logits from one tensor into another; `of_bound` is the time that the copy's rate allows for 4
-bytes a logit, read once and its gradient written once, over the time taken. Errors are relative norms against float64
-on 64 rows: log-probs; the gradient of the logits, of the sampled tokens and of all others apart. Liger's kernel takes
-[sequences, length + 1, vocab] and leaves out the last row of each sequence: it is given one row less of work.
+side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
+clipped ratio, mean over tokens), bfloat16 logits; their gradient goes into a new tensor, or over the logits ("in
+place"). "copy" moves the logits from one tensor into another; `of_bound` is the time that the copy's rate allows for
+the bytes that must move (each logit read once, its gradient written once; of a masked row the gradient alone) over the
+time taken. `of_full` is time over that of the same work without masked tokens and zero advantages.
+
+Errors are against float64: the loss relative to the mean size of the advantages, the rest relative norms on 64 rows:
+log-probs, the gradient of the logits, and of it the sampled tokens and all others apart. Liger's kernel takes
+[sequences, length + 1, vocab] and leaves out the last row of each sequence: it has less work by 16 rows, and is checked
+against the loss of the others. torch.compile takes part at the first shape.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import kernel_coder
 import torch
 from kernel_coder import ops
-from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl_logprobs, verl_formula
-from side_by_side import Contender, about_this_run, compare, median_of, parser_for, show, version_of, write
+from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl, verl_logprobs
+from side_by_side import Contender, Row, compare, measure, median_of, parser_for, version_of
 from torch import Tensor
 
 REFERENCE = {"tokens": 8192, "vocab": 151936, "masked": 0.0, "zero_advantage": 0.0, "policy": "off"}
-CHECKED_ROWS = 64
+SMALL = {**REFERENCE, "tokens": 128, "vocab": 1003}
+Loss = Callable[[Tensor], Tensor]
 
 
 class Case:
-    def __init__(self, point: Mapping[str, Any]) -> None:
-        self.point = dict(point)
-        rng = torch.Generator(device="cuda").manual_seed(0)
+    """One batch, what the last contender made of it, and what is exact."""
+
+    def __init__(self, point: Mapping[str, Any], device: str) -> None:
+        rng = torch.Generator(device=device).manual_seed(0)
         shape = (point["tokens"], point["vocab"])
-        self.original = torch.randn(shape, device="cuda", dtype=torch.bfloat16, generator=rng)
+        self.original = torch.randn(shape, device=device, dtype=torch.bfloat16, generator=rng)
         self.logits = self.original.clone()
         self.batch = Batch(
             *shape,
+            device,
             masked=point["masked"],
             zero_advantage=point["zero_advantage"],
             off_policy=point["policy"] == "off",
         )
-        self.batch.set_old(ops.token_logprobs(self.logits, self.batch.ids).logprobs)
-        self.gradient: Tensor | None = None
-        self.logprobs: Tensor | None = None
+        self.exact_logprobs = torch.cat([self.log_softmax(slice(i, i + 256)) for i in range(0, shape[0], 256)])
+        self.batch.set_old(self.exact_logprobs.float())
+        self.restore()
+
+    def log_softmax(self, rows: slice) -> Tensor:
+        log_p = self.original[rows].double().log_softmax(-1)
+        return log_p.gather(1, self.batch.ids[rows, None])[:, 0]
 
     def restore(self) -> None:
         """What ran before may have left a gradient in the logits, and holds its results."""
-        self.logprobs = self.gradient = None
+        self.loss: Tensor | None = None
+        self.logprobs: Tensor | None = None
+        self.gradient: Tensor | None = None
         self.logits.copy_(self.original)
 
-    def run(self, loss: Callable[[Tensor], Tensor], inplace: bool = False) -> None:
+    def run(self, loss: Loss, inplace: bool = False) -> None:
         leaf = self.logits.detach().requires_grad_()
-        loss(Through.apply(leaf) if inplace else leaf).backward()
-        self.gradient = self.logits if inplace else leaf.grad
+        found = loss(Through.apply(leaf) if inplace else leaf)
+        found.backward()
+        self.loss, self.gradient = found.detach(), self.logits if inplace else leaf.grad
 
-    def ours(self, logits: Tensor, inplace: bool) -> Tensor:
+    def ours(self, inplace: bool) -> Loss:
         batch = self.batch
-        out = ops.grpo_loss(
-            logits,
-            batch.ids,
-            batch.advantages,
-            SPEC,
-            old_logprobs=batch.old,
-            mask=batch.mask,
-            cu_seqlens=batch.cu_seqlens,
-            inplace=inplace,
-        )
-        self.logprobs = out.logprobs
-        return out.loss
 
-    def through(self, logprobs: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor], Tensor]:
+        def loss(logits: Tensor) -> Tensor:
+            out = ops.grpo_loss(
+                logits,
+                batch.ids,
+                batch.advantages,
+                SPEC,
+                old_logprobs=batch.old,
+                mask=batch.mask,
+                cu_seqlens=batch.cu_seqlens,
+                inplace=inplace,
+            )
+            self.logprobs = out.logprobs.detach()
+            return out.loss
+
+        return loss
+
+    def through(self, logprobs: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+        """The loss as one writes it in torch, of another library's log-probs."""
+
         def loss(logits: Tensor) -> Tensor:
             found = logprobs(logits, self.batch.ids)
-            found = found[0] if isinstance(found, tuple) else found
             self.logprobs = found.detach()
             return self.batch.loss(found.float())
 
         return loss
 
-    def compiled(self) -> Callable[[Tensor], Tensor]:
+    def trl(self, logits: Tensor, ids: Tensor) -> Tensor:
+        return trl(logits, ids, self.batch.mask)[0]
+
+    def compiled(self) -> Loss:
         batch = self.batch
         return torch.compile(lambda x: batch.loss(eager_logprobs(x, batch.ids)), dynamic=False)
 
-    def liger(self, inplace: bool) -> Callable[[Tensor], Tensor]:
-        from liger_kernel.ops.grpo_loss import GrpoLossFunction
-
+    def liger(self, inplace: bool) -> Loss:
         rows, batch = (SEQUENCES, self.batch.length), self.batch
 
         def shorter(x: Tensor | None) -> Tensor | None:
@@ -92,6 +114,8 @@ class Case:
         old, ids, mask = shorter(batch.old), shorter(batch.ids), shorter(batch.weights.int())
 
         def loss(logits: Tensor) -> Tensor:
+            from liger_kernel.ops.grpo_loss import GrpoLossFunction
+
             found, *_ = GrpoLossFunction.apply(
                 logits.view(*rows, -1), old, None, ids, batch.advantages, mask, 1.0, 0.0, *EPSILON, inplace, "dapo"
             )
@@ -99,89 +123,96 @@ class Case:
 
         return loss
 
-    def errors(self) -> dict[str, float]:
+    def errors(self, without_last: bool = False) -> dict[str, float]:
+        assert self.loss is not None
         assert self.gradient is not None
-        rows = slice(0, CHECKED_ROWS)
-        log_p = self.original[rows].double().log_softmax(-1)
-        ids = self.batch.ids[rows, None]
-        logprobs = log_p.gather(1, ids)[:, 0]
-        wanted = log_p.exp().neg_().scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
-        wanted *= self.batch.exact_gradient(logprobs)[:, None]
+        batch, rows = self.batch, self.batch.checked
+        weights = batch.without_last() if without_last else batch.weights
+        loss, by_logprobs = batch.exact(self.exact_logprobs, weights)
+        ids = batch.ids[rows, None]
+        wanted = self.original[rows].double().softmax(-1).neg_()
+        wanted.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
+        wanted *= by_logprobs[rows, None]
         found, target = self.gradient[rows].double(), torch.zeros_like(wanted, dtype=torch.bool).scatter_(1, ids, True)
         errors = {
-            "error_gradient_of_target": relative(found[target], wanted[target]),
-            "error_gradient_of_others": relative(found.where(~target, 0), wanted.where(~target, 0)),
+            "loss": batch.error_of_loss(self.loss, loss),
+            "gradient": relative(found, wanted),
+            "gradient_of_targets": relative(found[target], wanted[target]),
+            "gradient_of_others": relative(found.where(~target, 0), wanted.where(~target, 0)),
         }
         if self.logprobs is not None:
-            counts = self.batch.weights[rows] > 0
-            errors["error_logprobs"] = relative(self.logprobs.detach()[rows][counts], logprobs[counts])
-        if max(errors.values()) > 0.1:
-            raise AssertionError(f"another loss: {errors}")
+            kept = rows[weights[rows] > 0]
+            errors["logprobs"] = relative(self.logprobs[kept], self.exact_logprobs[kept])
         return errors
 
 
-def contenders(case: Case, compiles: bool) -> Iterator[Contender]:
-    size = 2 * case.logits.numel()
-    other = torch.empty_like(case.logits)
-    yield Contender("copy", torch.__version__, lambda: other.copy_(case.original))
+def contenders(case: Case, quick: bool, compiles: bool) -> Iterator[Contender]:
+    torch_version, liger = torch.__version__, version_of("liger-kernel")
 
-    def contender(
-        name: str, version: str, loss: Callable[[Tensor], Tensor], inplace: bool = False, errors: bool = True
-    ) -> Contender:
-        return Contender(
-            name,
-            version,
-            lambda: case.run(loss, inplace),
-            prepare=case.restore,
-            errors=case.errors if errors else None,
-            output_bytes=0 if inplace else size,
+    def contender(name: str, version: str, loss: Loss, inplace: bool = False, **more: Any) -> Contender:
+        more = {"errors": case.errors, **more}
+        size = 0 if inplace else 2 * case.logits.numel()
+        return Contender(name, version, lambda: case.run(loss, inplace), case.restore, output_bytes=size, **more)
+
+    def own(name: str, inplace: bool) -> Contender:
+        return contender(name, kernel_coder.__version__, case.ours(inplace), inplace, kind="ours")
+
+    def ligers(name: str, inplace: bool) -> Contender:
+        columns = {"note": "without the last row of each sequence"}
+        return contender(
+            name, liger, case.liger(inplace), inplace, errors=lambda: case.errors(without_last=True), columns=columns
         )
 
-    ours = kernel_coder.__version__
-    yield contender("kernel_coder, in place", ours, lambda x: case.ours(x, True), inplace=True)
-    yield contender("kernel_coder", ours, lambda x: case.ours(x, False))
-    if version := version_of("liger-kernel"):
-        # Its gradient is that of fewer tokens: compared with ours in the tests of the project, not here.
-        yield contender("Liger, in place", version, case.liger(True), inplace=True, errors=False)
-        yield contender("Liger", version, case.liger(False), errors=False)
-    if (version := version_of("trl")) and (kernel := trl_logprobs()):
-        yield contender("TRL's log-prob kernel", version, case.through(kernel))
-    yield contender("verl's formula", torch.__version__, case.through(verl_formula))
+    yield Contender("copy", torch_version, lambda: case.logits.copy_(case.original), kind="floor")
+    yield own("kernel_coder, in place", inplace=True)
+    yield ligers("Liger, in place", inplace=True)
+    if quick:
+        return
+    yield own("kernel_coder", inplace=False)
+    yield ligers("Liger", inplace=False)
+    yield contender("TRL's log-probs", version_of("trl"), case.through(case.trl))
+    yield contender("verl's formula", torch_version, case.through(verl_logprobs))
     if compiles:
-        yield contender("torch.compile", torch.__version__, case.compiled())
-    yield contender("torch eager", torch.__version__, case.through(eager_logprobs))
+        yield contender("torch.compile", torch_version, case.compiled())
+    yield contender("torch eager", torch_version, case.through(eager_logprobs))
+
+
+def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
+    case = Case(point, arguments.device)
+    work = {"work": "GRPO loss from logits, forward and backward", **point, "dtype": "bfloat16"}
+    compiles = point in (REFERENCE, SMALL)
+    rows = compare(contenders(case, arguments.quick, compiles), arguments, work)
+    bytes_of_a_logit = 2 * float(case.batch.weights.mean()) + 2
+    for row in rows:
+        if "median_ms" in row and row["implementation"] != "copy":
+            bound = median_of(rows, "copy") / 4 * bytes_of_a_logit
+            row["of_bound"] = f"{bound / float(row['median_ms']):.3f}"
+    return rows
 
 
 def sweep() -> Iterator[dict[str, Any]]:
+    yield REFERENCE
     for name, values in {
-        "vocab": (49152, 128256, 262144),
-        "tokens": (2048, 32768, 65536),
         "masked": (0.5, 0.9),
         "zero_advantage": (0.5,),
         "policy": ("on",),
+        "vocab": (49152, 128256, 262144),
+        "tokens": (2048, 32768, 65536),
     }.items():
         for value in values:
             yield {**REFERENCE, name: value}
 
 
 def main() -> None:
-    arguments = parser_for(__doc__, "grpo_loss_cuda.csv").parse_args()
-    if arguments.shapes == "sweep":
-        arguments.out = arguments.out.with_name("grpo_loss_sweep.csv")
-    points = list(sweep()) if arguments.shapes == "sweep" else [REFERENCE]
-    about, rows = about_this_run(arguments), []
-    for point in points:
-        case = Case(point)
-        found = compare(contenders(case, compiles=point == REFERENCE), arguments, point)
-        copy = median_of(found, "copy")
-        for row in found:
-            if "median_ms" in row:
-                row["of_bound"] = f"{copy / float(row['median_ms']):.3f}"
-            rows.append({**row, **about})
-            show(row)
-        del case
-        torch.cuda.empty_cache()
-        write(arguments.out, rows, last=("failure", *about))
+    arguments = parser_for(__doc__).parse_args()
+    arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
+    partly = [{"masked": 0.5}, {"zero_advantage": 0.5}]
+    points = {
+        "small": [SMALL, *({**SMALL, **some} for some in partly), {**SMALL, "policy": "on"}],
+        "reference": [REFERENCE] if arguments.quick else [REFERENCE, *({**REFERENCE, **some} for some in partly)],
+        "sweep": list(sweep()),
+    }
+    measure("grpo_loss", arguments, points[arguments.shapes], lambda point: side_by_side(point, arguments))
 
 
 if __name__ == "__main__":

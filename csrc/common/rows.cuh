@@ -223,6 +223,8 @@ struct RowSums {
 #pragma unroll
     for (int k = 1; k < kPacks; ++k) tops = Pack<T>::larger(tops, raw[k]);
     raise(fmax(max, Pack<T>::largest(tops)), c);
+    // By themselves first: hundreds of small terms, one by one onto a large one, would cost it three bits.
+    A more = 0, more_weighted = 0;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       A x[Pack<T>::kCount];
@@ -231,10 +233,12 @@ struct RowSums {
       for (int i = 0; i < Pack<T>::kCount; ++i) {
         const A u = (x[i] - max) * c;
         const A e = exp2_fast(u);
-        sum += e;
-        weighted = fma(e, u, weighted);
+        more += e;
+        more_weighted = fma(e, u, more_weighted);
       }
     }
+    sum += more;
+    weighted += more_weighted;
   }
   __device__ __forceinline__ void add_one(A x, A c) {
     raise(fmax(max, x), c);

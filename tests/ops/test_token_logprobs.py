@@ -68,14 +68,14 @@ def check_against_reference(logits: Tensor, ids: Tensor, *, seed: int = 1, **opt
         assert_close(part, wanted)
 
 
-def check_a_few_rows(logits: Tensor, ids: Tensor, *, seed: int, **options: Any) -> None:
+def check_a_few_rows(logits: Tensor, ids: Tensor, *, seed: int, least: float = 0.1, **options: Any) -> None:
     """The same for any rows at all: a gradient and an entropy near 0 by chance are measured against their terms."""
     dtype = computed_in(logits.dtype)
     by_logprobs, by_entropy = torch.randn(2, ids.shape[0], generator=torch.Generator().manual_seed(seed), dtype=dtype)
     logprobs, entropy, grad = run(logits, ids, by_logprobs, by_entropy, **options)
     wanted_logprobs, wanted_entropy, wanted_grad = run_reference(logits, ids, by_logprobs, by_entropy, **options)
     assert_close(logprobs, wanted_logprobs)
-    assert bool(((entropy - wanted_entropy).abs() <= TOLERANCE[dtype] * wanted_entropy.clamp(min=0.1)).all())
+    assert bool(((entropy - wanted_entropy).abs() <= TOLERANCE[dtype] * wanted_entropy.clamp(min=least)).all())
 
     ids = ids.clamp(min=0)
     temperature = torch.as_tensor(options.get("temperature", 1.0), dtype=torch.float64).view(-1, 1)
@@ -115,7 +115,7 @@ def test_every_instruction_set_equals_the_reference(isa: str, dtype: torch.dtype
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_shape_mask_layout_and_temperature_equals_the_reference(data: st.DataObject) -> None:
+def test_any_shape_mask_layout_and_temperature_equals_the_reference(device: str, data: st.DataObject) -> None:
     tokens, vocab = data.draw(st.sampled_from([0, 1, 2, 7, 33])), data.draw(st.integers(1, 300))
     dtype, seed = data.draw(st.sampled_from(DTYPES)), data.draw(st.integers(0, 2**30))
     rng = torch.Generator().manual_seed(seed)
@@ -137,7 +137,8 @@ def test_any_shape_mask_layout_and_temperature_equals_the_reference(data: st.Dat
         ids = torch.where(options["mask"], ids, -100)
     if data.draw(st.booleans()):
         options["temperature"] = 0.3 + 2 * torch.rand(tokens, generator=rng)
-    check_a_few_rows(logits, ids, seed=seed, **options)
+    # On CUDA the sum of the other tokens is a float, 1 and more: its last place is what a small entropy is made of.
+    check_a_few_rows(logits, ids, seed=seed, least=0.1 if device == "cpu" else 0.4, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
