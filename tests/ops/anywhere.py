@@ -38,7 +38,9 @@ def on(device: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def there(value: Any) -> Any:
     """``value`` on the device of the running test."""
-    return placed(value, _place) if isinstance(value, Tensor) and _place != "cpu" else value
+    if not isinstance(value, Tensor) or _place == "cpu":
+        return value
+    return value.to(_place) if value.is_contiguous() else placed(value, _place)
 
 
 def here(value: Any) -> Any:

@@ -24,7 +24,7 @@ FORMS = ["token_logprobs", "policy_loss", "grpo_loss", "grpo_loss in place"]
 #: Shorter than a warp; short; a row for a small cluster; one more, so that no row is aligned; a row for a large one.
 VOCABS = [1, 7, 1000, 65536, 65537, 151936]
 #: What a row must be as long as for a cluster to take it; shorter on the CPU, where length changes nothing.
-WIDE = {"cpu": 4000, "cuda": 40000}
+WIDE = {"cpu": 1000, "cuda": 40000}
 
 
 def logits_of(kind: str, tokens: int, vocab: int, dtype: torch.dtype) -> Tensor:
