@@ -156,6 +156,9 @@ struct RowInfo {
   int64_t token, id;
   float temperature;
   bool active;
+
+  // The pack that holds the token; none for an id below 0, which division would take for one of the first pack.
+  __device__ __forceinline__ int64_t target_pack(int pack_size) const { return id < 0 ? -1 : id / pack_size; }
 };
 template <class T>
 __device__ __forceinline__ RowInfo row_info(const LogitRows<T>& rows, int64_t row, int64_t count) {
@@ -266,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for_rows(rows, count, layout, [&](int64_t, const RowInfo& info) {
       if (!info.active) return;
       const float c = log2_scale(info.temperature);
-      const int64_t target_pack = info.id / kPack - part.begin;
+      const int64_t target_pack = info.target_pack(kPack) - part.begin;
       RowSums<float> mine{kFloor, 0, 0};
       float target = 0;
       for (int k = 0; k < part.chunks; ++k) {
@@ -317,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_wait(&shared.judged[turn.index], turn.parity);
       const Judgement judged = shared.judgements[turn.index];
       const RowGradient<float> gradient = judged.gradient;
-      const int64_t target_pack = info.id / kPack - part.begin;
+      const int64_t target_pack = info.target_pack(kPack) - part.begin;
       for (int k = 0; k < part.chunks; ++k) {
         const int size = part.share_size(k, w);
         if (judged.kind == 0) {
@@ -539,8 +542,9 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
       return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
     };
     Layout layout;
-    return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
-           aligned(rows.logits, rows.stride) && aligned(gradients.data, gradients.stride) &&
+    return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 &&
+           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
+           aligned(gradients.data, gradients.stride) &&
            make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
   }
 }

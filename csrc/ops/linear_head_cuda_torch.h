@@ -311,8 +311,8 @@ class DeviceHead {
         clear(static_cast<T*>(gathered_->mutable_data_ptr()) + kept.count * width_, (multiplied - kept.count) * width_);
       const auto add = [&](auto* sum) {
         blas_.template multiply<T>(vocab_, width_, multiplied, logit_scale_, gradient, true, x, false,
-                                   has_weight_sum_ ? 1.0 : 0.0, Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_},
-                                   device_alpha);
+                                   has_weight_sum_ ? 1.0 : 0.0,
+                                   Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_}, device_alpha);
       };
       if (grad_weight.scalar_type() == hidden_.scalar_type())
         add(static_cast<T*>(grad_weight.mutable_data_ptr()));
