@@ -169,6 +169,7 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
   if (index < tally.first) tally.first = index;
 }
 
+<<<<<<< HEAD
 // A comparison in doubles. Numbers of elements are exact up to 2^53. An element takes two: real and imaginary part, or
 // two parts that add up to an integer.
 #define KC_COMPARISON_FIELDS(X)                                                                                        \
@@ -181,10 +182,16 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
   X(inf_missing) X(first) X(got) X(got_2) X(expected) X(expected_2) X(max_abs_error) X(max_rel_error) X(squared_error) \
       X(squared_expected)
 
+=======
+// A comparison in doubles, in the order in which ops/compare.py reads them. Numbers of elements are exact up to 2^53.
+// An element takes two: real and imaginary part, or two parts that add up to an integer.
+>>>>>>> compare
 struct Comparison {
-#define KC_FIELD(name) double name = 0;
-  KC_COMPARISON_FIELDS(KC_FIELD)
-#undef KC_FIELD
+  double kind = 0, elements = 0, mismatches = 0;
+  double nan_added = 0, nan_missing = 0, inf_added = 0, inf_missing = 0;
+  double first = -1;
+  double got = 0, got_2 = 0, expected = 0, expected_2 = 0;
+  double max_abs_error = 0, max_rel_error = 0, squared_error = 0, squared_expected = 0;
 };
 constexpr int kComparisonFields = sizeof(Comparison) / sizeof(double);
 
@@ -213,7 +220,6 @@ KC_HOST_DEVICE Comparison comparison_of(const CompareTally& tally, const Compare
   result.nan_missing = static_cast<double>(tally.nan_missing);
   result.inf_added = static_cast<double>(tally.inf_added);
   result.inf_missing = static_cast<double>(tally.inf_missing);
-  result.first = -1;
   if (tally.first != kNoElement) {
     result.first = static_cast<double>(tally.first);
     split(load(0, tally.first), result.got, result.got_2);

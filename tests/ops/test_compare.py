@@ -41,7 +41,7 @@ def assert_same(fast: ComparisonResult, slow: ComparisonResult) -> None:
     assert fast[:7] == slow[:7]
     assert repr(fast[7:9]) == repr(slow[7:9])  # NaN is NaN, and an int no float
     for name in ("max_abs_error", "max_rel_error"):
-        assert getattr(fast, name) == pytest.approx(getattr(slow, name), rel=4e-16), name
+        assert getattr(fast, name) == pytest.approx(getattr(slow, name), rel=1e-15, abs=0), name
     for name in ("squared_error", "squared_expected"):
         assert getattr(fast, name) == pytest.approx(getattr(slow, name), rel=1e-12, abs=0), name
 
