@@ -18,13 +18,15 @@ from typing import Any
 import kernel_coder
 import torch
 from kernel_coder import ops
-from side_by_side import Contender, about_this_run, compare, median_of, parser_for, show, write
+from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor
 
 RTOL = ATOL = 1e-2
 COPIED = 1 << 28
 BFLOAT16, FLOAT16, FLOAT32, FLOAT64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+Case = tuple[int, torch.dtype, torch.dtype, str]
 # elements, output, expected, case
+SMALL = [(1 << 12, FLOAT32, FLOAT32, "matching"), (1 << 12, BFLOAT16, FLOAT64, "strided")]
 REFERENCE = [
     (1 << 28, FLOAT32, FLOAT32, "matching"),
     (1 << 28, BFLOAT16, BFLOAT16, "matching"),
@@ -60,37 +62,42 @@ def eager(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([*numbers, x.isinf().sum(), y.isinf().sum(), error.norm(), y.norm()])
 
 
-def measure(case: tuple[int, torch.dtype, torch.dtype, str], arguments: Namespace) -> list[dict[str, Any]]:
-    x, y = tensors(*case, device="cuda")
-    a, b = torch.empty(2, COPIED, device="cuda")
+def rows_of(case: Case, arguments: Namespace) -> list[dict[str, Any]]:
+    device = arguments.device
+    x, y = tensors(*case, device=device)
+    copied = COPIED if device == "cuda" else 1 << 20
+    a, b = torch.empty(2, copied, device=device)
     contenders = [
-        Contender("copy", torch.__version__, lambda: b.copy_(a)),
-        Contender("kernel_coder", kernel_coder.__version__, partial(ops.compare, x, y, rtol=RTOL, atol=ATOL)),
+        Contender("copy", torch.__version__, lambda: b.copy_(a), kind="floor"),
+        Contender(
+            "kernel_coder", kernel_coder.__version__, partial(ops.compare, x, y, rtol=RTOL, atol=ATOL), kind="ours"
+        ),
         Contender("torch eager", torch.__version__, lambda: eager(x, y)),
     ]
     if x.dtype == y.dtype:
         contenders.append(
             Contender("torch.allclose", torch.__version__, lambda: torch.allclose(x, y, rtol=RTOL, atol=ATOL))
         )
-    names = [str(dtype).removeprefix("torch.") for dtype in case[1:3]]
-    more = {"elements": x.numel(), "output": names[0], "expected": names[1], "case": case[3]}
-    table = compare(contenders, arguments, more)
-    bound_ms = median_of(table, "copy") / (8 * COPIED) * x.numel() * (x.element_size() + y.element_size())
+    table = compare(contenders, arguments, point_of(case))
+    bound_ms = median_of(table, "copy") / (8 * copied) * x.numel() * (x.element_size() + y.element_size())
     for row in table:
         if "median_ms" in row and row["implementation"] != "copy":
             row["of_bound"] = f"{bound_ms / float(row['median_ms']):.3f}"
     return table
 
 
+def point_of(case: Case) -> dict[str, Any]:
+    output, expected = (str(dtype).removeprefix("torch.") for dtype in case[1:3])
+    return {"work": "compare", "elements": case[0], "output": output, "expected": expected, "case": case[3]}
+
+
 def main() -> None:
-    arguments = parser_for(__doc__, "compare_cuda.csv").parse_args()
-    about, rows = about_this_run(arguments), []
-    for case in SWEEP if arguments.shapes == "sweep" else REFERENCE:
-        for row in measure(case, arguments):
-            rows.append({**row, **about})
-            show(row)
-        torch.cuda.empty_cache()
-        write(arguments.out, rows, last=("failure", *about))
+    arguments = parser_for(__doc__).parse_args()
+    arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
+    cases = {"small": SMALL, "reference": REFERENCE, "sweep": SWEEP}[arguments.shapes]
+    by_point = {tuple(point_of(case).values()): case for case in cases}
+    points = [point_of(case) for case in cases]
+    measure("compare", arguments, points, lambda point: rows_of(by_point[tuple(point.values())], arguments))
 
 
 if __name__ == "__main__":

@@ -169,23 +169,8 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
   if (index < tally.first) tally.first = index;
 }
 
-<<<<<<< HEAD
-// A comparison in doubles. Numbers of elements are exact up to 2^53. An element takes two: real and imaginary part, or
-// two parts that add up to an integer.
-#define KC_COMPARISON_FIELDS(X)                                                                                        \
-  X(kind)                                                                                                              \
-  X(elements)                                                                                                          \
-  X(mismatches)                                                                                                        \
-  X(nan_added)                                                                                                         \
-  X(nan_missing)                                                                                                       \
-  X(inf_added)                                                                                                         \
-  X(inf_missing) X(first) X(got) X(got_2) X(expected) X(expected_2) X(max_abs_error) X(max_rel_error) X(squared_error) \
-      X(squared_expected)
-
-=======
 // A comparison in doubles, in the order in which ops/compare.py reads them. Numbers of elements are exact up to 2^53.
 // An element takes two: real and imaginary part, or two parts that add up to an integer.
->>>>>>> compare
 struct Comparison {
   double kind = 0, elements = 0, mismatches = 0;
   double nan_added = 0, nan_missing = 0, inf_added = 0, inf_missing = 0;
