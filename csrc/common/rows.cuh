@@ -223,8 +223,12 @@ struct RowSums {
 #pragma unroll
     for (int k = 1; k < kPacks; ++k) tops = Pack<T>::larger(tops, raw[k]);
     raise(fmax(max, Pack<T>::largest(tops)), c);
-    // By themselves first: hundreds of small terms, one by one onto a large one, would cost it three bits.
-    A more = 0, more_weighted = 0;
+    // By themselves first: hundreds of small terms, one by one onto a large one, would cost it three bits. 16-bit
+    // logits have no use for those, and a kernel that reads them no time.
+    constexpr bool kApart = sizeof(T) > 2;
+    A apart = 0, apart_weighted = 0;
+    A& to = kApart ? apart : sum;
+    A& to_weighted = kApart ? apart_weighted : weighted;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       A x[Pack<T>::kCount];
@@ -233,12 +237,14 @@ struct RowSums {
       for (int i = 0; i < Pack<T>::kCount; ++i) {
         const A u = (x[i] - max) * c;
         const A e = exp2_fast(u);
-        more += e;
-        more_weighted = fma(e, u, more_weighted);
+        to += e;
+        to_weighted = fma(e, u, to_weighted);
       }
     }
-    sum += more;
-    weighted += more_weighted;
+    if constexpr (kApart) {
+      sum += apart;
+      weighted += apart_weighted;
+    }
   }
   __device__ __forceinline__ void add_one(A x, A c) {
     raise(fmax(max, x), c);
