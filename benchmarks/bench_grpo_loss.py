@@ -1,227 +1,218 @@
-"""token_logprobs and grpo_loss on CUDA against Liger's and TRL's Triton kernels and a copy, in one process.
+"""The GRPO loss from logits, forward and backward, against a copy and other libraries.
 
-    python benchmarks/bench_grpo_loss.py        # rows into benchmarks/results/grpo_loss_cuda.csv
+    python benchmarks/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
+    python benchmarks/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
 
-A time is the median of --runs launches by CUDA events, forward and backward; p20 and p80 beside it. Each run follows a
-copy that restores the logits, so that the device is busy while the host prepares the launches, as in a training step.
-`bandwidth_share` is the rate at which the bytes that the work must move are moved (2 an element of bfloat16 to score, 4
-for loss and gradient; of all rows, masked or not), against a copy timed in the same run. `peak_mib` is what the call
-allocates beside its inputs. `logprob_error` is the largest distance of a log-prob from float64, relative to it. Rivals
-that are not installed are left out.
+side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
+clipped ratio, mean over tokens), bfloat16 logits; their gradient goes into a new tensor, or over the logits ("in
+place"). "copy" moves the logits from one tensor into another; `of_bound` is the time that the copy's rate allows for
+the bytes that must move (each logit read once, its gradient written once; of a masked row the gradient alone) over the
+time taken. `of_full` is time over that of the same work without masked tokens and zero advantages.
+
+Errors are against float64: the loss relative to the mean size of the advantages, the rest relative norms on 64 rows:
+log-probs, the gradient of the logits, and of it the sampled tokens and all others apart. Liger's kernel takes
+[sequences, length + 1, vocab] and leaves out the last row of each sequence: it has less work by 16 rows, and is checked
+against the loss of the others. torch.compile takes part at the first shape.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import importlib.metadata
-import importlib.util
-import os
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import kernel_coder
 import torch
-from kernel_coder import LossSpec, ops, reference
+from kernel_coder import ops
+from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl, verl_logprobs
+from side_by_side import Contender, Row, compare, measure, median_of, parser_for, version_of
 from torch import Tensor
 
-Run = Callable[[], Any]
-COLUMNS = [
-    *("work", "implementation", "version", "tokens", "vocab", "masked", "zero_advantage"),
-    *("median_ms", "p20_ms", "p80_ms", "bandwidth_share", "peak_mib", "logprob_error", "copy_ms"),
-    *("device", "torch", "cuda", "commit", "command"),
-]
-
-
-def version_of(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def milliseconds(run: Run, runs: int, prepare: Run = lambda: None) -> tuple[float, float, float]:
-    for _ in range(3):
-        prepare()
-        run()
-    times = []
-    for _ in range(runs):
-        torch.cuda.synchronize()
-        prepare()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    times.sort()
-    return times[len(times) // 2], times[len(times) // 5], times[len(times) * 4 // 5]
-
-
-def peak_mib(run: Run) -> float:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+REFERENCE = {"tokens": 8192, "vocab": 151936, "masked": 0.0, "zero_advantage": 0.0, "policy": "off"}
+SMALL = {**REFERENCE, "tokens": 128, "vocab": 1003}
+Loss = Callable[[Tensor], Tensor]
 
 
 class Case:
-    """A batch of answers of equal length; Liger takes it as [sequences, length, vocab]."""
+    """One batch, what the last contender made of it, and what is exact."""
 
-    def __init__(self, tokens: int, vocab: int, masked: float, idle: float) -> None:
-        torch.manual_seed(0)
-        self.sequences = 16
-        self.original = torch.randn(tokens, vocab, device="cuda", dtype=torch.bfloat16)
+    def __init__(self, point: Mapping[str, Any], device: str) -> None:
+        rng = torch.Generator(device=device).manual_seed(0)
+        shape = (point["tokens"], point["vocab"])
+        self.original = torch.randn(shape, device=device, dtype=torch.bfloat16, generator=rng)
         self.logits = self.original.clone()
-        self.ids = torch.randint(0, vocab, (tokens,), device="cuda")
-        self.mask = None if masked == 0 else torch.rand(tokens, device="cuda") >= masked
-        self.advantages = torch.randn(tokens, device="cuda")
-        self.advantages[torch.rand(tokens, device="cuda") < idle] = 0
-        self.old = ops.token_logprobs(self.logits, self.ids).logprobs + 0.1 * torch.randn(tokens, device="cuda")
+        self.batch = Batch(
+            *shape,
+            device,
+            masked=point["masked"],
+            zero_advantage=point["zero_advantage"],
+            off_policy=point["policy"] == "off",
+        )
+        self.exact_logprobs = torch.cat([self.log_softmax(slice(i, i + 256)) for i in range(0, shape[0], 256)])
+        self.batch.set_old(self.exact_logprobs.float())
+        self.restore()
+
+    def log_softmax(self, rows: slice) -> Tensor:
+        log_p = self.original[rows].double().log_softmax(-1)
+        return log_p.gather(1, self.batch.ids[rows, None])[:, 0]
 
     def restore(self) -> None:
-        """What ran before may have left a gradient in the logits."""
+        """What ran before may have left a gradient in the logits, and holds its results."""
+        self.loss: Tensor | None = None
+        self.logprobs: Tensor | None = None
+        self.gradient: Tensor | None = None
         self.logits.copy_(self.original)
 
-    def ours_inplace(self, logits: Tensor) -> None:
-        leaf = logits.detach().requires_grad_()
-        # The view is no leaf, so it may be overwritten; its gradient stops at the identity below.
-        out = ops.grpo_loss(
-            _Through.apply(leaf),
-            self.ids,
-            self.advantages,
-            LossSpec.preset("dapo"),
-            old_logprobs=self.old,
-            mask=self.mask,
-            inplace=True,
-        )
-        out.loss.backward()
+    def run(self, loss: Loss, inplace: bool = False) -> None:
+        leaf = self.logits.detach().requires_grad_()
+        found = loss(Through.apply(leaf) if inplace else leaf)
+        found.backward()
+        self.loss, self.gradient = found.detach(), self.logits if inplace else leaf.grad
 
-    def ours(self, logits: Tensor) -> None:
-        leaf = logits.detach().requires_grad_()
-        out = ops.grpo_loss(
-            leaf, self.ids, self.advantages, LossSpec.preset("dapo"), old_logprobs=self.old, mask=self.mask
-        )
-        out.loss.backward()
+    def ours(self, inplace: bool) -> Loss:
+        batch = self.batch
 
-    def liger(self, logits: Tensor, inplace: bool) -> None:
-        from liger_kernel.ops.grpo_loss import GrpoLossFunction
-
-        shape = (self.sequences, len(self.ids) // self.sequences)
-        leaf = logits.detach().view(*shape, -1).requires_grad_()
-        rows = [x.view(shape)[:, :-1].contiguous() for x in (self.old, self.ids, self._mask())]
-        advantages = self.advantages.view(shape)[:, 0].contiguous()
-        loss, *_ = GrpoLossFunction.apply(
-            _Through.apply(leaf), rows[0], None, rows[1], advantages, rows[2], 1.0, 0.0, 0.2, 0.28, inplace, "dapo"
-        )
-        loss.backward()
-
-    def _mask(self) -> Tensor:
-        return (torch.ones_like(self.ids) if self.mask is None else self.mask.long()).int()
-
-
-class _Through(torch.autograd.Function):
-    """The identity, whose backward drops the gradient: a leaf would copy it, which is no part of what is measured."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> None:
-        return None
-
-
-def trl_kernel() -> Any:
-    """TRL's kernel file alone: the package would import its trainers."""
-    spec = importlib.util.find_spec("trl")
-    path = Path(spec.submodule_search_locations[0]) / "kernels/logprob_entropy.py" if spec else None
-    if path is None or not path.exists():
-        return None
-    module_spec = importlib.util.spec_from_file_location("trl_logprob_entropy", path)
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    return module.selective_log_softmax_and_entropy
-
-
-def candidates(case: Case) -> dict[tuple[str, str, str | None], tuple[Run, int, Callable[[], Tensor] | None]]:
-    """(work, implementation, version): what to run, bytes an element, log-probs to check."""
-    x, ids = case.logits, case.ids
-    found: dict[tuple[str, str, str | None], tuple[Run, int, Callable[[], Tensor] | None]] = {}
-    ours = kernel_coder.__version__
-    score: Run = lambda: ops.token_logprobs(x, ids, mask=case.mask, entropy=True).logprobs  # noqa: E731
-    found["logprobs and entropy, forward", "kernel_coder", ours] = (score, 2, score)
-    if liger := version_of("liger-kernel"):
-        from liger_kernel.ops.grpo_loss import fused_selective_log_softmax
-
-        mask = None if case.mask is None else case._mask()[None]
-        rows: Run = lambda: fused_selective_log_softmax(x[None], ids[None, 1:], 1.0, mask)[0]  # noqa: E731
-        found["logprobs, forward", "liger", liger] = (rows, 2, None)
-    if (trl := version_of("trl")) and (kernel := trl_kernel()):
-        found["logprobs and entropy, forward", "trl", trl] = (lambda: kernel(x, ids), 2, lambda: kernel(x, ids)[0])
-    for name, run in {"in place": case.ours_inplace, "new gradient": case.ours}.items():
-        found[f"grpo_loss, forward and backward, {name}", "kernel_coder", ours] = (lambda run=run: run(x), 4, None)
-    if liger:
-        for name, inplace in {"in place": True, "new gradient": False}.items():
-            found[f"grpo_loss, forward and backward, {name}", "liger", liger] = (
-                lambda inplace=inplace: case.liger(x, inplace),
-                4,
-                None,
+        def loss(logits: Tensor) -> Tensor:
+            out = ops.grpo_loss(
+                logits,
+                batch.ids,
+                batch.advantages,
+                SPEC,
+                old_logprobs=batch.old,
+                mask=batch.mask,
+                cu_seqlens=batch.cu_seqlens,
+                inplace=inplace,
             )
-    return found
+            self.logprobs = out.logprobs.detach()
+            return out.loss
+
+        return loss
+
+    def through(self, logprobs: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+        """The loss as one writes it in torch, of another library's log-probs."""
+
+        def loss(logits: Tensor) -> Tensor:
+            found = logprobs(logits, self.batch.ids)
+            self.logprobs = found.detach()
+            return self.batch.loss(found.float())
+
+        return loss
+
+    def trl(self, logits: Tensor, ids: Tensor) -> Tensor:
+        return trl(logits, ids, self.batch.mask)[0]
+
+    def compiled(self) -> Loss:
+        batch = self.batch
+        return torch.compile(lambda x: batch.loss(eager_logprobs(x, batch.ids)), dynamic=False)
+
+    def liger(self, inplace: bool) -> Loss:
+        rows, batch = (SEQUENCES, self.batch.length), self.batch
+
+        def shorter(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.view(rows)[:, :-1].contiguous()
+
+        old, ids, mask = shorter(batch.old), shorter(batch.ids), shorter(batch.weights.int())
+
+        def loss(logits: Tensor) -> Tensor:
+            from liger_kernel.ops.grpo_loss import GrpoLossFunction
+
+            found, *_ = GrpoLossFunction.apply(
+                logits.view(*rows, -1), old, None, ids, batch.advantages, mask, 1.0, 0.0, *EPSILON, inplace, "dapo"
+            )
+            return found
+
+        return loss
+
+    def errors(self, without_last: bool = False) -> dict[str, float]:
+        assert self.loss is not None
+        assert self.gradient is not None
+        batch, rows = self.batch, self.batch.checked
+        weights = batch.without_last() if without_last else batch.weights
+        loss, by_logprobs = batch.exact(self.exact_logprobs, weights)
+        ids = batch.ids[rows, None]
+        wanted = self.original[rows].double().softmax(-1).neg_()
+        wanted.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
+        wanted *= by_logprobs[rows, None]
+        found, target = self.gradient[rows].double(), torch.zeros_like(wanted, dtype=torch.bool).scatter_(1, ids, True)
+        errors = {
+            "loss": batch.error_of_loss(self.loss, loss),
+            "gradient": relative(found, wanted),
+            "gradient_of_targets": relative(found[target], wanted[target]),
+            "gradient_of_others": relative(found.where(~target, 0), wanted.where(~target, 0)),
+        }
+        if self.logprobs is not None:
+            kept = rows[weights[rows] > 0]
+            errors["logprobs"] = relative(self.logprobs[kept], self.exact_logprobs[kept])
+        return errors
+
+
+def contenders(case: Case, quick: bool, compiles: bool) -> Iterator[Contender]:
+    torch_version, liger = torch.__version__, version_of("liger-kernel")
+
+    def contender(name: str, version: str, loss: Loss, inplace: bool = False, **more: Any) -> Contender:
+        more = {"errors": case.errors, **more}
+        size = 0 if inplace else 2 * case.logits.numel()
+        return Contender(name, version, lambda: case.run(loss, inplace), case.restore, output_bytes=size, **more)
+
+    def own(name: str, inplace: bool) -> Contender:
+        return contender(name, kernel_coder.__version__, case.ours(inplace), inplace, kind="ours")
+
+    def ligers(name: str, inplace: bool) -> Contender:
+        columns = {"note": "without the last row of each sequence"}
+        return contender(
+            name, liger, case.liger(inplace), inplace, errors=lambda: case.errors(without_last=True), columns=columns
+        )
+
+    yield Contender("copy", torch_version, lambda: case.logits.copy_(case.original), kind="floor")
+    yield own("kernel_coder, in place", inplace=True)
+    yield ligers("Liger, in place", inplace=True)
+    if quick:
+        return
+    yield own("kernel_coder", inplace=False)
+    yield ligers("Liger", inplace=False)
+    yield contender("TRL's log-probs", version_of("trl"), case.through(case.trl))
+    yield contender("verl's formula", torch_version, case.through(verl_logprobs))
+    if compiles:
+        yield contender("torch.compile", torch_version, case.compiled())
+    yield contender("torch eager", torch_version, case.through(eager_logprobs))
+
+
+def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
+    case = Case(point, arguments.device)
+    work = {"work": "GRPO loss from logits, forward and backward", **point, "dtype": "bfloat16"}
+    compiles = point in (REFERENCE, SMALL)
+    rows = compare(contenders(case, arguments.quick, compiles), arguments, work)
+    bytes_of_a_logit = 2 * float(case.batch.weights.mean()) + 2
+    for row in rows:
+        if "median_ms" in row and row["implementation"] != "copy":
+            bound = median_of(rows, "copy") / 4 * bytes_of_a_logit
+            row["of_bound"] = f"{bound / float(row['median_ms']):.3f}"
+    return rows
+
+
+def sweep() -> Iterator[dict[str, Any]]:
+    yield REFERENCE
+    for name, values in {
+        "masked": (0.5, 0.9),
+        "zero_advantage": (0.5,),
+        "policy": ("on",),
+        "vocab": (49152, 128256, 262144),
+        "tokens": (2048, 32768, 65536),
+    }.items():
+        for value in values:
+            yield {**REFERENCE, name: value}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192])
-    parser.add_argument("--vocab", type=int, nargs="+", default=[151936])
-    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "grpo_loss_cuda.csv")
-    arguments = parser.parse_args()
-    commit = (
-        arguments.commit
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
-    table = []
-    for tokens in arguments.tokens:
-        for vocab in arguments.vocab:
-            for masked, idle in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5)):
-                case = Case(tokens, vocab, masked, idle)
-                other = torch.empty_like(case.logits)
-                copy, *_ = milliseconds(lambda other=other, case=case: other.copy_(case.logits), arguments.runs)
-                rate = 4 * case.logits.numel() / copy
-                del other
-                expected, _ = reference.token_logprobs(case.logits[:64], case.ids[:64])
-                for (work, name, version), (run, size, logprobs) in candidates(case).items():
-                    case.restore()
-                    got = logprobs()[:64] if logprobs and case.mask is None else None
-                    error = "" if got is None else f"{float(((got - expected) / expected).abs().max()):.1e}"
-                    run()
-                    case.restore()
-                    peak = peak_mib(run)
-                    median, low, high = milliseconds(run, arguments.runs, case.restore)
-                    share = size * case.logits.numel() / median / rate
-                    row = [work, name, version, tokens, vocab, masked, idle]
-                    row += [f"{t:.4f}" for t in (median, low, high)]
-                    row += [f"{share:.3f}", f"{peak:.0f}", error, f"{copy:.4f}"]
-                    table.append([*row, torch.cuda.get_device_name(), torch.__version__, torch.version.cuda, commit])
-                    print(*row, sep="\t", flush=True)
-                del case
-                torch.cuda.empty_cache()
-    arguments.out.parent.mkdir(exist_ok=True)
-    with arguments.out.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        chosen = [f"--{name} {' '.join(map(str, getattr(arguments, name)))}" for name in ("tokens", "vocab")]
-        command = f"python benchmarks/bench_grpo_loss.py --runs {arguments.runs} " + " ".join(chosen)
-        writer.writerows([*row, command] for row in table)
+    arguments = parser_for(__doc__).parse_args()
+    arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
+    partly = [{"masked": 0.5}, {"zero_advantage": 0.5}]
+    points = {
+        "small": [SMALL, *({**SMALL, **some} for some in partly), {**SMALL, "policy": "on"}],
+        "reference": [REFERENCE] if arguments.quick else [REFERENCE, *({**REFERENCE, **some} for some in partly)],
+        "sweep": list(sweep()),
+    }
+    measure("grpo_loss", arguments, points[arguments.shapes], lambda point: side_by_side(point, arguments))
 
 
 if __name__ == "__main__":

@@ -1,31 +1,42 @@
-"""token_logprobs with entropy against torch eager and torch.compile: time, memory and error, side by side.
+"""token_logprobs with entropy against other libraries, torch eager and torch.compile: time, memory and error.
 
-    python benchmarks/bench_token_logprobs.py        # rows into benchmarks/results/token_logprobs_cpu.csv
+    python benchmarks/bench_token_logprobs.py --device cpu                    # rows into results/token_logprobs_cpu.csv
+    python benchmarks/bench_token_logprobs.py --device cuda                   # ... token_logprobs_cuda.csv
+    python benchmarks/bench_token_logprobs.py --device cuda --shapes sweep    # ... token_logprobs_sweep.csv
 
-"forward" is log-prob and entropy under no_grad; "forward+backward" also their gradient, into a new tensor. The rivals
-are what one writes in torch: log_softmax in float32, gather, -(p log p).sum. The repetitions of the three take turns:
-whatever else the machine does falls on all of them. Memory is the peak of the resident set during a call, less what was
-resident before it. Errors are against float64 of the same logits, relative to the norm, on the first 32 rows;
-"confident" is the log-prob of rows whose token leads by 25 nats.
+"forward" is log-prob and entropy under no_grad; "forward and backward" also their gradient, into a new tensor. torch
+eager and torch.compile are what one writes: log_softmax in float32, gather, -(p log p).sum.
+
+CUDA: bfloat16 logits; side_by_side.py says how it is timed. Liger's and TRL's kernels and verl's formula take part too,
+and a copy of the logits: `of_bound` is the time that the copy's rate allows for the bytes that must move (2 a logit
+forward, 6 with the gradient; of a masked row its gradient alone) over the time taken. Only ours, TRL's and Liger's know
+a mask. Errors are relative norms against float64 on 64 unmasked rows.
+
+CPU: the repetitions of the contenders take turns: whatever else the machine does falls on all of them. Memory is the
+peak of the resident set during a call, less what was resident before it. Errors are against float64 of the same logits,
+relative to the norm, on the first 32 rows; "confident" is the log-prob of rows whose token leads by 25 nats.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import ctypes
+import functools
 import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import kernel_coder
 import torch
 from kernel_coder import reference
 from kernel_coder.ops import token_logprobs
+from rivals import eager, liger_logprobs, relative, trl, verl
+from side_by_side import Contender, Row, commit_of, compare, measure, median_of, parser_for, version_of, words_to_repeat
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
@@ -40,15 +51,10 @@ CASES = [
 CHECKED_ROWS = 32
 
 
-def ours(logits: Tensor, ids: Tensor) -> Pair:
-    out = token_logprobs(logits, ids, entropy=True)
+def ours(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> Pair:
+    out = token_logprobs(logits, ids, mask=mask, entropy=True)
     assert out.entropy is not None
     return out.logprobs, out.entropy
-
-
-def eager(logits: Tensor, ids: Tensor) -> Pair:
-    log_p = logits.float().log_softmax(-1)
-    return log_p.gather(1, ids[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
 IMPLEMENTATIONS: dict[str, tuple[str, Function]] = {
@@ -91,10 +97,6 @@ def peak_extra_mib(call: Callable[[], object]) -> float | None:
         return None
 
 
-def relative_error(x: Tensor, wanted: Tensor) -> float:
-    return float((x.double() - wanted).norm() / wanted.norm())
-
-
 def errors(function: Function, logits: Tensor, ids: Tensor) -> dict[str, float]:
     logits, ids = logits[:CHECKED_ROWS].clone(), ids[:CHECKED_ROWS]
     logprobs, entropy = scored(function, logits, ids)
@@ -104,10 +106,10 @@ def errors(function: Function, logits: Tensor, ids: Tensor) -> dict[str, float]:
     wanted_gradient, _ = differentiated(reference_pair, logits.double(), ids)
     confident = logits.scatter(1, ids[:, None], logits.amax(1, keepdim=True) + 25)
     return {
-        "error_logprobs": relative_error(logprobs, wanted_logprobs),
-        "error_entropy": relative_error(entropy, wanted_entropy),
-        "error_gradient": relative_error(gradient, wanted_gradient),
-        "error_confident": relative_error(scored(function, confident, ids)[0], reference_pair(confident, ids)[0]),
+        "error_logprobs": relative(logprobs, wanted_logprobs),
+        "error_entropy": relative(entropy, wanted_entropy),
+        "error_gradient": relative(gradient, wanted_gradient),
+        "error_confident": relative(scored(function, confident, ids)[0], reference_pair(confident, ids)[0]),
     }
 
 
@@ -117,7 +119,7 @@ def reference_pair(logits: Tensor, ids: Tensor) -> Pair:
     return logprobs, entropy
 
 
-def measure(tokens: int, vocab: int, dtype: torch.dtype, repetitions: int) -> list[dict[str, object]]:
+def measure_on_cpu(tokens: int, vocab: int, dtype: torch.dtype, repetitions: int) -> list[dict[str, object]]:
     rng = torch.Generator().manual_seed(0)
     logits = (3 * torch.randn(tokens, vocab, generator=rng)).to(dtype)
     ids = torch.randint(0, vocab, (tokens,), generator=rng)
@@ -129,7 +131,7 @@ def measure(tokens: int, vocab: int, dtype: torch.dtype, repetitions: int) -> li
             start = time.perf_counter()
             run(function, logits, ids)
             first_ms[name] = 1e3 * (time.perf_counter() - start)
-            memory[name] = peak_extra_mib(lambda run=run, function=function: run(function, logits, ids))
+            memory[name] = peak_extra_mib(functools.partial(run, function, logits, ids))
         for _ in range(repetitions):
             for name, (_, function) in IMPLEMENTATIONS.items():
                 start = time.perf_counter()
@@ -160,6 +162,114 @@ def measure(tokens: int, vocab: int, dtype: torch.dtype, repetitions: int) -> li
     return rows
 
 
+SIDE_BY_SIDE = {"tokens": 8192, "vocab": 151936, "masked": 0.0}
+SMALL = {"tokens": 128, "vocab": 1003, "masked": 0.0}
+Masked = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+
+class Case:
+    """One batch, what the last contender made of it, and what is exact on some rows."""
+
+    def __init__(self, point: Mapping[str, Any], device: str) -> None:
+        tokens, vocab = point["tokens"], point["vocab"]
+        rng = torch.Generator(device=device).manual_seed(0)
+        self.logits = torch.randn(tokens, vocab, device=device, dtype=torch.bfloat16, generator=rng)
+        self.other = torch.empty_like(self.logits)
+        self.ids = torch.randint(0, vocab, (tokens,), device=device, generator=rng)
+        share = torch.rand(tokens, device=device, generator=rng)
+        self.mask = share >= point["masked"] if point["masked"] else None
+        self.weights = torch.ones_like(share) if self.mask is None else self.mask.float()
+        self.kept = float(self.weights.mean())
+        rows = torch.arange(0, tokens - 1, max(1, tokens // 64), device=device)
+        self.rows = rows[self.weights[rows] > 0]
+        self.logprobs: Tensor | None = None
+        self.entropy: Tensor | None = None
+        self.gradient: Tensor | None = None
+
+    def clear(self) -> None:
+        self.logprobs = self.entropy = self.gradient = None
+
+    def forward(self, function: Masked) -> None:
+        with torch.no_grad():
+            self.logprobs, self.entropy = function(self.logits, self.ids, self.mask)
+
+    def forward_and_backward(self, function: Masked) -> None:
+        leaf = self.logits.detach().requires_grad_()
+        outputs = [x for x in function(leaf, self.ids, self.mask) if x is not None]
+        upstream = [scale * self.weights[: len(x)].to(x.dtype) for x, scale in zip(outputs, (1, 0.1), strict=False)]
+        (self.gradient,) = torch.autograd.grad(outputs, leaf, upstream)
+
+    def errors(self) -> dict[str, float]:
+        logits, ids = self.logits[self.rows].double().requires_grad_(), self.ids[self.rows]
+        logprobs, entropy = reference_pair(logits, ids)
+        found = {}
+        if self.logprobs is not None:
+            found["logprobs"] = relative(self.logprobs[self.rows], logprobs.detach())
+        if self.entropy is not None:
+            found["entropy"] = relative(self.entropy[self.rows], entropy.detach())
+        if self.gradient is not None:
+            (gradient,) = torch.autograd.grad(logprobs.sum() + 0.1 * entropy.sum(), logits)
+            found["gradient"] = relative(self.gradient[self.rows], gradient)
+        return found
+
+
+def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
+    def unmasked(function: Function) -> Masked:
+        return lambda logits, ids, mask: function(logits, ids)
+
+    case, torch_version = Case(point, arguments.device), torch.__version__
+    implementations: dict[str, tuple[str, Masked]] = {
+        "kernel_coder": (kernel_coder.__version__, ours),
+        "Liger": (version_of("liger-kernel"), liger_logprobs),
+        "TRL": (version_of("trl"), trl),
+    }
+    if not arguments.quick:
+        implementations["verl's formula"] = (torch_version, unmasked(verl))
+        if point in (SIDE_BY_SIDE, SMALL):
+            implementations["torch.compile"] = (torch_version, unmasked(torch.compile(eager, dynamic=False)))
+        implementations["torch eager"] = (torch_version, unmasked(eager))
+    rows: list[Row] = []
+    for phase in ("forward",) if arguments.quick else ("forward", "forward and backward"):
+        backward = phase != "forward"
+        run = case.forward_and_backward if backward else case.forward
+        contenders = [Contender("copy", torch_version, lambda: case.other.copy_(case.logits), kind="floor")]
+        for name, (version, function) in implementations.items():
+            if name == "Liger" and backward:
+                continue  # it has none
+            contenders.append(
+                Contender(
+                    name,
+                    version,
+                    functools.partial(run, function),
+                    prepare=case.clear,
+                    errors=case.errors,
+                    output_bytes=2 * case.logits.numel() if backward else 0,
+                    kind="ours" if name == "kernel_coder" else "rival",
+                    columns={"note": "without entropy; all rows but the last"} if name == "Liger" else {},
+                )
+            )
+        work = {"work": f"log-probs and entropy, {phase}", **point, "dtype": "bfloat16"}
+        table = compare(contenders, arguments, work)
+        bytes_of_a_logit = 4 * case.kept + 2 if backward else 2 * case.kept
+        for row in table:
+            if "median_ms" in row and row["implementation"] != "copy":
+                bound = median_of(table, "copy") / 4 * bytes_of_a_logit
+                row["of_bound"] = f"{bound / float(row['median_ms']):.3f}"
+        rows += table
+    return rows
+
+
+def sweep() -> Iterator[dict[str, Any]]:
+    yield SIDE_BY_SIDE
+    for name, values in {
+        "vocab": (49152, 128256, 262144),
+        "tokens": (2048, 32768, 65536),
+        "masked": (0.5, 0.9),
+    }.items():
+        for value in values:
+            yield {**SIDE_BY_SIDE, name: value}
+
+
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -168,32 +278,30 @@ def cpu_model() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/token_logprobs_cpu.csv")
+    parser = parser_for(__doc__)
+    parser.add_argument("--threads", type=int, default=2, help="CPU table")
+    parser.add_argument("--repetitions", type=int, default=15, help="CPU table")
     args = parser.parse_args()
+    if args.shapes or args.device == "cuda":
+        args.shapes = args.shapes or "reference"
+        points = {"small": [SMALL, {**SMALL, "masked": 0.5}], "reference": [SIDE_BY_SIDE], "sweep": list(sweep())}
+        measure("token_logprobs", args, points[args.shapes], lambda point: side_by_side(point, args))
+        return
     torch.set_num_threads(args.threads)
     torch._dynamo.config.recompile_limit = 64  # a new graph for each case: the shapes are static
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     about = {
         "repetitions": args.repetitions,
         "threads": args.threads,
         "isa": torch.ops.kernel_coder.row_isa_limit("avx512"),
         "machine": cpu_model(),
         "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
-        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *sys.argv[1:]]),
+        "commit": commit_of(args),
+        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *words_to_repeat(sys.argv[1:])]),
     }
-    rows = [row | about for case in CASES for row in measure(*case, args.repetitions)]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.open("w", newline="", encoding="utf-8") as file:
+    rows = [row | about for case in CASES for row in measure_on_cpu(*case, args.repetitions)]
+    out = args.out or Path(__file__).parent / "results" / "token_logprobs_cpu.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

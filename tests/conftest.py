@@ -11,13 +11,29 @@ import torch
 from kernel_coder import _core
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cpu: about the CPU alone, whatever devices there are")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `device` runs on the CPU and, where the ops have CUDA, there too: one body for both."""
-    if "device" in metafunc.fixturenames:
-        cuda = _core.cuda_loaded and torch.cuda.is_available()
-        if os.environ.get("KC_REQUIRE_CUDA") == "1" and not cuda:
-            pytest.exit("KC_REQUIRE_CUDA=1, but the CUDA ops are not loaded or no GPU is visible", returncode=1)
-        metafunc.parametrize("device", ["cpu", "cuda"] if cuda else ["cpu"])
+    """A test that asks for `device` runs on the CPU and, where the ops have CUDA, there too: one body for both.
+
+    One that asks for `kernels` as well runs on CUDA twice: "any", and "general" without the kernels for clusters.
+    """
+    if "device" not in metafunc.fixturenames:
+        if "kernels" in metafunc.fixturenames:
+            metafunc.parametrize("kernels", ["any"])
+        return
+    cuda = _core.cuda_loaded and torch.cuda.is_available()
+    if os.environ.get("KC_REQUIRE_CUDA") == "1" and not cuda:
+        pytest.exit("KC_REQUIRE_CUDA=1, but the CUDA ops are not loaded or no GPU is visible", returncode=1)
+    if metafunc.definition.get_closest_marker("cpu"):
+        cuda = False
+    if "kernels" in metafunc.fixturenames:
+        everywhere = [("cpu", "any")] + [("cuda", "any"), ("cuda", "general")] * cuda
+        metafunc.parametrize(("device", "kernels"), everywhere, ids=["-".join(each) for each in everywhere])
+    else:
+        metafunc.parametrize("device", ["cpu"] + ["cuda"] * cuda)
 
 
 @pytest.fixture(autouse=True)

@@ -92,8 +92,8 @@ class Cublas {
     // cuBLAS counts columns first: there, rows are columns, and c^T = b^T a^T.
     const int status = cublas_.gemm(handle_, transpose_b, transpose_a, static_cast<int>(n), static_cast<int>(m),
                                     static_cast<int>(k), alpha_at, b.data, cuda_type<T>(), static_cast<int>(b.stride),
-                                    a.data, cuda_type<T>(), static_cast<int>(a.stride), beta_at, c.data,
-                                    cuda_type<C>(), static_cast<int>(c.stride), kDouble ? 70 : 68, -1);
+                                    a.data, cuda_type<T>(), static_cast<int>(a.stride), beta_at, c.data, cuda_type<C>(),
+                                    static_cast<int>(c.stride), kDouble ? 70 : 68, -1);
     if (device_numbers) cublas_.set_pointer_mode(handle_, 0);
     require(status);
   }

@@ -223,6 +223,12 @@ struct RowSums {
 #pragma unroll
     for (int k = 1; k < kPacks; ++k) tops = Pack<T>::larger(tops, raw[k]);
     raise(fmax(max, Pack<T>::largest(tops)), c);
+    // By themselves first: hundreds of small terms, one by one onto a large one, would cost it three bits. 16-bit
+    // logits have no use for those, and a kernel that reads them no time.
+    constexpr bool kApart = sizeof(T) > 2;
+    A apart = 0, apart_weighted = 0;
+    A& to = kApart ? apart : sum;
+    A& to_weighted = kApart ? apart_weighted : weighted;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       A x[Pack<T>::kCount];
@@ -231,9 +237,13 @@ struct RowSums {
       for (int i = 0; i < Pack<T>::kCount; ++i) {
         const A u = (x[i] - max) * c;
         const A e = exp2_fast(u);
-        sum += e;
-        weighted = fma(e, u, weighted);
+        to += e;
+        to_weighted = fma(e, u, to_weighted);
       }
+    }
+    if constexpr (kApart) {
+      sum += apart;
+      weighted += apart_weighted;
     }
   }
   __device__ __forceinline__ void add_one(A x, A c) {
@@ -298,14 +308,20 @@ struct RowResult {
   A logprob, entropy, max, sum, p, q;
 };
 
+// The sums were taken with log2_scale(temperature), rounded; the margin of 80 nats would feel that rounding.
 template <class A>
-__device__ __forceinline__ RowResult<A> finish_row(RowSums<A> others, A target, A c, A floor) {
+__device__ __forceinline__ RowResult<A> finish_row(RowSums<A> others, A target, A temperature, A floor) {
+  if (target - target != A(0) && target > A(0)) {  // infinite: no distribution, whatever the others are
+    const A none = target - target;
+    return {none, none, others.max, others.sum, none, none};
+  }
   if ((others.max <= floor && others.sum == others.sum) || others.sum == A(0)) {  // no other token has any probability
     const A certain = target - target;  // NaN where the target is not finite: no distribution
     return {certain, certain, A(0), A(0), A(1), A(0)};
   }
   const double log2_sum = log2_of(others.sum);
-  const double ahead = (static_cast<double>(target) - static_cast<double>(others.max)) * static_cast<double>(c);
+  const double c = temperature == A(1) ? kLog2E : kLog2E / static_cast<double>(temperature);
+  const double ahead = (static_cast<double>(target) - static_cast<double>(others.max)) * c;
   const double margin = (ahead - log2_sum) * kLn2;
   const A t = exp_of<A>(-fabs(margin));
   const double rest = static_cast<double>(log1p(t));
@@ -338,7 +354,10 @@ __device__ __forceinline__ RowGradient<A> row_gradient(const RowResult<A>& row, 
   out.c = log2_scale(temperature);
   out.max = row.max;
   out.scale = density * inverse;
-  out.constant = -g - (h == A(0) || density == A(0) ? A(0) : h * (row.entropy + log(density)));
+  // The log of the density is some -15, the sum with the entropy may be near 0: in float it would keep few digits.
+  const double log_density = static_cast<double>(log(row.q)) - log2_of(row.sum) * kLn2;
+  const double bonus = h == A(0) || density == A(0) ? 0.0 : static_cast<double>(h) * (row.entropy + log_density);
+  out.constant = static_cast<A>(-static_cast<double>(g) - bonus);
   out.slope = -h * static_cast<A>(kLn2);
   out.own = (g * row.q - (h == A(0) || row.p == A(0) ? A(0) : h * row.p * (row.logprob + row.entropy))) * inverse;
   return out;

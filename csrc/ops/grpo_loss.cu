@@ -16,6 +16,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <type_traits>
 
 #include "common/rows.cuh"
@@ -154,6 +156,9 @@ struct RowInfo {
   int64_t token, id;
   float temperature;
   bool active;
+
+  // The pack that holds the token; none for an id below 0, which division would take for one of the first pack.
+  __device__ __forceinline__ int64_t target_pack(int pack_size) const { return id < 0 ? -1 : id / pack_size; }
 };
 template <class T>
 __device__ __forceinline__ RowInfo row_info(const LogitRows<T>& rows, int64_t row, int64_t count) {
@@ -264,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for_rows(rows, count, layout, [&](int64_t, const RowInfo& info) {
       if (!info.active) return;
       const float c = log2_scale(info.temperature);
-      const int64_t target_pack = info.id / kPack - part.begin;
+      const int64_t target_pack = info.target_pack(kPack) - part.begin;
       RowSums<float> mine{kFloor, 0, 0};
       float target = 0;
       for (int k = 0; k < part.chunks; ++k) {
@@ -315,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_wait(&shared.judged[turn.index], turn.parity);
       const Judgement judged = shared.judgements[turn.index];
       const RowGradient<float> gradient = judged.gradient;
-      const int64_t target_pack = info.id / kPack - part.begin;
+      const int64_t target_pack = info.target_pack(kPack) - part.begin;
       for (int k = 0; k < part.chunks; ++k) {
         const int size = part.share_size(k, w);
         if (judged.kind == 0) {
@@ -408,7 +413,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       all = warp_merge(all, c);
       target = warp_sum(target);
       if (info.id < 0 || info.id >= rows.vocab) target = nanf("");
-      const RowResult<float> result = finish_row(all, target, c, kFloor);
+      const RowResult<float> result = finish_row(all, target, info.temperature, kFloor);
       if (lane == 0) {
         const double logprob = static_cast<double>(result.logprob);
         const bool own_old = !args.old_logprobs || (spec.ratio_to_rollout && !token.has_rollout);
@@ -518,6 +523,12 @@ bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout&
 
 constexpr int kLeastCluster = 2;
 
+// KC_CLUSTER_KERNELS=never takes the path of older GPUs, for tests and for comparison.
+bool clusters_are_allowed() {
+  const char* const use = std::getenv("KC_CLUSTER_KERNELS");
+  return !use || std::strcmp(use, "never") != 0;
+}
+
 }  // namespace
 
 template <class T, class O>
@@ -531,8 +542,9 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
       return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
     };
     Layout layout;
-    return device.major >= 9 && splits_sequences(spec) && count > 0 && rows.vocab % Pack<T>::kCount == 0 &&
-           aligned(rows.logits, rows.stride) && aligned(gradients.data, gradients.stride) &&
+    return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 &&
+           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
+           aligned(gradients.data, gradients.stride) &&
            make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
   }
 }

@@ -31,6 +31,7 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream) {
   const auto move = [&](const char* name, Tensor tensor) {
     if (!is_on_host(tensor)) return tensor;
+    check(tensor.dim() == 1, name, " must be 1-D; got shape ", shape_of(tensor));
     check(!is_capturing(stream), name, " must be on the GPU while a CUDA graph is captured");
     return on_device_of(like, tensor);
   };
@@ -380,8 +381,8 @@ Outputs linear_grpo_loss(Tensor hidden, Tensor weight, OptionalTensor bias, Tens
                          OptionalTensor denominator, std::vector<double> spec_numbers, double logit_scale,
                          double softcap, int64_t chunk_rows, bool rounded_logits, bool rounded_weight_grad,
                          bool allow_sync, bool need_hidden, bool need_weight, bool need_bias) {
-  const LinearArguments in{hidden,     weight,         bias,                logit_scale, softcap,
-                           chunk_rows, rounded_logits, rounded_weight_grad, allow_sync};
+  const LinearArguments in{
+      hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, rounded_weight_grad, allow_sync};
   const LinearNeeds needs{need_hidden, need_weight, need_bias};
   check_linear(in);
   const LossSpec spec = spec_of(spec_numbers);
@@ -436,9 +437,8 @@ Tensor scaled_gradient(Tensor gradient, Tensor factor, Tensor like) {
   const ScalarType sums = accumulator_of(like.scalar_type());
   check_dtype("factor", factor, sums);
   check_same_device("factor", factor, "gradient", gradient);
-  check(gradient.scalar_type() == like.scalar_type() || gradient.scalar_type() == sums,
-        "gradient must be ", name_of(sums), " or ", name_of(like.scalar_type()), "; got ",
-        name_of(gradient.scalar_type()));
+  check(gradient.scalar_type() == like.scalar_type() || gradient.scalar_type() == sums, "gradient must be ",
+        name_of(sums), " or ", name_of(like.scalar_type()), "; got ", name_of(gradient.scalar_type()));
   const Tensor from = torch::stable::contiguous(gradient);
   Tensor to = torch::stable::new_empty(from, from.sizes(), like.scalar_type());
   return with_float_type("like", like, [&](auto zero) {

@@ -45,9 +45,8 @@ __global__ void __launch_bounds__(kCopyThreads)
 }
 
 template <class Unit>
-__global__ void __launch_bounds__(kThreads)
-    move_kernel(Unit* rows, int64_t units, int64_t stride, const int32_t* holes, const int32_t* movers,
-                const int64_t* moved) {
+__global__ void __launch_bounds__(kThreads) move_kernel(Unit* rows, int64_t units, int64_t stride, const int32_t* holes,
+                                                        const int32_t* movers, const int64_t* moved) {
   if (static_cast<int64_t>(blockIdx.x) >= *moved) return;
   const Unit* from = rows + movers[blockIdx.x] * stride;
   Unit* to = rows + holes[blockIdx.x] * stride;
@@ -67,9 +66,8 @@ void with_unit(int64_t width, int64_t stride, const void* a, const void* b, cons
 }
 
 template <class T, class L>
-__global__ void __launch_bounds__(kThreads)
-    finish_kernel(L* logits, int64_t vocab, int64_t stride, const T* bias, Accumulator<T> logit_scale,
-                  Accumulator<T> softcap) {
+__global__ void __launch_bounds__(kThreads) finish_kernel(L* logits, int64_t vocab, int64_t stride, const T* bias,
+                                                          Accumulator<T> logit_scale, Accumulator<T> softcap) {
   using A = Accumulator<T>;
   L* row = logits + static_cast<int64_t>(blockIdx.x) * stride;
   for (int64_t j = threadIdx.x; j < vocab; j += kThreads) {
@@ -122,8 +120,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
   const A logprob = stats.logprobs[token];
   const RowResult<A> saved{logprob,          stats.entropy[token], stats.max[token],
                            stats.sum[token], exp(logprob),         -expm1(logprob)};
-  RowGradient<A> gradient =
-      row_gradient(saved, g, h, rows.temperature[rows.temperature_per_token ? token : 0]);
+  RowGradient<A> gradient = row_gradient(saved, g, h, rows.temperature[rows.temperature_per_token ? token : 0]);
   const auto through_cap = [&](A value, A logit) {
     const A t = logit / softcap;
     return value * (A(1) - t) * (A(1) + t);
@@ -389,18 +386,18 @@ int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, con
   return cudaGetLastError();
 }
 
-#define KC_INSTANTIATE_LOGITS(T, L)                                                                                   \
-  template int launch_finish_logits<T, L>(L*, int64_t, int64_t, int64_t, const T*, Accumulator<T>, Accumulator<T>,    \
-                                          void*);                                                                     \
-  template int launch_head_gradient<L, T>(const LogitRows<L>&, int64_t, const TokenStats<Accumulator<L>>&,            \
-                                          const Accumulator<L>*, const Accumulator<L>*, const Accumulator<L>*,        \
+#define KC_INSTANTIATE_LOGITS(T, L)                                                                                \
+  template int launch_finish_logits<T, L>(L*, int64_t, int64_t, int64_t, const T*, Accumulator<T>, Accumulator<T>, \
+                                          void*);                                                                  \
+  template int launch_head_gradient<L, T>(const LogitRows<L>&, int64_t, const TokenStats<Accumulator<L>>&,         \
+                                          const Accumulator<L>*, const Accumulator<L>*, const Accumulator<L>*,     \
                                           Accumulator<L>, const int32_t*, T*, int64_t, void*);
-#define KC_INSTANTIATE(T)                                                                                             \
-  KC_INSTANTIATE_LOGITS(T, T)                                                                                         \
-  template int launch_gather_rows<T>(const T*, int64_t, const int64_t*, const bool*, int64_t, T*, void*);             \
-  template int launch_scatter_rows<T>(const T*, int64_t, const int64_t*, int64_t, T*, void*);                         \
-  template int launch_move_rows<T>(T*, int64_t, int64_t, const RowSelection&, int64_t, void*);                        \
-  template int launch_add_columns<T>(const T*, int64_t, int64_t, int64_t, Accumulator<T>, const Accumulator<T>*,      \
+#define KC_INSTANTIATE(T)                                                                                        \
+  KC_INSTANTIATE_LOGITS(T, T)                                                                                    \
+  template int launch_gather_rows<T>(const T*, int64_t, const int64_t*, const bool*, int64_t, T*, void*);        \
+  template int launch_scatter_rows<T>(const T*, int64_t, const int64_t*, int64_t, T*, void*);                    \
+  template int launch_move_rows<T>(T*, int64_t, int64_t, const RowSelection&, int64_t, void*);                   \
+  template int launch_add_columns<T>(const T*, int64_t, int64_t, int64_t, Accumulator<T>, const Accumulator<T>*, \
                                      Accumulator<T>*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)

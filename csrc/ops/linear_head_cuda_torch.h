@@ -40,8 +40,14 @@ inline bool is_on_host(const Tensor& tensor) {
 inline Tensor on_host(const Tensor& tensor) {
   return torch::stable::contiguous(torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU)));
 }
-inline Tensor on_device_of(const Tensor& like, const Tensor& tensor) {
-  return torch::stable::to(tensor, like.device(), /*non_blocking=*/true);
+inline Tensor pinned(int64_t count, ScalarType type) {
+  return torch::stable::empty({count}, type, std::nullopt, torch::stable::Device(DeviceType::CPU), /*pin_memory=*/true);
+}
+// A vector of the host, without waiting: from memory that is not pinned the driver may wait for the stream.
+inline Tensor on_device_of(const Tensor& like, const Tensor& vector) {
+  Tensor staged = pinned(vector.size(0), vector.scalar_type());
+  torch::stable::copy_(staged, vector);
+  return torch::stable::to(staged, like.device(), /*non_blocking=*/true);
 }
 
 // The tokens that take part, rising, on the host and on the device. A mask on the host, or one that may be waited for,
@@ -87,10 +93,9 @@ class TokenList {
       check_launch("the linear head", launch_count_up(device, 0, tokens_, stream_));
       return;
     }
-    Tensor pinned = torch::stable::empty({size()}, ScalarType::Long, std::nullopt,
-                                         torch::stable::Device(DeviceType::CPU), /*pin_memory=*/true);
-    std::copy(list_.begin(), list_.end(), pinned.mutable_data_ptr<int64_t>());
-    torch::stable::copy_(memory_, pinned, /*non_blocking=*/true);
+    Tensor staged = pinned(size(), ScalarType::Long);
+    std::copy(list_.begin(), list_.end(), staged.mutable_data_ptr<int64_t>());
+    torch::stable::copy_(memory_, staged, /*non_blocking=*/true);
   }
 
   // Tokens [begin, end) of the list, `may_count` of them with a gradient perhaps.
@@ -306,8 +311,8 @@ class DeviceHead {
         clear(static_cast<T*>(gathered_->mutable_data_ptr()) + kept.count * width_, (multiplied - kept.count) * width_);
       const auto add = [&](auto* sum) {
         blas_.template multiply<T>(vocab_, width_, multiplied, logit_scale_, gradient, true, x, false,
-                                   has_weight_sum_ ? 1.0 : 0.0, Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_},
-                                   device_alpha);
+                                   has_weight_sum_ ? 1.0 : 0.0,
+                                   Matrix<std::remove_pointer_t<decltype(sum)>>{sum, width_}, device_alpha);
       };
       if (grad_weight.scalar_type() == hidden_.scalar_type())
         add(static_cast<T*>(grad_weight.mutable_data_ptr()));

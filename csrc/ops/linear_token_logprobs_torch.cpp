@@ -1,5 +1,5 @@
-// Checks, allocation and registration of linear_token_logprobs; compiled once for the CPU library and once (KC_CUDA) for
-// the CUDA library.
+// Checks, allocation and registration of linear_token_logprobs; compiled once for the CPU library and once (KC_CUDA)
+// for the CUDA library.
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
@@ -17,6 +17,7 @@ namespace {
 #ifdef KC_CUDA
 OptionalTensor mask_on_device(const Tensor& like, const OptionalTensor& mask, void* stream) {
   if (!mask || !is_on_host(*mask)) return contiguous_or_none(mask);
+  check_vector("mask", *mask, like.size(0), "tokens");
   check(!is_capturing(stream), "mask must be on the GPU while a CUDA graph is captured");
   return contiguous_or_none(on_device_of(like, *mask));
 }
@@ -111,9 +112,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
       const OptionalTensor host_h = h ? OptionalTensor(on_host(*h)) : std::nullopt;
       const A* by_logprobs = host_g ? data_of<A>(*host_g) : nullptr;
       const A* by_entropy = host_h ? data_of<A>(*host_h) : nullptr;
-      list.keep([&](int64_t t) {
-        return (by_logprobs && by_logprobs[t] != A(0)) || (by_entropy && by_entropy[t] != A(0));
-      });
+      list.keep(
+          [&](int64_t t) { return (by_logprobs && by_logprobs[t] != A(0)) || (by_entropy && by_entropy[t] != A(0)); });
     }
     list.upload(/*reordered=*/false);
     const LogitRows<L> rows = rows_without_logits<L>(flat_ids, temperatures, list, counts);

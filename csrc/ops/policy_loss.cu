@@ -235,8 +235,7 @@ unsigned sequence_blocks(int64_t sequences) {
 template <class T>
 cudaError_t launch_sequences(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
                              int64_t first, int64_t last, cudaStream_t on) {
-  sequence_kernel<T>
-      <<<sequence_blocks(last - first), kSequenceThreads, 0, on>>>(args, spec, scratch, first, last);
+  sequence_kernel<T><<<sequence_blocks(last - first), kSequenceThreads, 0, on>>>(args, spec, scratch, first, last);
   return cudaGetLastError();
 }
 
@@ -282,15 +281,15 @@ int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec, co
     if (const cudaError_t error = launch_sequences(args, spec, scratch, sequences.first, sequences.last, on))
       return error;
   const auto blocks = static_cast<unsigned>((count + kTokenThreads - 1) / kTokenThreads);
-  gradient_kernel<T><<<blocks, kTokenThreads, 0, on>>>(args, spec, scratch, tokens, count, grad_logprobs, grad_entropy,
-                                                       has_states);
+  gradient_kernel<T>
+      <<<blocks, kTokenThreads, 0, on>>>(args, spec, scratch, tokens, count, grad_logprobs, grad_entropy, has_states);
   return cudaGetLastError();
 }
 
-#define KC_INSTANTIATE(T)                                                                                 \
-  template int launch_count_sequences<T>(const PolicyLossArgs<T>&, const PolicyLossScratch&, void*);      \
-  template int launch_policy_loss<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&, \
-                                     const PolicyLossDeviceResult<T>&, void*);                            \
+#define KC_INSTANTIATE(T)                                                                                   \
+  template int launch_count_sequences<T>(const PolicyLossArgs<T>&, const PolicyLossScratch&, void*);        \
+  template int launch_policy_loss<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&,   \
+                                     const PolicyLossDeviceResult<T>&, void*);                              \
   template int launch_loss_gradient<T>(const PolicyLossArgs<T>&, const LossSpec&, const PolicyLossScratch&, \
                                        SequenceRange, bool, const int64_t*, int64_t, T*, T*, void*);
 KC_INSTANTIATE(float)

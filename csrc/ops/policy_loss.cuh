@@ -73,8 +73,8 @@ struct SequenceRange {
 };
 
 // After launch_count_sequences: the gradients alone, as launch_policy_loss makes them, of the tokens that `tokens`
-// lists. Where the spec is about sequences, they are tokens of `sequences`, whose log-probs are all known; the sequences
-// are summed if sums_sequences, else have been.
+// lists. Where the spec is about sequences, they are tokens of `sequences`, whose log-probs are all known; the
+// sequences are summed if sums_sequences, else have been.
 template <class T>
 int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
                          SequenceRange sequences, bool sums_sequences, const int64_t* tokens, int64_t count,

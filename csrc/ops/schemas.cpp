@@ -39,8 +39,9 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
   m.def("scale_gradient(Tensor(a!) gradient, Tensor factor) -> ()");
   // gradient times factor, a 0-D number in the dtype of the sums, in the dtype of `like`.
   m.def("scaled_gradient(Tensor gradient, Tensor factor, Tensor like) -> Tensor");
-  // softcap 0: none. chunk_rows 0: chosen by the op. On CUDA: rounded_logits keeps logits in the dtype of hidden, else in
-  // the accumulator's; rounded_weight_grad likewise the sum of the weight's gradient, which comes back in that dtype.
+  // softcap 0: none. chunk_rows 0: chosen by the op. On CUDA: rounded_logits keeps logits in the dtype of hidden, else
+  // in the accumulator's; rounded_weight_grad likewise the sum of the weight's gradient, which comes back in that
+  // dtype.
   m.def(
       "linear_token_logprobs(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor temperature, Tensor? mask, "
       "float logit_scale, float softcap, int chunk_rows, bool rounded_logits, bool allow_sync) "
@@ -50,7 +51,8 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "linear_token_logprobs_backward(Tensor? grad_logprobs, Tensor? grad_entropy, Tensor hidden, Tensor weight, "
       "Tensor? bias, Tensor ids, Tensor temperature, Tensor? mask, Tensor logprobs, Tensor entropy, Tensor max, "
       "Tensor sum, float logit_scale, float softcap, int chunk_rows, bool rounded_logits, bool allow_sync, "
-      "bool need_hidden, bool need_weight, bool need_bias) -> (Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)");
+      "bool need_hidden, bool need_weight, bool need_bias) -> (Tensor grad_hidden, Tensor grad_weight, Tensor "
+      "grad_bias)");
   m.def(
       "linear_grpo_loss(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor temperature, Tensor advantages, "
       "Tensor? old_logprobs, Tensor? ref_logprobs, Tensor? rollout_logprobs, Tensor? mask, Tensor? cu_seqlens, "
@@ -58,6 +60,8 @@ STABLE_TORCH_LIBRARY(kernel_coder, m) {
       "bool rounded_logits, bool rounded_weight_grad, bool allow_sync, bool need_hidden, bool need_weight, "
       "bool need_bias) -> (Tensor loss, Tensor metrics, Tensor logprobs, Tensor entropy, "
       "Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)");
+  // The numbers of Comparison in compare.h, float64, on the device of the tensors.
+  m.def("compare(Tensor output, Tensor expected, float rtol, float atol) -> Tensor");
   // For tests: the widest vectors that rows may use here; returns what they use now.
   m.def("row_isa_limit(str widest) -> str");
 }

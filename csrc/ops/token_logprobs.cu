@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   }
   const T* x = rows.logits + row * rows.stride;
   const int64_t vocab = rows.vocab, id = rows.ids[token];
-  const A c = log2_scale(temperature_of(rows, token));
+  const A temperature = temperature_of(rows, token), c = log2_scale(temperature);
   const RowCut<T> cut(x, vocab, /*wide=*/true);
 
   RowSums<A> mine{kFloor, 0, 0};
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   all = warp_merge(all, c);
   if (threadIdx.x != 0) return;
   const A target = id >= 0 && id < vocab ? load_wide(x + id) : nan_of<A>();
-  const RowResult<A> out = finish_row(all, target, c, kFloor);
+  const RowResult<A> out = finish_row(all, target, temperature, kFloor);
   stats.logprobs[token] = out.logprob;
   stats.entropy[token] = out.entropy;
   stats.max[token] = out.max;

@@ -7,8 +7,12 @@ from collections.abc import Callable
 import torch
 
 
-def allocated_bytes(call: Callable[[], object]) -> int:
-    """The sum of torch's CPU allocations during a call, freed again or not."""
+def allocated_bytes(call: Callable[[], object], device: str = "cpu") -> int:
+    """The sum of torch's allocations on the device during a call, freed again or not."""
+    if device == "cuda":
+        before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
+        call()
+        return torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - before
     with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         call()
     return sum(max(0, event.self_cpu_memory_usage) for event in profile.events())

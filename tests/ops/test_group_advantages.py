@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from anywhere import on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder import _C, ops, reference
 from tolerances import assert_close
+from torch._dynamo.testing import CompileCounterWithBackend
 
 NAN = float("nan")
 MODES = ["grpo", "dr_grpo", "batch", "rloo", "loo_std", "reinforce_pp", "maxrl"]
@@ -18,10 +20,10 @@ MODES = ["grpo", "dr_grpo", "batch", "rloo", "loo_std", "reinforce_pp", "maxrl"]
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 32, 33, 257])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_reference_for_equal_groups(device: str, mode: str, std: str, size: int, dtype: torch.dtype) -> None:
-    rewards = torch.rand(3 * size, dtype=dtype, device=device) + 0.1
-    fast = ops.group_advantages(rewards, size, mode=mode, std=std)
+    rewards = torch.rand(3 * size, dtype=dtype) + 0.1
+    fast = ops.group_advantages(rewards.to(device), size, mode=mode, std=std)
     assert fast.dtype == dtype
-    assert_close(fast, reference.group_advantages(rewards, size, mode=mode, std=std))
+    assert_close(fast.cpu(), reference.group_advantages(rewards, size, mode=mode, std=std))
 
 
 @settings(max_examples=300, deadline=None)
@@ -35,15 +37,15 @@ def test_equals_the_reference_for_equal_groups(device: str, mode: str, std: str,
     st.sampled_from([None, 1e-6, 0.5]),
 )
 def test_equals_the_reference_for_ragged_groups_in_any_order(
-    rows: list[tuple[int, float, int]], mode: str, singleton: str, std: str, eps: float | None
+    device: str, rows: list[tuple[int, float, int]], mode: str, singleton: str, std: str, eps: float | None
 ) -> None:
     groups = torch.tensor([g for g, _, _ in rows], dtype=torch.int64)
     rewards = torch.tensor([r / 4 for _, r, _ in rows], dtype=torch.float64)
     lengths = torch.tensor([n for _, _, n in rows], dtype=torch.int64) if mode == "reinforce_pp" else None
     options = {"mode": mode, "singleton": singleton, "std": std, "eps": eps, "lengths": lengths}
-    fast = ops.group_advantages(rewards, groups, **options)
+    fast = ops.group_advantages(rewards.to(device), groups.to(device), **on(device, options))
     slow = reference.group_advantages(rewards, groups, **options)
-    torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(fast.cpu(), slow, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +68,16 @@ def test_small_numbers_by_hand(device: str, mode: str, expected: list[float]) ->
     assert ops.group_advantages(rewards, groups, mode=mode, eps=0.0).tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_default_eps_is_the_one_of_the_mode() -> None:
-    rewards = torch.tensor([0.0, 1.0, 1.0, 2.0], dtype=torch.float64)
+def test_default_eps_is_the_one_of_the_mode(device: str) -> None:
+    rewards = torch.tensor([0.0, 1.0, 1.0, 2.0], dtype=torch.float64, device=device)
     for mode, eps in {"grpo": 1e-4, "batch": 1e-4, "loo_std": 1e-6, "reinforce_pp": 1e-8}.items():
         assert torch.equal(
             ops.group_advantages(rewards, 4, mode=mode), ops.group_advantages(rewards, 4, mode=mode, eps=eps)
         )
     # reinforce_pp adds eps to the variance, the others to the deviation.
-    assert ops.group_advantages(rewards, 4, eps=1.0)[3] == pytest.approx(1 / (math.sqrt(2 / 3) + 1))
-    assert ops.group_advantages(rewards, 4, mode="reinforce_pp", eps=1.0)[3] == pytest.approx(1 / math.sqrt(2 / 3 + 1))
+    assert float(ops.group_advantages(rewards, 4, eps=1.0)[3]) == pytest.approx(1 / (math.sqrt(2 / 3) + 1))
+    variance = float(ops.group_advantages(rewards, 4, mode="reinforce_pp", eps=1.0)[3])
+    assert variance == pytest.approx(1 / math.sqrt(2 / 3 + 1))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -153,14 +156,37 @@ def test_inputs_are_left_alone_and_the_result_carries_no_gradient(device: str) -
     assert torch.equal(rewards.detach(), before)
 
 
-def test_strided_rewards(device: str) -> None:
-    rewards = torch.rand(8, 2, device=device)
-    assert torch.equal(ops.group_advantages(rewards[:, 0], 4), ops.group_advantages(rewards[:, 0].contiguous(), 4))
+def test_strided_rewards_ids_and_lengths(device: str) -> None:
+    rewards = torch.rand(8, 3, device=device)
+    ids, lengths = (torch.randint(0, 3, (8, 2), device=device) for _ in range(2))
+    for groups in (4, ids[:, 1]):
+        strided = ops.group_advantages(rewards[:, 1], groups, mode="reinforce_pp", lengths=lengths[:, 1])
+        dense = [x if isinstance(x, int) else x.contiguous() for x in (groups, lengths[:, 1])]
+        wanted = ops.group_advantages(rewards[:, 1].contiguous(), dense[0], mode="reinforce_pp", lengths=dense[1])
+        assert torch.equal(strided, wanted)
 
 
-def test_group_size_that_does_not_divide_is_refused() -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_every_run_gives_the_same_bits(device: str, mode: str) -> None:
+    rewards, groups = torch.rand(3000, device=device), torch.randint(0, 40, (3000,), device=device)
+    first = ops.group_advantages(rewards, groups, mode=mode)
+    for _ in range(3):
+        assert torch.equal(ops.group_advantages(rewards, groups, mode=mode), first)
+
+
+def test_group_size_that_does_not_divide_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match="groups must divide the number of rewards; got groups of 4 for 6 rewards"):
-        ops.group_advantages(torch.zeros(6), 4)
+        ops.group_advantages(torch.zeros(6, device=device), 4)
+
+
+def test_tensors_elsewhere_are_refused_by_name(device: str) -> None:
+    if device == "cpu":
+        return
+    rewards, two = torch.zeros(2, device=device), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"^groups must be on the device of rewards; got cpu.* and cuda:0$"):
+        ops.group_advantages(rewards, two)
+    with pytest.raises(ValueError, match=r"^lengths must be on the device of rewards; got cpu.* and cuda:0$"):
+        ops.group_advantages(rewards, 2, mode="reinforce_pp", lengths=two)
 
 
 def test_wrong_arguments_are_refused_in_one_sentence(device: str) -> None:
@@ -201,7 +227,7 @@ def test_offsets_and_order_that_lead_outside_are_refused_on_the_cpu() -> None:
         _C.group_advantages(torch.zeros(2), torch.tensor([0, 5]), torch.tensor([0, 2]), *rest)
 
 
-@pytest.mark.parametrize("mode", ["grpo", "reinforce_pp"])
+@pytest.mark.parametrize("mode", MODES)
 def test_opcheck(device: str, mode: str) -> None:
     offsets = torch.tensor([0, 2, 4], device=device)
     order = torch.tensor([3, 1, 0, 2], device=device)
@@ -224,16 +250,48 @@ def test_compiles_whole_with_group_ids(device: str, mode: str) -> None:
     assert torch.equal(compiled(rewards, groups), twice(rewards, groups))
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+def test_another_number_of_rewards_compiles_nothing_again(device: str, by_id: bool) -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def twice(rewards: torch.Tensor, groups: int | torch.Tensor) -> torch.Tensor:
+        return 2 * ops.group_advantages(rewards, groups)
+
+    compiled = torch.compile(twice, fullgraph=True, backend=counter, dynamic=True)
+    for number in (12, 8, 40):
+        rewards = torch.rand(number, device=device)
+        groups = torch.arange(number, device=device) % 3 if by_id else 4
+        assert torch.equal(compiled(rewards, groups), twice(rewards, groups))
+    assert counter.frame_count == 1
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_group_ids_make_nobody_wait_for_the_device(device: str) -> None:
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_no_wait_for_the_device_and_capture_in_a_graph_that_follows_its_inputs(
+    device: str, mode: str, by_id: bool
+) -> None:
     if device == "cpu":
         return
-    rewards = torch.rand(5000, device=device)
-    groups = torch.arange(5000, device=device) % 7
+    rewards, ids = torch.rand(5000, device=device), torch.arange(5000, device=device) % 7
+    others, other_ids = torch.rand(5000, device=device), torch.arange(5000, device=device) // 50
+    # Other ids make other groups, and another number of them.
+    expected = [
+        ops.group_advantages(rewards, ids if by_id else 50, mode=mode),
+        ops.group_advantages(others, other_ids if by_id else 50, mode=mode),
+    ]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for mode in MODES:
-            ops.group_advantages(rewards, groups, mode=mode)
+        ops.group_advantages(rewards, ids if by_id else 50, mode=mode)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = ops.group_advantages(rewards, ids if by_id else 50, mode=mode)
+    for new, new_ids, wanted in ((rewards.clone(), ids.clone(), expected[0]), (others, other_ids, expected[1])):
+        rewards.copy_(new)
+        ids.copy_(new_ids)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured, wanted)

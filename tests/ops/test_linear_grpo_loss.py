@@ -14,6 +14,7 @@ from memory import allocated_bytes
 from tolerances import assert_close
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("chosen_kernels")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 NAN = float("nan")
 
@@ -580,3 +581,23 @@ def test_rows_without_gradient_are_left_out_and_memory_is_the_workspace(device: 
     workspace, sums = rows * vocab * 4, weight.numel() * 4
     assert peak < workspace + sums + (4 << 20)
     del out
+
+
+def test_the_last_backward_gives_its_gradients_away_and_no_other_does(device: str) -> None:
+    batch = OnDevice(device, [20, 44])
+    hidden, weight = batch.hidden.detach().requires_grad_(), batch.weight.detach().requires_grad_()
+    inputs = dict(batch.batch)
+    ids, advantages = inputs.pop("ids"), inputs.pop("advantages")
+    out = linear_grpo_loss(
+        *(hidden, weight, ids, advantages, SPECS["clip"]), weight_grad_dtype=torch.bfloat16, chunk_rows=32, **inputs
+    )
+    first = torch.autograd.grad(2 * out.loss, (hidden, weight), retain_graph=True)
+    kept = [x.clone() for x in first]
+    second = torch.autograd.grad(2 * out.loss, (hidden, weight), retain_graph=True)
+    (4 * out.loss).backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    for a, b, c, grad in zip(first, second, kept, (hidden.grad, weight.grad), strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(b, c)
+        assert torch.equal(grad, 2 * c)

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from anywhere import anywhere, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder import _C, LossSpec, ops, reference
-from kernel_coder.ops import LOSS_METRICS, LossOutput, policy_loss
+from kernel_coder.ops import LOSS_METRICS, LossOutput
 from tolerances import assert_close
 
+pytestmark = pytest.mark.usefixtures("ops_run_there")
+policy_loss = anywhere(ops.policy_loss)
 NAN, INF = float("nan"), float("inf")
 LEVELS = ["token", "sequence", "sequence_token", "sequence_sum"]
 REDUCTIONS = ["sequence_mean", "token_mean", "sequence_mean_token_sum", "sum"]
@@ -188,7 +191,7 @@ def test_gradcheck(surrogate: str, level: str) -> None:
 @pytest.mark.parametrize("preset", ["grpo", "gspo", "nemo"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_opcheck(preset: str, dtype: torch.dtype) -> None:
-    batch = random_batch([3, 4], seed=1, dtype=dtype)
+    batch = {name: there(x) for name, x in random_batch([3, 4], seed=1, dtype=dtype).items()}
     args = (
         batch["logprobs"].requires_grad_(),
         batch["advantages"],
@@ -198,7 +201,7 @@ def test_opcheck(preset: str, dtype: torch.dtype) -> None:
         batch["mask"],
         batch["cu_seqlens"],
         batch["entropy"].requires_grad_(),
-        torch.tensor(3.0, dtype=torch.float64),
+        there(torch.tensor(3.0, dtype=torch.float64)),
         LossSpec.preset(preset, entropy_coef=0.1).pack(),
     )
     torch.library.opcheck(_C.policy_loss, args)
@@ -659,6 +662,7 @@ def test_scoring_without_gradient_gives_the_same_bits_and_leaves_inputs_alone() 
         torch.testing.assert_close(batch[name], value, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.cpu
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
     batch = random_batch([5, 9, 0, 3] * 40, seed=16)
     spec = LossSpec.preset("gspo", beta=0.1)
@@ -712,9 +716,6 @@ def test_compiles_without_a_graph_break() -> None:
         ({"old_logprobs": torch.zeros(3)}, {}, r"old_logprobs must have shape \[tokens\] = \[4\]; got \[3\]"),
         ({"mask": torch.ones(4)}, {}, "mask must be bool; got float32"),
         ({"cu_seqlens": torch.tensor([0, 2, 4], dtype=torch.int32)}, {}, "cu_seqlens must be int64; got int32"),
-        ({"cu_seqlens": torch.tensor([1, 2, 4])}, {}, "cu_seqlens must begin with 0; got 1"),
-        ({"cu_seqlens": torch.tensor([0, 2, 5])}, {}, "cu_seqlens must end with the number of tokens, 4; got 5"),
-        ({"cu_seqlens": torch.tensor([0, 3, 2, 4])}, {}, "cu_seqlens must not decrease; got 3 before 2"),
         ({"cu_seqlens": None}, {"reduction": "sequence_mean"}, "cu_seqlens must be given: .* is about sequences"),
         ({}, {"beta": 0.1}, "ref_logprobs must be given when the spec's beta is not 0: .*"),
         ({}, {"entropy_coef": 0.1}, "entropy must be given when the spec's entropy_coef is not 0: .*"),
@@ -726,7 +727,6 @@ def test_compiles_without_a_graph_break() -> None:
         ({}, {"token_veto": 1e-4}, "rollout_logprobs must be given when the spec's token_veto is not 0"),
         ({}, {"ratio_to_rollout": True}, "rollout_logprobs must be given when the spec's ratio_to_rollout is set: .*"),
         ({"denominator": -1.0}, {}, "denominator must be at least 0; got -1.0"),
-        ({"denominator": torch.tensor(NAN)}, {}, "denominator must be at least 0; got nan"),
         ({"denominator": torch.ones(2)}, {}, r"denominator must be a number or 0-D; got shape \[2\]"),
     ],
 )
@@ -743,6 +743,21 @@ def test_wrong_arguments_are_refused_in_one_sentence(
         policy_loss(inputs.pop("logprobs"), inputs.pop("advantages"), LossSpec(**spec), **inputs)
 
 
+@pytest.mark.cpu  # values are read on the CPU only
+@pytest.mark.parametrize(
+    ("changes", "spec", "sentence"),
+    [
+        ({"cu_seqlens": torch.tensor([1, 2, 4])}, {}, "cu_seqlens must begin with 0; got 1"),
+        ({"cu_seqlens": torch.tensor([0, 2, 5])}, {}, "cu_seqlens must end with the number of tokens, 4; got 5"),
+        ({"cu_seqlens": torch.tensor([0, 3, 2, 4])}, {}, "cu_seqlens must not decrease; got 3 before 2"),
+        ({"denominator": torch.tensor(NAN)}, {}, "denominator must be at least 0; got nan"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_sentence(changes: dict[str, Any], spec: dict[str, Any], sentence: str) -> None:
+    test_wrong_arguments_are_refused_in_one_sentence(changes, spec, sentence)
+
+
+@pytest.mark.cpu
 def test_a_spec_of_another_layout_is_refused() -> None:
     # The op without its facade: ValueError up to torch 2.14, RuntimeError from 2.15 on.
     with pytest.raises(
@@ -751,10 +766,12 @@ def test_a_spec_of_another_layout_is_refused() -> None:
         _C.policy_loss(torch.zeros(2), torch.zeros(2), *[None] * 7, [0.0, 1.0, 2.0])
 
 
+@pytest.mark.cpu
 def test_the_facade_names_every_metric() -> None:
     assert policy_loss.__doc__ is not None
     assert all(f"``{name}``" in policy_loss.__doc__ for name in LOSS_METRICS if name != "entropy")
 
 
+@pytest.mark.cpu
 def test_public_names() -> None:
     assert {"LOSS_METRICS", "LossOutput", "LossSpec", "policy_loss"} <= set(ops.__all__)

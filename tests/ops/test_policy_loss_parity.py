@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder import LossSpec
-from kernel_coder.ops import policy_loss
+from anywhere import anywhere
+from kernel_coder import LossSpec, ops
 from tolerances import assert_close
 from torch import Tensor
+
+pytestmark = pytest.mark.usefixtures("ops_run_there")
+policy_loss = anywhere(ops.policy_loss)
 
 LENGTHS = torch.tensor([5, 2, 7, 1])
 ROWS, COLUMNS = len(LENGTHS), int(LENGTHS.max())

@@ -191,5 +191,7 @@ def test_a_gpu_that_the_ops_do_not_run_on_is_not_chosen(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(_core, "has_cuda_kernel", lambda op: False)
     assert resolve_device("auto") == torch.device("cpu")
-    with pytest.raises(UsageError, match=r"^model.device is cuda, but grpo_loss has no CUDA kernel in this build"):
+    with pytest.raises(
+        UsageError, match=r"^model.device is cuda, but linear_grpo_loss has no CUDA kernel in this build"
+    ):
         resolve_device("cuda")

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 # Frequent words of the text that the model sees. Each is one token, so prompts are about half as long as in bytes.
 WORDS = tuple(
-    (
+    (  # noqa: SIM905 (a list of them would fill a page)
         "class def self return import torch triton Module Model ModelNew super init forward tensor size shape "
         "stride BLOCK SIZE program load store mask offsets arange constexpr empty like get input inputs "
         "output code kernel thinking answer python ptr grid jit nn tl num elements rand cuda device __init__ "

@@ -95,7 +95,7 @@ def linear_grpo_loss(
     if skip_zero_advantage:
         mask, denominator = without_zero_advantage(hidden.shape[0], advantages, spec, mask, cu_seqlens, denominator)
     differentiates = torch.is_grad_enabled()
-    loss, metrics, logprobs, entropy, *_ = _C.linear_grpo_loss(
+    arguments = (
         hidden,
         weight,
         bias,
@@ -116,7 +116,33 @@ def linear_grpo_loss(
         differentiates and weight.requires_grad,
         differentiates and bias is not None and bias.requires_grad,
     )
-    return LossOutput(loss, metrics, logprobs, entropy)
+    # The op alone is what a compiler can see through; beside it stands a function that may give its gradients away.
+    out = _C.linear_grpo_loss(*arguments) if torch.compiler.is_compiling() else _LinearLoss.apply(*arguments)
+    return LossOutput(*out[:4])
+
+
+class _LinearLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        loss, metrics, logprobs, entropy, *gradients = _C.linear_grpo_loss(*arguments)
+        ctx.mark_non_differentiable(metrics, logprobs, entropy)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*arguments[:3])
+        ctx.gradients = gradients
+        return loss, metrics, logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+        if grad_loss is None:
+            return (None,) * _INPUTS
+        sources, gradients, last = ctx.saved_tensors, ctx.gradients, _is_last_backward()
+        if last:
+            ctx.gradients = None
+        scaled = [
+            _scaled(grad_loss, gradient, source, last) if need else None
+            for source, gradient, need in zip(sources, gradients, ctx.needs_input_grad[:3], strict=True)
+        ]
+        return (*scaled, *(None,) * (_INPUTS - 3))
 
 
 def without_zero_advantage(
@@ -194,6 +220,19 @@ def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ..
         for source, gradient, need in zip(sources, gradients, ctx.needs_input_grad[:3], strict=True)
     ]
     return (*scaled, *(None,) * (_INPUTS - 3))
+
+
+def _is_last_backward() -> bool:
+    """Whether the running backward frees its graph, so that what the forward saved may be given away."""
+    keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return keeps_graph is not None and not keeps_graph() and not torch.is_grad_enabled()
+
+
+def _scaled(grad_loss: Tensor, gradient: Tensor, source: Tensor, last: bool) -> Tensor:
+    if last and gradient.dim() == 2 and gradient.dtype == source.dtype:
+        _C.scale_gradient(gradient, grad_loss)  # reads and writes nothing where the factor is 1
+        return gradient
+    return _Scaled.apply(grad_loss, gradient, source)
 
 
 class _Scaled(torch.autograd.Function):

@@ -42,7 +42,8 @@ def token_logprobs(
 
     The logits are read once; memory beside the outputs does not grow with the vocabulary. The backward reads them once
     more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on
-    that row alone: not on the other rows, the threads, or whether a gradient is wanted.
+    that row alone: not on the other rows, the threads, or whether a gradient is wanted (on a GPU also on where in 16
+    bytes it begins).
 
     Args:
         logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart, other

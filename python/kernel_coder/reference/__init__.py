@@ -1,5 +1,6 @@
 """The ops again: short, obvious, in float64. What the tests compare with, and where to look for what an op does."""
 
+from kernel_coder.reference.compare import compare
 from kernel_coder.reference.group_advantages import group_advantages
 from kernel_coder.reference.grpo_loss import grpo_loss
 from kernel_coder.reference.linear_grpo_loss import linear_grpo_loss
@@ -11,6 +12,7 @@ from kernel_coder.reference.token_logprobs import token_logprobs
 from kernel_coder.reference.turn_advantages import turn_advantages
 
 __all__ = [
+    "compare",
     "group_advantages",
     "grpo_loss",
     "linear_grpo_loss",

@@ -3,7 +3,7 @@
 A reward function takes the prompts, the completions (texts or conversations) and columns by keyword, one value for each
 completion, and returns a number for each, or None where it does not apply. Those here can be given to TRL's trainers as
 they are, and TRL's to :class:`RewardSet`. A training loop gives the columns ``task``, ``solution``, ``reference``,
-``completion_ids``, ``finish_reason`` and the number ``step``.
+``completion_ids``, ``finish_reason`` and the number ``step``. Rewards on verdicts take the column ``verdict``.
 """
 
 from kernel_coder.rewards.completions import completion_text
@@ -14,6 +14,7 @@ from kernel_coder.rewards.registry import Reward, load_reward, register_reward, 
 from kernel_coder.rewards.reward_set import RewardPart, RewardSet, RewardTable
 from kernel_coder.rewards.schedule import Schedule
 from kernel_coder.rewards.similarity import similarity_reward
+from kernel_coder.rewards.verdicts import compiles_reward, correct_reward, kernel_share_reward, speedup_reward
 
 __all__ = [
     "PRESETS",
@@ -24,11 +25,15 @@ __all__ = [
     "RewardSet",
     "RewardTable",
     "Schedule",
+    "compiles_reward",
     "completion_text",
+    "correct_reward",
     "format_reward",
+    "kernel_share_reward",
     "load_reward",
     "register_reward",
     "reward_names",
     "reward_preset",
     "similarity_reward",
+    "speedup_reward",
 ]

@@ -24,7 +24,17 @@ Function = TypeVar("Function", bound=RewardFunction)
 
 COLUMNS = frozenset(
     {
-        *("prompts", "completions", "task", "solution", "reference", "completion_ids", "finish_reason", "step"),
+        *(
+            "prompts",
+            "completions",
+            "task",
+            "solution",
+            "reference",
+            "completion_ids",
+            "finish_reason",
+            "step",
+            "verdict",
+        ),
         *("trainer_state", "log_extra", "log_metric", "environments"),  # what TRL gives beside the data set's columns
     }
 )
@@ -71,7 +81,7 @@ def reward_names() -> list[str]:
     """The registered names.
 
     >>> reward_names()
-    ['format', 'similarity']
+    ['compiles', 'correct', 'format', 'kernel_share', 'similarity', 'speedup']
     """
     return sorted(_REGISTRY)
 

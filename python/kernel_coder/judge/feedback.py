@@ -1,0 +1,296 @@
+"""What a model is told about its candidate: exact, clean and short.
+
+Much of what is told was written by the candidate or by a compiler that read it. It is data: made printable, cut to a
+budget of characters, and free of what a chat template could take for a token of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from kernel_coder.judge.verdict import MAX_FEEDBACK
+
+if TYPE_CHECKING:
+    from kernel_coder.ops.compare import ComparisonResult
+
+BUDGET = 2000
+"""Characters, where a caller names no other number: about 500 tokens."""
+
+NOTE = 40
+"""Characters that are kept free for what is said about a gap."""
+
+LONGEST = 200_000
+"""Characters of which more are never looked at: half of them from the beginning, half from the end."""
+
+CONTEXT_LINES = 3
+"""Lines that are kept after a compiler's error: the source line, the mark under it, a suggestion."""
+
+
+def bounded(text: str, budget: int = BUDGET) -> str:
+    """The text, made harmless, and without its middle if it is longer than the budget.
+
+    Whole lines are left out where that is possible, and a very long line loses its end before that. Two thirds of what
+    stays is the beginning.
+
+    >>> bounded("first\\n" + 1000 * "more\\n" + "last", budget=66)
+    'first\\nmore\\nmore\\n... (997 lines left out)\\nmore\\nlast'
+    """
+    if not 0 <= budget <= MAX_FEEDBACK:
+        raise ValueError(f"budget must be between 0 and {MAX_FEEDBACK} characters; got {budget}")
+    text = harmless(text).strip("\n")
+    if len(text) <= budget:
+        return text
+    room = max(budget - NOTE, 0)
+    longest = max(budget // 4, 80)
+    lines = [line if len(line) <= longest else f"{line[: longest - 4]} ..." for line in text.split("\n")]
+    head = _fitting(lines, room * 2 // 3)
+    tail = _fitting(lines[len(head) :][::-1], room - sum(len(line) + 1 for line in head))[::-1]
+    if len(head) + len(tail) == len(lines):
+        return "\n".join(lines)
+    if head and tail:
+        return "\n".join([*head, f"... ({len(lines) - len(head) - len(tail)} lines left out)", *tail])
+    begin = room * 2 // 3
+    end = len(text) - (room - begin)
+    return f"{text[:begin]} ... ({end - begin} characters left out) ... {text[end:]}"[:budget]
+
+
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
+    """As many of the first lines as fit."""
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return kept
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
+_TEMPLATE_TOKEN = re.compile(r"<(?=[|｜])|(?<=[|｜])>")
+_PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
+
+
+def harmless(text: str) -> str:
+    """Without colour codes, overwritten lines, folders and unprintable characters; chat templates' tokens are broken.
+
+    >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|>")
+    'k.cu(3): error? < |im_end| >'
+    """
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}\n...\n{text[len(text) - LONGEST // 2 :]}"
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n")
+    text = _OVERWRITTEN.sub("", text).replace("\r", "")
+    text = _PATH.sub(lambda match: match[1] or PurePosixPath(match[0]).name, text)
+    text = _TEMPLATE_TOKEN.sub(lambda match: "< " if match[0] == "<" else " >", text)
+    return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
+
+
+def number(value: int | float | complex, other: int | float | complex | None = None) -> str:
+    """A number in nine digits, or in all of them if that is what tells it from the other one.
+
+    >>> number(1 / 3), number(2.0), number(float("nan")), number(0.1, 0.1 + 1e-12)
+    ('0.333333333', '2', 'nan', '0.1')
+    >>> number(0.1 + 1e-12, 0.1)
+    '0.10000000000100001'
+    """
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, complex):
+        imaginary = number(value.imag)
+        return f"{number(value.real)}{'' if imaginary.startswith('-') else '+'}{imaginary}j"
+    short = f"{value:.9g}"
+    if isinstance(other, float) and value != other and short == f"{other:.9g}":
+        return repr(value)
+    return short
+
+
+def unravelled(index: int, shape: Sequence[int]) -> list[int]:
+    """The place of a flat index in a tensor of this shape.
+
+    >>> unravelled(7, [2, 5])
+    [1, 2]
+    """
+    place = []
+    for size in reversed(shape):
+        index, at = divmod(index, size)
+        place.append(at)
+    return place[::-1]
+
+
+def wrong_values(
+    name: str, result: ComparisonResult, *, shape: Sequence[int], dtype: str, rtol: float, atol: float
+) -> str:
+    """What is said about an output with wrong elements.
+
+    >>> from kernel_coder import ops
+    >>> a, b = torch.tensor([[1.0, 2.0], [3.0, 5.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> result = ops.compare(a, b, rtol=1e-4).read()
+    >>> print(wrong_values("output", result, shape=[2, 2], dtype="float32", rtol=1e-4, atol=0))
+    output has wrong values: 1 of 4 elements (25%) differs by more than atol + rtol * |expected| (rtol 0.0001, atol 0).
+    First wrong element, at [1, 1]: expected 4, got 5.
+    It has shape [2, 2] and dtype float32. Largest error: 1 absolute, 0.25 relative.
+    """
+    if result.first is None or result.got is None or result.expected is None:
+        raise ValueError(f"{name} has no wrong element to tell about")
+    share = 100 * result.mismatches / result.elements
+    verb = "differs" if result.mismatches == 1 else "differ"
+    exact = isinstance(result.got, int)
+    rule = "" if exact else f" by more than atol + rtol * |expected| (rtol {rtol:g}, atol {atol:g})"
+    lines = [f"{name} has wrong values: {result.mismatches} of {result.elements} elements ({share:.3g}%) {verb}{rule}."]
+    special = [
+        (result.nan_added, "NaN where a number was expected"),
+        (result.nan_missing, "a number where NaN was expected"),
+        (result.inf_added, "infinite where it should not be, or with the wrong sign"),
+        (result.inf_missing, "finite where infinity was expected"),
+    ]
+    if said := ", ".join(f"{count} {what}" for count, what in special if count):
+        lines.append(f"Of these: {said}.")
+    expected, got = number(result.expected, result.got), number(result.got, result.expected)
+    place = unravelled(result.first, shape)
+    lines.append(f"First wrong element, at {place}: expected {expected}, got {got}.")
+    facts = f"It has shape {list(shape)} and dtype {dtype}."
+    if math.isfinite(result.max_abs_error):
+        # Where hardly anything was expected, a relative error says nothing.
+        relative = f", {result.max_rel_error:.3g} relative" if result.max_rel_error < 1e6 else ""
+        facts += f" Largest error: {result.max_abs_error:.3g} absolute{relative}."
+    return bounded("\n".join([*lines, facts]))
+
+
+def wrong_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
+    """
+    >>> wrong_shape("output 1", [4], [4, 1])
+    'output 1 has the wrong shape: expected [4, 1], got [4].'
+    """
+    return f"{harmless(name)} has the wrong shape: expected {list(expected)}, got {list(got)}."
+
+
+def wrong_dtype(name: str, got: str, expected: str) -> str:
+    """
+    >>> wrong_dtype("output", "torch.float32", "torch.bfloat16")
+    'output has the wrong dtype: expected bfloat16, got float32.'
+    """
+    got, expected = (harmless(str(dtype)).removeprefix("torch.") for dtype in (got, expected))
+    return f"{harmless(name)} has the wrong dtype: expected {expected}, got {got}."
+
+
+_FRAME = re.compile(r"^\s*File \"([^\"\n]*)\", line (\d+)(?:, in (.*))?$")
+_CHAINED = re.compile(
+    r"^(?:During handling of the above exception|The above exception was the direct cause)", re.MULTILINE
+)
+
+
+def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -> str:
+    """The last exception of a Python traceback, and the line of the candidate that it came from.
+
+    Args:
+        traceback: as Python printed it. The Runner wrote it, so nothing in it is taken on trust but line numbers.
+        source: the candidate, of which the line is quoted.
+        file: the name of the candidate's file, as it stands in the traceback; folders do not matter.
+        budget: most characters of the answer.
+
+    >>> trace = '''Traceback (most recent call last):
+    ...   File "/tmp/x/candidate.py", line 2, in forward
+    ...     return x @ self.weight
+    ...            ~~^~~~~~~~~~~~~
+    ... RuntimeError: size mismatch'''
+    >>> print(exception(trace, source="def forward(self, x):\\n    return x @ self.weight", file="candidate.py"))
+    RuntimeError: size mismatch
+    at line 2, in forward: return x @ self.weight
+    """
+    last = _CHAINED.split(harmless(traceback))[-1]
+    lines = last.splitlines()
+    frames = [(index, match) for index, line in enumerate(lines) if (match := _FRAME.match(line))]
+    begin = 0
+    if frames:
+        begin = frames[-1][0] + 1
+        while begin < len(lines) and (lines[begin].startswith("    ") or not lines[begin].strip()):
+            begin += 1  # the source line and the marks under it
+    said = "\n".join(line for line in lines[begin:] if not line.startswith("Traceback (most recent call last)"))
+    name = PurePosixPath(file).name
+    own = [match for _, match in frames if PurePosixPath(match[1]).name == name]
+    if not own:
+        return bounded(said or "an exception without a message", budget)
+    line = _line_of(source, int(own[-1][2])) if len(own[-1][2]) <= 9 else None
+    function = own[-1][3]
+    where = f"at line {own[-1][2][:9]}" + (f", in {function}" if function and function != "<module>" else "")
+    where = bounded(where + (f": {line}" if line else ""), min(budget // 3, 300))
+    return f"{bounded(said, budget - len(where) - 1)}\n{where}"
+
+
+def _line_of(source: str, index: int) -> str | None:
+    lines = source.splitlines()
+    return lines[index - 1].strip() if 1 <= index <= len(lines) else None
+
+
+_ERROR = re.compile(
+    r"\berror\s*(?:#\d+(?:-D)?)?\s*:|\b(?:ptxas|nvlink) (?:error|fatal)|\bundefined (?:reference|symbol)"
+    r"|\bmultiple definition of|^[\w.]+(?:Error|Exception)\b"
+)
+_NOISE = re.compile(
+    r"^(?:\[\d+/\d+\]|FAILED:|ninja: |make(?:\[\d+\])?: |(?:nvcc|c\+\+|g\+\+|gcc|clang\+\+|cicc) -|collect2: "
+    r"|RuntimeError: Error building extension|subprocess\.CalledProcessError|compilation terminated"
+    r"|In file included from|\s+from \S+:\d+|\d+ errors? (?:detected|generated)|\s*\d+ warnings? generated"
+    r"|Error limit reached)"
+)
+_PLACE = re.compile(r"^\S+?[(:]\d+(?:[):,]|:\d+:)")
+
+
+def compile_error(output: str, *, budget: int = BUDGET) -> str:
+    """The lines of a compiler's output that say what is wrong, in order, each once.
+
+    Errors come with the lines below that point at the place; command lines, chains of includes and summaries go.
+    If not all errors fit, the first ones stay and the rest are counted. Without any error the end of the output stays.
+
+    >>> print(compile_error('''[1/2] /usr/local/cuda/bin/nvcc -O3 -c /tmp/k/main.cu -o main.o
+    ... FAILED: main.o
+    ... /tmp/k/main.cu(3): warning #177-D: variable "n" was declared but never referenced
+    ... /tmp/k/main.cu(7): error: identifier "blockIdX" is undefined
+    ...     int i = blockIdX.x;
+    ...             ^
+    ... 1 error detected in the compilation of "/tmp/k/main.cu".
+    ... ninja: build stopped: subcommand failed.'''))
+    main.cu(7): error: identifier "blockIdX" is undefined
+        int i = blockIdX.x;
+                ^
+    """
+    lines = [line.rstrip() for line in harmless(output).split("\n")]
+    lines = [line for line in lines if not _NOISE.match(line)]
+    blocks: list[str] = []
+    index = 0
+    while index < len(lines):
+        begin, index = index, index + 1
+        if not _ERROR.search(lines[begin]):
+            continue
+        while index < len(lines) and index - begin <= CONTEXT_LINES and _is_context(lines[index]):
+            index += 1
+        block = "\n".join(lines[begin:index])
+        if block not in blocks:
+            blocks.append(block)
+    if not blocks:
+        text = "\n".join(line for line in lines if line.strip())
+        return bounded(text[max(len(text) - budget, 0) :], budget) or "the compiler failed without a message"
+    kept = [bounded(blocks[0], budget)]
+    room = budget - len(kept[0]) - NOTE
+    for block in blocks[1:]:
+        room -= len(block) + 1
+        if room < 0:
+            break
+        kept.append(block)
+    rest = len(blocks) - len(kept)
+    if rest and len(kept[0]) + NOTE <= budget:
+        kept.append(f"... ({rest} more error{'s' * (rest > 1)})")
+    return bounded("\n".join(kept), budget)
+
+
+def _is_context(line: str) -> bool:
+    """A line below an error that belongs to it: quoted source, a mark under it, a note."""
+    if not line.strip() or _ERROR.search(line):
+        return False
+    if line[0].isspace() or line[0] in "^~|" or ": note:" in line:
+        return True
+    return not _PLACE.match(line) and "warning" not in line

@@ -1,0 +1,344 @@
+"""What the judge found out about one candidate."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from typing import Any, TypeVar
+
+PROTOCOL = 1
+"""Counts up when a judge would judge the same candidate in another way; a verdict keeps the number of its judge."""
+
+MAX_FEEDBACK = 4000
+"""Characters of a verdict's feedback, some thousand tokens."""
+
+
+class Outcome(StrEnum):
+    """How judging ended.
+
+    All but the last are the candidate's doing, also where it died: only ``harness_failed`` says nothing about it.
+    """
+
+    CORRECT = "correct"
+    FORMAT_ERROR = "format_error"
+    """No code could be found in the answer, or no ``ModelNew`` in the code."""
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    """It raised, or a kernel could not be launched or failed."""
+    WRONG_OUTPUT = "wrong_output"
+    """It ran, and an output has the wrong values, shape or dtype."""
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"
+    """Its process died."""
+    REJECTED = "rejected"
+    """It broke the rules: no kernel of its own, a time that physics forbids, an attack on the judge."""
+    HARNESS_FAILED = "harness_failed"
+    """The judge's own failure. There is no reward, which is another thing than a reward of 0."""
+
+
+ALWAYS_COMPILED = frozenset({Outcome.CORRECT, Outcome.WRONG_OUTPUT, Outcome.RUNTIME_ERROR})
+NEVER_COMPILED = frozenset({Outcome.FORMAT_ERROR, Outcome.COMPILE_ERROR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """How far one output is from the float64 oracle, at its worst over all checks.
+
+    :func:`kernel_coder.ops.compare` defines the errors.
+
+    Attributes:
+        name: which output: ``output``, ``output 1`` or ``output['loss']``.
+        elements: their number.
+        mismatches: those outside the tolerance.
+        max_abs_error: infinite where the output is not a number and should be one.
+        max_rel_error: likewise.
+        relative_error: norm of the error over norm of what was expected.
+        reference_error: the same of the reference in the task's own precision, which the tolerance comes from; None
+            where it was not measured.
+    """
+
+    name: str
+    elements: int
+    mismatches: int
+    max_abs_error: float
+    max_rel_error: float
+    relative_error: float
+    reference_error: float | None = None
+
+    def __post_init__(self) -> None:
+        _fit_fields(self)
+        for name in ("elements", "mismatches", "max_abs_error", "max_rel_error", "relative_error", "reference_error"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} of {self.name} must be at least 0; got {value}")
+        if self.mismatches > self.elements:
+            raise ValueError(f"{self.name} cannot have {self.mismatches} mismatches among {self.elements} elements")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the judge found out about one candidate, and what it takes to find it out again.
+
+    Attributes:
+        outcome: how judging ended.
+        compiled: the candidate became a module, kernels and all. Never true of a format or compile error; always of
+            what ran to a result or an exception.
+        correct: the same as ``outcome is Outcome.CORRECT``.
+        reason: exactly what failed, in one line: which output, which element, dtype or shape, which check. None if and
+            only if the candidate is correct.
+        feedback: what the model is told, at most :data:`MAX_FEEDBACK` characters.
+        speedup: reference time over candidate time, the median of paired measurements; None where nothing was measured,
+            as in every interpreted run. Only a correct candidate has one.
+        speedup_low: lower bound of its confidence interval.
+        speedup_high: upper bound.
+        runtime_ms: the candidate's median time for a call; None where it was not timed.
+        reference_ms: the reference's, run eagerly.
+        reference_compile_ms: the reference's under ``torch.compile``.
+        kernel_share: the candidate's own kernels' part of the device time of a call, 0 to 1; None where not profiled.
+        errors: of each output that was compared, against the oracle.
+        task: the task's id.
+        task_hash: SHA-256 of the reference's source.
+        candidate_hash: SHA-256 of the candidate's source.
+        backend: what the candidate is written in.
+        device: what it ran on: ``cpu``, ``NVIDIA H200``.
+        interpreted: kernels were run by an interpreter, not by a device.
+        seeds: of the checks, in order. They were secret until the verdict.
+        runtimes_ms: every time that ``runtime_ms`` comes from, in order.
+        reference_runtimes_ms: likewise of ``reference_ms``; measured in turn with the candidate's.
+        stage_s: seconds that each stage of judging took.
+        versions: of everything that could change the verdict: ``{"torch": "2.13.0", ...}``.
+        protocol: :data:`PROTOCOL` of the judge.
+
+    Raises:
+        ValueError: fields that contradict each other or have no sense; the message says which.
+        TypeError: a field of the wrong type.
+
+    >>> hashes = {"task_hash": "0" * 64, "candidate_hash": "f" * 64}
+    >>> verdict = Verdict(outcome=Outcome.TIMEOUT, compiled=True, reason="no result after 10 s", task="level1/1_Square",
+    ...                   backend="triton", device="cpu", interpreted=True, **hashes)
+    >>> verdict.correct, verdict.is_scored, Verdict.from_json(verdict.to_json()) == verdict
+    (False, True, True)
+    """
+
+    outcome: Outcome
+    compiled: bool
+    correct: bool = field(init=False)
+    reason: str | None = None
+    feedback: str = ""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    runtime_ms: float | None = None
+    reference_ms: float | None = None
+    reference_compile_ms: float | None = None
+    kernel_share: float | None = None
+    errors: tuple[OutputError, ...] = ()
+    task: str
+    task_hash: str
+    candidate_hash: str
+    backend: str
+    device: str
+    interpreted: bool = False
+    seeds: tuple[int, ...] = ()
+    runtimes_ms: tuple[float, ...] = ()
+    reference_runtimes_ms: tuple[float, ...] = ()
+    stage_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    protocol: int = PROTOCOL
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "correct", self.outcome is Outcome.CORRECT)
+        _fit_fields(self)
+        self._check_outcome()
+        self._check_times()
+        if self.kernel_share is not None and not 0 <= self.kernel_share <= 1:
+            raise ValueError(f"kernel_share must be between 0 and 1; got {self.kernel_share}")
+        if len(self.feedback) > MAX_FEEDBACK:
+            raise ValueError(f"feedback must have at most {MAX_FEEDBACK} characters; got {len(self.feedback)}")
+        for name in ("task_hash", "candidate_hash"):
+            value = getattr(self, name)
+            if len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+                raise ValueError(f"{name} must be a SHA-256 in lower-case hexadecimal; got {value!r}")
+        if not 1 <= self.protocol <= PROTOCOL:
+            raise ValueError(f"protocol must be between 1 and {PROTOCOL}, the newest known here; got {self.protocol}")
+
+    def _check_outcome(self) -> None:
+        if self.correct and self.reason is not None:
+            raise ValueError(f"a correct verdict has no reason; got {self.reason!r}")
+        if not self.correct and not (self.reason and self.reason.strip()):
+            raise ValueError(f"a verdict of {self.outcome} needs a reason; got {self.reason!r}")
+        if self.outcome in ALWAYS_COMPILED and not self.compiled:
+            raise ValueError(f"a verdict of {self.outcome} is about a candidate that compiled; got compiled=False")
+        if self.outcome in NEVER_COMPILED and self.compiled:
+            raise ValueError(
+                f"a verdict of {self.outcome} is about a candidate that did not compile; got compiled=True"
+            )
+        if self.correct and any(error.mismatches for error in self.errors):
+            raise ValueError("a correct verdict has no output with mismatches")
+
+    def _check_times(self) -> None:
+        times = {name: getattr(self, name) for name in ("runtime_ms", "reference_ms", "reference_compile_ms")}
+        speedups = {name: getattr(self, name) for name in ("speedup", "speedup_low", "speedup_high")}
+        for name, value in {**speedups, **times}.items():
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite; got {value}")
+        for name in ("runtimes_ms", "reference_runtimes_ms"):
+            if not all(0 < value < math.inf for value in getattr(self, name)):
+                raise ValueError(f"{name} must be positive and finite")
+        for stage, value in self.stage_s.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"stage_s must be finite and at least 0; got {value} for {stage}")
+        if self.speedup is None:
+            if self.speedup_low is not None or self.speedup_high is not None:
+                raise ValueError("bounds of a speedup need a speedup; got none")
+            return
+        if not self.correct:
+            raise ValueError(f"only a correct verdict has a speedup; got {self.speedup} with {self.outcome}")
+        if self.interpreted:
+            raise ValueError(f"an interpreted run has no speedup; got {self.speedup}")
+        if self.runtime_ms is None or self.reference_ms is None:
+            raise ValueError("a speedup needs runtime_ms and reference_ms")
+        if self.speedup_low is None or self.speedup_high is None:
+            raise ValueError("a speedup needs both bounds of its confidence interval")
+        if not self.speedup_low <= self.speedup <= self.speedup_high:
+            raise ValueError(
+                f"a speedup must lie in its interval; got {self.speedup} and {self.speedup_low} to {self.speedup_high}"
+            )
+
+    @property
+    def is_scored(self) -> bool:
+        """The verdict is about the candidate, so that a reward can be."""
+        return self.outcome is not Outcome.HARNESS_FAILED
+
+    def to_json(self) -> str:
+        """One line of ASCII, with every field. Numbers keep all their bits; infinity becomes ``"inf"``."""
+        return json.dumps(_plain(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Verdict:
+        """The verdict that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: anything else: text that is no JSON object, a field that is missing, unknown, repeated, of the
+                wrong type, or in contradiction to another.
+        """
+        try:
+            value = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refuse_constant)
+            verdict = _fitted(cls, value, "a verdict", from_json=True)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"a verdict must be a JSON object: {error}") from None
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        return typing.cast(Verdict, verdict)
+
+
+def example_verdict(outcome: str = "correct", *, speedup: float | None = None, **others: Any) -> Verdict:
+    """A verdict to try a reward function on. What is not given is made up; a speedup is known to within 5 percent.
+
+    >>> example_verdict("correct", speedup=2.0, device="NVIDIA A100").speedup_low
+    1.9
+    """
+    chosen = Outcome(outcome)
+    made_up: dict[str, Any] = {
+        "compiled": chosen not in (*NEVER_COMPILED, Outcome.HARNESS_FAILED),
+        "reason": None if chosen is Outcome.CORRECT else f"an example of {outcome}",
+        "task": "example",
+        "task_hash": "0" * 64,
+        "candidate_hash": "f" * 64,
+        "backend": "triton",
+        "device": "NVIDIA H200",
+    }
+    if speedup is not None:
+        made_up |= {"speedup": speedup, "speedup_low": 0.95 * speedup, "speedup_high": 1.05 * speedup}
+        made_up |= {"runtime_ms": 1.0, "reference_ms": speedup}
+    return Verdict(outcome=chosen, **{**made_up, **others})
+
+
+Record = TypeVar("Record")
+
+
+def _plain(value: Any) -> Any:
+    """What json can write without losing anything."""
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"a verdict has the field {next(key for key in keys if keys.count(key) > 1)} twice")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f'a verdict must be JSON without {name}; infinity is written "inf"')
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
+
+
+def _fit_fields(record: Any) -> None:
+    """Every field of a frozen dataclass as its annotation wants it: an int becomes a float, a list a tuple."""
+    for name, hint in _hints(type(record)).items():
+        object.__setattr__(record, name, _fitted(hint, getattr(record, name), name))
+
+
+def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
+    """The value in the type of the annotation. Nothing is converted that another reader could see differently."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return None if value is None else _fitted(arguments[0], value, where, from_json)
+    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(_fitted(arguments[0], one, where, from_json) for one in value)
+    if origin is Mapping and isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _fitted(arguments[1], one, f"{where}[{key!r}]", from_json) for key, one in value.items()}
+    if from_json and is_dataclass(hint) and isinstance(value, dict):
+        return _record(typing.cast(type, hint), value, where)
+    if from_json and hint is Outcome and value in [one.value for one in Outcome]:
+        return Outcome(value)
+    if from_json and hint is float and isinstance(value, str) and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if hint is float and type(value) is int and abs(value) <= 2**53:
+        return float(value)
+    if isinstance(hint, type) and (type(value) is hint if hint in (bool, int, float) else isinstance(value, hint)):
+        return value
+    name = getattr(origin or hint, "__name__", str(hint)).lower()
+    raise TypeError(f"{where} must be of type {name}; got {value!r}")
+
+
+def _record(cls: type[Record], value: dict[str, Any], where: str) -> Record:
+    hints = _hints(cls)
+    for name in hints:
+        if name not in value:
+            raise ValueError(f"{where} has no field {name}")
+    for name in value:
+        if name not in hints:
+            raise ValueError(f"{where} has an unknown field {name!r}")
+    fitted = {name: _fitted(hint, value[name], name, from_json=True) for name, hint in hints.items()}
+    if "correct" in fitted:
+        claimed = fitted.pop("correct")
+        if claimed != (fitted["outcome"] is Outcome.CORRECT):
+            raise ValueError(f"a verdict of {fitted['outcome']} cannot have correct={claimed}")
+    return cls(**fitted)

@@ -1,0 +1,339 @@
+"""What the model is told: the facts, within the budget, and nothing that could hurt."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_coder import ops
+from kernel_coder.judge import MAX_FEEDBACK
+from kernel_coder.judge.feedback import (
+    bounded,
+    compile_error,
+    exception,
+    harmless,
+    number,
+    unravelled,
+    wrong_dtype,
+    wrong_shape,
+    wrong_values,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def told(output: torch.Tensor, expected: torch.Tensor, rtol: float = 0.0, atol: float = 0.0) -> str:
+    result = ops.compare(output, expected, rtol=rtol, atol=atol).read()
+    dtype = str(output.dtype).removeprefix("torch.")
+    return wrong_values("output 2", result, shape=list(output.shape), dtype=dtype, rtol=rtol, atol=atol)
+
+
+# Wrong values
+
+
+def test_the_first_wrong_element_is_told_with_its_place_and_both_values() -> None:
+    expected = torch.zeros(3, 4, 5)
+    output = expected.clone()
+    output[1, 2, 3] = 0.125
+    output[2, 0, 0] = -7.0
+    assert told(output, expected, rtol=1e-4, atol=1e-5).splitlines() == [
+        "output 2 has wrong values: 2 of 60 elements (3.33%) differ by more than atol + rtol * |expected| "
+        "(rtol 0.0001, atol 1e-05).",
+        "First wrong element, at [1, 2, 3]: expected 0, got 0.125.",
+        "It has shape [3, 4, 5] and dtype float32. Largest error: 7 absolute.",
+    ]
+
+
+def test_nan_and_infinity_are_told_apart() -> None:
+    text = told(torch.tensor([NAN, 1.0, INF, 2.0, -INF]), torch.tensor([1.0, NAN, 1.0, INF, INF]))
+    assert text.splitlines()[1] == (
+        "Of these: 1 NaN where a number was expected, 1 a number where NaN was expected, "
+        "2 infinite where it should not be, or with the wrong sign, 1 finite where infinity was expected."
+    )
+    assert "at [0]: expected 1, got nan." in text
+    assert "Largest error" not in text
+
+
+def test_integers_are_told_exactly_and_without_a_tolerance() -> None:
+    text = told(torch.tensor(2**60 + 1), torch.tensor(2**60))
+    assert text.startswith("output 2 has wrong values: 1 of 1 elements (100%) differs.\n")
+    assert f"First wrong element, at []: expected {2**60}, got {2**60 + 1}." in text
+
+
+def test_complex_numbers_are_told_with_both_parts() -> None:
+    text = told(torch.tensor([1 - 2j]), torch.tensor([1 + 2.5j]))
+    assert "expected 1+2.5j, got 1-2j." in text
+
+
+def test_numbers_that_read_alike_are_told_in_full() -> None:
+    near = 1.0 + 2**-40
+    text = told(torch.tensor([near], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
+    assert f"expected 1.0, got {near!r}." in text
+
+
+def test_an_output_without_a_wrong_element_has_nothing_to_tell() -> None:
+    with pytest.raises(ValueError, match="output 2 has no wrong element to tell about"):
+        told(torch.zeros(2), torch.zeros(2))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), max_size=5), st.data())
+def test_a_flat_index_is_unravelled_as_torch_does(shape: list[int], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, math.prod(shape) - 1))
+    assert unravelled(index, shape) == [int(i) for i in torch.unravel_index(torch.tensor(index), tuple(shape))]
+
+
+@settings(deadline=None)
+@given(st.floats(), st.floats())
+def test_two_different_numbers_never_read_alike(a: float, b: float) -> None:
+    both_nan = a != a and b != b
+    assert (number(a, b) == number(b, a)) == (both_nan or (a == b and math.copysign(1, a) == math.copysign(1, b)))
+
+
+def test_shape_and_dtype() -> None:
+    assert wrong_shape("output['loss']", [2, 1], []) == "output['loss'] has the wrong shape: expected [], got [2, 1]."
+    assert wrong_dtype("output", str(torch.float32), str(torch.int64)) == (
+        "output has the wrong dtype: expected int64, got float32."
+    )
+
+
+# Exceptions
+
+SOURCE = """import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return helper(x)
+
+def helper(x):
+    return x @ x[0, 0, 0]
+"""
+
+
+def test_the_deepest_line_of_the_candidate_is_told_from_the_candidate_itself() -> None:
+    trace = """Traceback (most recent call last):
+  File "/usr/lib/runner.py", line 80, in call
+    return module(*inputs)
+  File "/tmp/kc-8123/candidate.py", line 4, in forward
+    return THIS LINE LIES
+  File "/tmp/kc-8123/candidate.py", line 7, in helper
+    return x @ x[0, 0, 0]
+           ~~^~~~~~~~~~~~
+  File "/usr/lib/python3.11/site-packages/torch/_ops.py", line 1, in __call__
+    return op()
+RuntimeError: both arguments to matmul need to be at least 1D
+but they are 3D and 0D
+"""
+    assert exception(trace, source=SOURCE, file="/tmp/kc-8123/candidate.py").splitlines() == [
+        "RuntimeError: both arguments to matmul need to be at least 1D",
+        "but they are 3D and 0D",
+        "at line 7, in helper: return x @ x[0, 0, 0]",
+    ]
+
+
+def test_a_syntax_error_keeps_its_message() -> None:
+    trace = '  File "candidate.py", line 2\n    class (:\n          ^\nSyntaxError: invalid syntax\n'
+    assert exception(trace, source="x\nclass (:", file="candidate.py") == (
+        "SyntaxError: invalid syntax\nat line 2: class (:"
+    )
+
+
+def test_of_a_chain_the_last_exception_is_told() -> None:
+    trace = """Traceback (most recent call last):
+  File "candidate.py", line 1, in <module>
+    first
+KeyError: 'first'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "candidate.py", line 4, in forward
+    second
+ValueError: second
+"""
+    assert exception(trace, source=SOURCE, file="candidate.py") == (
+        "ValueError: second\nat line 4, in forward: return helper(x)"
+    )
+
+
+def test_a_triton_error_keeps_the_end_of_its_message() -> None:
+    code = "\n".join(f"    x{i} = tl.load(p + {i})" for i in range(300))
+    trace = f"""Traceback (most recent call last):
+  File "candidate.py", line 4, in forward
+    kernel[(1,)](x)
+  File "/site-packages/triton/compiler.py", line 100, in compile
+    raise CompilationError(...)
+triton.compiler.errors.CompilationError: at 301:4:
+def kernel(p):
+{code}
+    y = tl.lod(p)
+        ^
+AttributeError("module 'triton.language' has no attribute 'lod'")
+"""
+    text = exception(trace, source=SOURCE, file="candidate.py", budget=600)
+    assert text.startswith("triton.compiler.errors.CompilationError: at 301:4:\ndef kernel(p):\n")
+    assert "no attribute 'lod'\")\nat line 4, in forward: return helper(x)" in text
+    assert "lines left out" in text
+    assert len(text) <= 600
+
+
+@pytest.mark.parametrize(
+    "trace", ["", "no traceback at all", 'File "candidate.py", line 99999999999999999999\n', "\x00"]
+)
+def test_a_traceback_that_is_none_is_told_as_it_is(trace: str) -> None:
+    assert exception(trace, source=SOURCE, file="candidate.py")
+    assert exception(trace, source="", file="candidate.py")
+
+
+# Compilers
+
+NVCC = """Traceback (most recent call last):
+  File "/usr/lib/python3/dist-packages/torch/utils/cpp_extension.py", line 2500, in _run_ninja_build
+    subprocess.run(
+subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.
+RuntimeError: Error building extension 'kernel': [1/2] /usr/local/cuda/bin/nvcc -DTORCH_API -c /root/.cache/k/cuda.cu
+FAILED: cuda.cuda.o
+/usr/local/cuda/bin/nvcc -DTORCH_EXTENSION_NAME=kernel -I/usr/include -c /root/.cache/k/cuda.cu -o cuda.cuda.o
+/root/.cache/k/cuda.cu(12): warning #177-D: variable "error_count" was declared but never referenced
+      int error_count = 0;
+          ^
+
+/root/.cache/k/cuda.cu(20): error: identifier "blockIdX" is undefined
+      int i = blockIdX.x;
+              ^
+
+/root/.cache/k/cuda.cu(31): error #20: identifier "foo" is undefined
+      foo();
+      ^
+
+/root/.cache/k/cuda.cu(20): error: identifier "blockIdX" is undefined
+      int i = blockIdX.x;
+              ^
+
+2 errors detected in the compilation of "/root/.cache/k/cuda.cu".
+ninja: build stopped: subcommand failed.
+"""
+
+
+def test_nvccs_errors_and_nothing_else() -> None:
+    assert compile_error(NVCC).splitlines() == [
+        'cuda.cu(20): error: identifier "blockIdX" is undefined',
+        "      int i = blockIdX.x;",
+        "              ^",
+        'cuda.cu(31): error #20: identifier "foo" is undefined',
+        "      foo();",
+        "      ^",
+    ]
+
+
+def test_gccs_errors_with_their_notes_and_without_colours_and_includes() -> None:
+    output = (
+        "In file included from /usr/include/torch/extension.h:5,\n                 from /tmp/k/main.cpp:1:\n"
+        "/tmp/k/main.cpp: In function \x1b[1m'int f()'\x1b[m:\n"
+        "\x1b[01m\x1b[K/tmp/k/main.cpp:3:5:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[K'y' was not declared\n"
+        "    3 |   return y;\n      |          ^\n"
+        "/tmp/k/main.cpp:2:5: note: suggested alternative: 'x'\n"
+        "/tmp/k/main.cpp:9:1: warning: no return statement\n    9 | }\n"
+        "/usr/bin/ld: main.o: undefined reference to `g()'\ncollect2: error: ld returned 1 exit status\n"
+    )
+    assert compile_error(output).splitlines() == [
+        "main.cpp:3:5: error: 'y' was not declared",
+        "    3 |   return y;",
+        "      |          ^",
+        "main.cpp:2:5: note: suggested alternative: 'x'",
+        "ld: main.o: undefined reference to `g()'",
+    ]
+
+
+def test_ptxas_and_mlir_errors_are_errors() -> None:
+    assert compile_error("x\nptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes)\ny") == (
+        "ptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes)\ny"
+    )
+    assert compile_error("k.py:5:10: error: 'tt.dot' op requires the same element type\n") == (
+        "k.py:5:10: error: 'tt.dot' op requires the same element type"
+    )
+
+
+def test_errors_that_do_not_fit_are_counted() -> None:
+    output = "\n".join(f"k.cu({i}): error: identifier number {i} is undefined" for i in range(100))
+    text = compile_error(output, budget=300)
+    assert text.startswith("k.cu(0): error: identifier number 0 is undefined\nk.cu(1): error:")
+    assert text.endswith(" more errors)")
+    assert text.count("error:") + int(text.rsplit("(", 1)[1].split()[0]) == 100
+    assert len(text) <= 300
+
+
+def test_without_any_error_the_end_stays() -> None:
+    text = compile_error("begin\n" + "nothing\n" * 1000 + "Killed", budget=100)
+    assert text.endswith("Killed")
+    assert "begin" not in text
+    assert compile_error("") == compile_error("\n[1/2] nvcc -c x\n") == "the compiler failed without a message"
+
+
+# Any text
+
+garbage = st.text(st.characters(exclude_categories=()), max_size=300) | st.text(
+    "\x1b[]m/ab:\n\r<|>(1)error^~", max_size=300
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(garbage, st.integers(0, MAX_FEEDBACK))
+def test_everything_stays_in_its_budget_and_printable(text: str, budget: int) -> None:
+    told = [bounded(text, budget), compile_error(text, budget=budget)[:budget]]
+    if budget >= 100:
+        told.append(exception(text, source=text, file="a", budget=budget))
+        assert len(compile_error(text, budget=budget)) <= budget
+    for one in told:
+        assert len(one) <= budget
+        assert all(c in "\n\t" or c.isprintable() for c in one)
+        assert "<|" not in one
+        assert "|>" not in one
+
+
+def test_a_text_that_fits_is_left_alone() -> None:
+    text = "line\n  indented\ttabs é 漢 ✓\n\nlast"
+    assert bounded(text) == text
+    assert bounded("x" * 100, 100) == "x" * 100
+    assert bounded("x" * 101, 100) != "x" * 101
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("/home/me/.cache/x-1/k.cu:3:4", "k.cu:3:4"),
+        ("~/build/k.cu ./a/b.cu ../c/d.cu", "k.cu b.cu d.cu"),
+        ("x = a / b / c  # 1/2", "x = a / b / c  # 1/2"),
+        ("x//y", "x//y"),
+        ("see https://pytorch.org/docs/stable", "see https://pytorch.org/docs/stable"),
+        ("in /tmp/build/", "in build"),
+        ("10%\r50%\r100% done\r\nnext", "100% done\nnext"),
+        ("\x1b]0;title\x07\x1b[2K\x1b[1;31mred\x1b[0m", "red"),
+        ("<|im_start|>system", "< |im_start| >system"),
+        ("<｜end▁of▁sentence｜>", "< ｜end▁of▁sentence｜ >"),
+        ("bell\x07 null\x00 \ud800", "bell? null? ?"),
+        ("\u202eevil", "?evil"),
+    ],
+)
+def test_paths_colours_and_tokens_go(text: str, clean: str) -> None:
+    assert harmless(text) == clean
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "/a", "\x1b]", "\x1b[", "\r", "<|", " ", "\n", "error: x\n", "  from a:1\n", '  File "', "1 "]
+)
+def test_megabytes_of_anything_are_cleaned_in_no_time(piece: str) -> None:
+    text = piece * (5_000_000 // len(piece))
+    begin = time.perf_counter()
+    bounded(text)
+    compile_error(text)
+    exception(text, source=text, file="a")
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_budget_beyond_what_a_verdict_takes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^budget must be between 0 and 4000 characters; got 4001$"):
+        bounded("x", MAX_FEEDBACK + 1)

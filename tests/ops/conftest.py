@@ -1,0 +1,23 @@
+"""Fixtures of tests that run on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anywhere
+import pytest
+
+
+@pytest.fixture
+def ops_run_there(device: str) -> Iterator[None]:
+    """What `anywhere` wraps runs on the device of the test."""
+    anywhere.use(device)
+    yield
+    anywhere.use("cpu")
+
+
+@pytest.fixture
+def chosen_kernels(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "general": as on a GPU before Hopper."""
+    if kernels == "general":
+        monkeypatch.setenv("KC_CLUSTER_KERNELS", "never")

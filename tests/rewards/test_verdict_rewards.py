@@ -1,0 +1,160 @@
+"""Rewards on verdicts: what each outcome is worth, and that no fault is worth more than an honest wrong answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_coder.judge import Outcome, Verdict, example_verdict
+from kernel_coder.rewards import PRESETS, RewardError, RewardSet, load_reward, reward_preset
+
+VERDICT_PRESETS = ["kevin", "dr_kernel", "kernel_tune"]
+FUNCTIONS = ["compiles", "correct", "speedup", "kernel_share"]
+FAULTS = [one for one in Outcome if one not in (Outcome.CORRECT, Outcome.WRONG_OUTPUT, Outcome.HARNESS_FAILED)]
+FAST = example_verdict("correct", speedup=2.0, kernel_share=0.8)
+WRONG = example_verdict("wrong_output", kernel_share=0.8)
+
+
+def score(name: str, *verdicts: Verdict | None, **params: Any) -> list[float | None]:
+    return load_reward(name, params)(["?"] * len(verdicts), ["x"] * len(verdicts), verdict=verdicts)
+
+
+def total(preset: str, *verdicts: Verdict | None) -> list[float | None]:
+    columns = {"verdict": list(verdicts)}
+    return RewardSet(reward_preset(preset))(["?"] * len(verdicts), ["x"] * len(verdicts), **columns).total
+
+
+@pytest.mark.parametrize(
+    ("outcome", "compiles", "correct", "speedup", "share"),
+    [
+        ("correct", 1.0, 1.0, 1.9, 0.8),
+        ("wrong_output", 1.0, 0.0, 0.0, 0.0),
+        ("runtime_error", 1.0, 0.0, 0.0, 0.0),
+        ("timeout", 1.0, 0.0, 0.0, 0.0),
+        ("out_of_memory", 1.0, 0.0, 0.0, 0.0),
+        ("crashed", 1.0, 0.0, 0.0, 0.0),
+        ("rejected", 0.0, 0.0, 0.0, 0.0),
+        ("compile_error", 0.0, 0.0, 0.0, 0.0),
+        ("format_error", 0.0, 0.0, 0.0, 0.0),
+        ("harness_failed", None, None, None, None),
+    ],
+)
+def test_what_each_outcome_is_worth(outcome: str, compiles: Any, correct: Any, speedup: Any, share: Any) -> None:
+    verdict = example_verdict(outcome, speedup=2.0 if outcome == "correct" else None, kernel_share=0.8)
+    assert [score(name, verdict)[0] for name in FUNCTIONS] == [compiles, correct, speedup, share]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_was_not_judged_has_no_reward(name: str) -> None:
+    assert score(name, None, FAST)[0] is None
+    assert score(name, None, FAST)[1] is not None
+    assert score(name) == []
+
+
+def test_a_candidate_that_died_while_compiling_did_not_compile() -> None:
+    assert score("compiles", example_verdict("timeout", compiled=False)) == [0.0]
+
+
+def test_the_speedup_is_its_lower_bound_unless_the_estimate_is_asked_for() -> None:
+    assert score("speedup", FAST) == [1.9]
+    assert score("speedup", FAST, bound="estimate") == [2.0]
+
+
+def test_the_speedup_is_capped() -> None:
+    faster = example_verdict("correct", speedup=1000.0)
+    assert score("speedup", faster) == [10.0]
+    assert score("speedup", faster, cap=3.0) == [3.0]
+    assert score("speedup", faster, cap=None, bound="estimate") == [1000.0]
+
+
+def test_a_slow_correct_candidate_still_earns_its_speedup() -> None:
+    assert score("speedup", example_verdict("correct", speedup=0.1)) == [pytest.approx(0.095)]
+
+
+def test_what_was_not_measured_gets_no_number() -> None:
+    interpreted = example_verdict("correct", interpreted=True, device="cpu")
+    assert score("speedup", interpreted) == [None]
+    assert score("kernel_share", interpreted) == [None]
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"cap": 0}, "cap must be more than 0, or None for no cap; got 0.0"),
+        ({"cap": float("nan")}, "cap must be more than 0, or None for no cap; got nan"),
+        ({"bound": "upper"}, "parameter bound of reward speedup: input should be 'lower' or 'estimate'; got 'upper'"),
+        ({"verdict": []}, "reward speedup has no parameter verdict; it has bound, cap"),
+    ],
+)
+def test_wrong_parameters_are_refused(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        load_reward("speedup", params)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_column_that_is_missing_or_holds_something_else_is_named(name: str) -> None:
+    with pytest.raises(RewardError, match=f"reward {name} needs the column verdict; the columns are step"):
+        load_reward(name)(["?"], ["x"], step=0)
+    with pytest.raises(RewardError, match=f"reward {name} needs a Verdict or None in the column verdict; got 1.0"):
+        score(name, 1.0)  # type: ignore[arg-type]
+
+
+# Presets
+
+
+def test_the_published_formulas() -> None:
+    exact = example_verdict("correct", speedup=2.0, speedup_low=2.0, kernel_share=0.8)
+    assert total("kevin", exact, WRONG) == [pytest.approx(0.3 + 2.0), 0.0]
+    assert total("dr_kernel", exact, WRONG) == [pytest.approx(0.5 + 0.5 * 2.0 + 0.5 * 0.8), 0.0]
+    much = example_verdict("correct", speedup=50.0, kernel_share=1.0)
+    assert total("dr_kernel", much) == [pytest.approx(0.5 + 0.5 * 3.0 + 0.5)]
+
+
+def test_kernel_tune_goes_up_in_stages() -> None:
+    stages = [example_verdict("compile_error"), WRONG, example_verdict("correct"), FAST]
+    rewards = total("kernel_tune", *stages)
+    assert rewards == [0.0, 1.0, 1.5, pytest.approx(1.69)]
+
+
+@pytest.mark.parametrize("preset", VERDICT_PRESETS)
+def test_a_failure_of_the_harness_has_no_total_and_spoils_no_other(preset: str) -> None:
+    rewards = total(preset, FAST, example_verdict("harness_failed"), None, WRONG)
+    assert [reward is None for reward in rewards] == [False, True, True, False]
+    table = RewardSet(reward_preset(preset))(["?"], ["x"], verdict=[example_verdict("harness_failed")])
+    assert table.num_errors == 0
+
+
+@pytest.mark.parametrize("preset", VERDICT_PRESETS)
+def test_an_interpreted_correct_answer_has_a_total_above_a_wrong_one(preset: str) -> None:
+    right, wrong = total(preset, example_verdict("correct", interpreted=True), WRONG)
+    assert right is not None
+    assert wrong is not None
+    assert right > wrong
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(FAULTS), st.sampled_from(VERDICT_PRESETS), st.booleans(), st.floats(0.01, 100), st.floats(0, 1))
+def test_no_fault_is_worth_more_than_an_honest_wrong_answer(
+    outcome: Outcome, preset: str, compiled: bool, speedup: float, share: float
+) -> None:
+    free = outcome in (Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.REJECTED)
+    fault = example_verdict(
+        outcome.value, kernel_share=share, runtime_ms=1e-9, **({"compiled": compiled} if free else {})
+    )
+    right = example_verdict("correct", speedup=speedup, kernel_share=share)
+    worst, wrong, best = total(preset, fault, WRONG, right)
+    assert worst is not None
+    assert wrong is not None
+    assert best is not None
+    assert worst <= wrong < best
+    for name in FUNCTIONS:
+        values = score(name, fault, WRONG, right)
+        assert values == sorted(values)  # type: ignore[type-var]
+
+
+def test_every_preset_names_rewards_that_exist() -> None:
+    for name in PRESETS:
+        RewardSet(reward_preset(name))

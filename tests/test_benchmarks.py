@@ -1,0 +1,73 @@
+"""The benchmarks run, at small shapes: what each contender computes is checked, its times are not."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+CHECKED = {
+    "token_logprobs": {"error_logprobs", "error_entropy", "error_gradient"},
+    "grpo_loss": {"error_loss", "error_logprobs", "error_gradient"},
+    "linear_grpo_loss": {"error_loss", "error_logprobs", "error_grad_hidden", "error_grad_weight"},
+}
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+@pytest.mark.parametrize("op", CHECKED)
+def test_small_shapes_run(op: str, quick: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "rows.csv"
+    words = f"{op} --shapes small --device {device} --rivals eager,verl --rounds 1 --settle 0 --limit 0 --commit abc"
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--out", str(out), *["--quick"] * quick])
+    importlib.import_module(f"bench_{op}").main()
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert not [row["failure"] for row in rows if row.get("failure")]
+    assert all(float(row["median_ms"]) > 0 and row["commit"] == "abc" for row in rows)
+    kinds = {row["kind"] for row in rows}
+    assert kinds == ({"floor", "ours"} if quick else {"floor", "ours", "rival"})
+    wanted = CHECKED[op] - ({"error_gradient"} if quick and op == "token_logprobs" else set())
+    assert wanted <= {name for row in rows if row["kind"] == "ours" for name, value in row.items() if value}
+    assert any(row["of_full"] for row in rows if row["kind"] == "ours")
+
+
+def test_a_contender_that_fails_or_computes_something_else_is_a_row_without_times() -> None:
+    from side_by_side import Contender, compare
+
+    def fail() -> None:
+        raise RuntimeError("no\nmore")
+
+    def run_out() -> None:
+        raise torch.cuda.OutOfMemoryError("tried to allocate")
+
+    arguments = Namespace(device="cpu", rivals="all", runs=1, rounds=1, settle=0, limit=0)
+    rows = compare(
+        [
+            Contender("right", "1", lambda: None, errors=lambda: {"loss": 0.001}),
+            Contender("wrong", "1", lambda: None, errors=lambda: {"loss": 0.1}),
+            Contender("not a number", "1", lambda: None, errors=lambda: {"loss": float("nan")}),
+            Contender("failing", "1", fail),
+            Contender("large", "1", run_out),
+        ],
+        arguments,
+        {},
+    )
+    assert ["median_ms" in row for row in rows] == [True, False, False, False, False]
+    assert [row.get("failure") for row in rows] == [
+        None,
+        "AssertionError: computes something else: loss off by 0.1",
+        "AssertionError: computes something else: loss off by nan",
+        "RuntimeError: no",
+        "out of memory",
+    ]
