@@ -11,13 +11,14 @@ enum class State : std::uint32_t { kStarting, kRunning, kEnded, kSetupFailed };
 enum class EndedBy : std::uint32_t { kItself, kWallLimit, kSupervisor };
 
 // Where starting can fail, in the order in which it is done.
-#define KC_SETUP_STEPS(STEP)                                                                                    \
-  STEP(none)                                                                                                    \
-  STEP(keeper)                                                                                                  \
-  STEP(user_namespace)                                                                                          \
-  STEP(net_namespace) STEP(ipc_namespace) STEP(mount_namespace) STEP(pid_namespace) STEP(fork) STEP(mount)      \
-      STEP(descriptors) STEP(directory) STEP(cgroup) STEP(cores) STEP(no_new_privs) STEP(landlock) STEP(groups) \
-          STEP(uid) STEP(capabilities) STEP(limits) STEP(seccomp) STEP(exec)
+#define KC_SETUP_STEPS(STEP)                                                                             \
+  STEP(none)                                                                                             \
+  STEP(keeper)                                                                                           \
+  STEP(user_namespace)                                                                                   \
+  STEP(net_namespace)                                                                                    \
+  STEP(ipc_namespace) STEP(mount_namespace) STEP(pid_namespace) STEP(fork) STEP(mount) STEP(descriptors) \
+      STEP(directory) STEP(cgroup) STEP(cores) STEP(no_new_privs) STEP(landlock) STEP(groups) STEP(uid)  \
+          STEP(capabilities) STEP(limits) STEP(seccomp) STEP(exec)
 
 enum class Step : std::int32_t {
 #define KC_STEP(name) name,

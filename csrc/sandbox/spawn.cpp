@@ -55,8 +55,8 @@ pid_t fork_process(bool with_handlers) {
   return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
-// A child that shares our memory until it executes another program or ends, and we wait for that: no page table is copied,
-// which is most of what a fork of a process with torch in it costs. `run` has a stack of its own.
+// A child that shares our memory until it executes another program or ends, and we wait for that: no page table is
+// copied, which is most of what a fork of a process with torch in it costs. `run` has a stack of its own.
 pid_t start_sharing_memory(int (*run)(void*), void* argument) {
   alignas(64) static char stack[1 << 18];
   return clone(run, stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, argument);

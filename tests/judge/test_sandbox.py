@@ -116,7 +116,8 @@ def sandbox(request: pytest.FixtureRequest, work_root: str) -> Sandbox:
         try:
             return Sandbox(config)
         except SandboxError as error:  # a Python in /root, say, that a runner's uid reaches in a mount namespace only
-            assert "is closed to other users" in str(error)
+            if "is closed to other users" not in str(error):
+                raise
             config = replace(config, without=NAMESPACES - {"mount_namespace"})
     return Sandbox(config)
 

@@ -4,8 +4,8 @@
 >>> "seccomp" in profile.active or bool(profile["seccomp"].detail)
 True
 
-Each layer is probed by starting a process with it, through the very code that starts runners. What is there is used, what
-is missing is named, and below a configured minimum nothing untrusted is started. ``docs/judge_sandbox.md`` says what the
+Each layer is probed by starting a process with it, through the very code that starts runners. What is there is used,
+what is missing is named, and below a configured minimum nothing untrusted is started. ``docs/judge.md`` says what the
 layers defend against and what they do not.
 """
 
@@ -153,9 +153,9 @@ class SandboxConfig:
 class Limits:
     """Bounds of one run. `None` is no bound.
 
-    `address_space_bytes` and `data_bytes` are a single process's; CUDA does not start under the first. `memory_bytes` is
-    the whole tree's and needs the layer memory_cgroup; `work_bytes` bounds all files of the work directory together and
-    needs mount_namespace (the directory is then in memory and gone at the end).
+    `address_space_bytes` and `data_bytes` are a single process's; CUDA does not start under the first. `memory_bytes`
+    is the whole tree's and needs the layer memory_cgroup; `work_bytes` bounds all files of the work directory together
+    and needs mount_namespace (the directory is then in memory and gone at the end).
     """
 
     wall_s: float | None = 60.0
@@ -633,8 +633,8 @@ class Sandbox:
     ) -> Process:
         """Start a program, or this process's own continuation in `run(fds)`.
 
-        The descriptors in `fds` are 3, 4, ... there; all others are closed. A callable's result is its exit code. It runs
-        in a fork of this process, with all that this process holds in memory, so it is for a warm parent such as
+        The descriptors in `fds` are 3, 4, ... there; all others are closed. A callable's result is its exit code. It
+        runs in a fork of this process, with all that this process holds in memory, so it is for a warm parent such as
         `ForkServer`'s, and refused where there are threads.
         """
         limits = limits or Limits()
