@@ -108,7 +108,7 @@ class Judge:
     ... def get_init_inputs():
     ...     return []
     ... '''
-    >>> candidate = reference.replace("class Model", "class ModelNew").replace("x * x + 1", "torch.addcmul(x.new_ones(1), x, x)")
+    >>> candidate = reference.replace("class Model", "class ModelNew").replace("x * x + 1", "x.square() + 1")
     >>> with Judge(device="cpu", backend="torch") as judge:
     ...     judge.evaluate(reference, candidate).outcome, judge.evaluate(reference, "class ModelNew: x").outcome
     (<Outcome.CORRECT: 'correct'>, <Outcome.COMPILE_ERROR: 'compile_error'>)
@@ -240,7 +240,7 @@ class Judge:
                 bar.close()
 
     def admit(self, task: Task | str) -> Admission:
-        """Whether candidates can be judged on a task: those that compute nothing have to fail, the reference to pass."""
+        """Whether candidates can be judged on a task: those that compute nothing must fail, the reference pass."""
         task = as_task(task)
         known: dict[str, Any] = {"task": task.id, "task_hash": _sha(task.reference)}
         source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
@@ -359,7 +359,8 @@ def _versions() -> dict[str, str]:
 def _bar(pairs: Iterable[Any], total: int | None) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=len(pairs) if hasattr(pairs, "__len__") else total, unit="verdict", desc="judge", file=sys.stderr)
+    known = len(pairs) if isinstance(pairs, Sequence) else total
+    return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
 
 
 def _format_problem(candidate: str) -> tuple[Outcome, str] | None:
