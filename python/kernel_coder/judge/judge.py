@@ -485,7 +485,11 @@ class _Slot:
         self._start(maker.interpreted)
         with contextlib.ExitStack() as stack:
             request = maker.request()
-            answer, fds = self._ask(request, (), PREPARE_S)
+            lock = []
+            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
+                lock.append(os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC))
+                stack.callback(os.close, lock[0])
+            answer, fds = self._ask(request, lock, PREPARE_S)
             for fd in fds:
                 stack.callback(os.close, fd)
             if "refused" in answer:
@@ -511,11 +515,7 @@ class _Slot:
             )
             theirs.close()
             self.candidate_ran = True
-            handed = [ours.fd, process.pidfd]
-            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
-                lock = os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC)
-                stack.callback(os.close, lock)
-                handed.append(lock)
+            handed = [ours.fd, process.pidfd, *lock]
             if self._reference is not None and self._reference_channel is not None and of_reference:
                 handed += [self._reference_channel.fd, self._reference.pidfd]
             found, _ = self._ask(
