@@ -3,8 +3,8 @@
     [TRITON_INTERPRET=1] python trusted_run.py [--device cpu] NAME...
 
 writes a line {"name", "problem", "seconds"} for each candidate; problem is null if it agrees. The weights are moved off
-their initial values and given to the candidate by name, or by order where the names differ. Each output must be as
-near to the reference in float64 as the reference in its own precision is, times a small factor; over the task's own inputs,
+their initial values and given to the candidate by name, or by order where the names differ. Each output must be as near
+to the reference in float64 as the reference in its own precision is, times a small factor; over the task's own inputs,
 normal ones, larger, shifted and partly NaN ones, and over a second shape.
 """
 

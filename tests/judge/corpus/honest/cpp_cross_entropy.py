@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: integer input, one number out; declares its functions with PYBIND11_MODULE itself
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: OpenMP threads, which stay alive between calls
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

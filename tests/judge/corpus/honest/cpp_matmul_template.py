@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: templates, and at::parallel_for with ATen's own threads
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: several functions, a std::tuple of tensors out, std::thread joined before the return
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: the extension is built in __init__, not at import, with flags of its own
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
@@ -28,7 +27,9 @@ torch::Tensor softmax(const torch::Tensor& x) {
 class ModelNew(nn.Module):
     def __init__(self):
         super().__init__()
-        self.native = load_inline("kc_cpp_softmax", [SOURCE], functions="softmax", extra_cflags=["-O2", "-fno-math-errno"])
+        self.native = load_inline(
+            "kc_cpp_softmax", [SOURCE], functions="softmax", extra_cflags=["-O2", "-fno-math-errno"]
+        )
 
     def forward(self, x):
         return self.native.softmax(x)

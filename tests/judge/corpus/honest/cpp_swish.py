@@ -2,7 +2,6 @@
 # backend: cpp
 # slow: build
 # why: the simplest C++ extension; a plain loop over pointers
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

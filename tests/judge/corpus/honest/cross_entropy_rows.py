@@ -1,7 +1,6 @@
 # task: cross_entropy
 # backend: triton
 # why: a loss for each row from one kernel, their mean from a second; one number out
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

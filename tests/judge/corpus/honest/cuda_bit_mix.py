@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: 64-bit integers in and out
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

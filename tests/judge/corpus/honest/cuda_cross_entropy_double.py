@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: sums in double precision and is nearer to the oracle than the reference is
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

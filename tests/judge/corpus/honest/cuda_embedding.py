@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: integer input of two dimensions; the kernel's grid is the number of indices
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: half precision by __half, computed in single precision
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: dynamic shared memory, whose size depends on the row
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
@@ -20,7 +19,8 @@ __device__ float block_sum(float value, float* scratch) {
   return scratch[0];
 }
 
-__global__ void layer_norm_kernel(const float* x, const float* weight, const float* bias, float* out, int dim, float eps) {
+__global__ void layer_norm_kernel(
+    const float* x, const float* weight, const float* bias, float* out, int dim, float eps) {
   extern __shared__ float shared[];
   float *row = shared, *scratch = shared + dim;
   float total = 0.0f, squares = 0.0f;

@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: tiles in shared memory, a two-dimensional grid, sizes that do not divide
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: a stream of its own made in C++, synchronised before the return; in place by contract
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

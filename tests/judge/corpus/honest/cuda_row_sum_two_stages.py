@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: zeroes its output with cudaMemsetAsync and adds atomically
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

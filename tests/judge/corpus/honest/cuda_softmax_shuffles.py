@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: one warp for each row, reductions by shuffles
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: the simplest CUDA extension, on the default stream
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

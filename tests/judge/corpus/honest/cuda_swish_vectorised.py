@@ -3,7 +3,6 @@
 # needs: cuda
 # slow: build
 # why: 16-byte loads where the size allows it, a scalar kernel for the rest; two kernels, one of them often idle
-import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

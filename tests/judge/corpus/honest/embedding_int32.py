@@ -1,7 +1,6 @@
 # task: embedding
 # backend: triton
 # why: indices are converted to 32 bits first, and elements, not rows, are spread over programs
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -24,7 +24,5 @@ class ModelNew(nn.Module):
     def forward(self, ids):
         dim = self.table.embedding_dim
         out = torch.empty(*ids.shape, dim, device=ids.device)
-        embedding_kernel[(ids.numel(),)](
-            ids, self.table.weight, out, dim, dim**0.5, BLOCK=triton.next_power_of_2(dim)
-        )
+        embedding_kernel[(ids.numel(),)](ids, self.table.weight, out, dim, dim**0.5, BLOCK=triton.next_power_of_2(dim))
         return out

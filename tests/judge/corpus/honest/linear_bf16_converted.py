@@ -1,7 +1,6 @@
 # task: linear_bf16
 # backend: triton
 # why: the layer is made in single precision and converted, which draws the same random numbers
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: linear_relu
 # backend: triton
 # why: keeps the transpose of its weights, made when first needed and again when they change
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

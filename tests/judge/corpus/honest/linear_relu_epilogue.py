@@ -1,11 +1,10 @@
 # task: linear_relu
 # backend: triton
 # why: the product is cuBLAS's, bias and relu are a kernel of its own; little share, no fraud
-import torch
 import torch.nn as nn
+import torch.nn.functional as F
 import triton
 import triton.language as tl
-import torch.nn.functional as F
 
 
 @triton.jit

@@ -1,16 +1,13 @@
 # task: linear_relu
 # backend: triton
 # why: product, bias and relu in one kernel that reads the weights of an nn.Linear
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def linear_kernel(
-    x_ptr, w_ptr, bias_ptr, out_ptr, rows, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
-):
+def linear_kernel(x_ptr, w_ptr, bias_ptr, out_ptr, rows, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     i = tl.program_id(0) * M + tl.arange(0, M)
     j = tl.program_id(1) * N + tl.arange(0, N)
     total = tl.zeros((M, N), tl.float32)

@@ -1,7 +1,6 @@
 # task: linear_relu
 # backend: triton
 # why: nn.Linear is called as it is, and only relu is a kernel, in place on its result
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: matmul
 # backend: triton
 # why: block pointers moved with tl.advance
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: matmul
 # backend: triton
 # why: one-dimensional grid whose programs are reordered in groups for L2; accumulates in tl.dot
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: matmul
 # backend: triton
 # why: the kernel writes the transpose, and a view with swapped strides is returned
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: moments
 # backend: triton
 # why: both outputs are rows of one allocation, returned by unbind
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: moments
 # backend: triton
 # why: two outputs from one kernel, as a tuple
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

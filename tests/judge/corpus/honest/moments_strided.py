@@ -1,7 +1,6 @@
 # task: moments
 # backend: triton
 # why: both outputs are columns of one allocation: not contiguous, and interleaved in memory
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: mse_loss
 # backend: triton
 # why: partial sums, and a second kernel that adds them
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: residual_mlp
 # backend: triton
 # why: norm and products are the library's; the activation inside nn.Sequential is a kernel
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: row_sum
 # backend: triton
 # why: tl.reduce with a function of its own, over a block of rows
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: row_sum
 # backend: triton
 # why: a kernel for partial sums, and torch adds the few that are left
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: scaled_transpose
 # backend: triton
 # why: writes the transpose contiguously: the values are the same, the strides are not
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

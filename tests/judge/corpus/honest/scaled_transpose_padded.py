@@ -1,7 +1,6 @@
 # task: scaled_transpose
 # backend: triton
 # why: rows of the output are padded to a multiple of 16, so it is a slice with gaps in memory
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,6 @@
 # task: split_scale
 # backend: triton
 # why: three outputs as a list, from one kernel over columns of the input
-import torch
 import torch.nn as nn
 import triton
 import triton.language as tl

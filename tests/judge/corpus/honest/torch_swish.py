@@ -1,7 +1,6 @@
 # task: swish_chain
 # backend: torch
 # why: a plain rewrite with in-place operations on its own intermediate results
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
