@@ -13,9 +13,9 @@ def swish_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.max_contiguous(tl.arange(0, BLOCK), BLOCK)
     mask = offsets < n
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0, cache_modifier=".cg", eviction_policy="evict_first")
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0, cache_modifier=".cg")
     y = tl.fma(x, 1.0 / (1.0 + tl.exp(-1.5 * x)), 0.25)
-    tl.store(out_ptr + offsets, tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y)), mask=mask)
+    tl.store(out_ptr + offsets, tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y)), mask=mask, eviction_policy="evict_first")
 
 
 class ModelNew(nn.Module):
