@@ -76,14 +76,14 @@ def _pair(line: bytes, index: int, where: str, folder: Path, backend: str, setti
     for name in OWN_KEYS:
         if name in row:
             raise UsageError(f"{where} has the key {name}, which the output uses; rename it")
-    name, reference = _source(row["task"], folder, f"{where}: task")
+    stem, reference = _source(row["task"], folder, f"{where}: task")
     _, candidate = _source(row["candidate"], folder, f"{where}: candidate")
     backend = row.get("backend") or backend
     if backend not in BACKENDS:
         raise UsageError(f"{where}: backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     try:
         task = Task(
-            id=str(row.get("id") or name or f"line{index + 1}"),
+            id=str(row.get("id") or stem or f"line{index + 1}"),
             source=where,
             reference=reference,
             backend=backend,
