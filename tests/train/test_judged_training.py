@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge
+import kernel_coder.judge.judge
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -41,7 +41,7 @@ def answer(code: str) -> str:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge, "Judge", FakeJudge, raising=False)
+    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)

@@ -17,7 +17,7 @@ from kernel_coder.train.config import JudgeSection
 from kernel_coder.train.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernel_coder.judge import Judge
+    from kernel_coder.judge.judge import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class AnswerJudge:
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
-        from kernel_coder.judge import Judge
+        from kernel_coder.judge.judge import Judge
         from kernel_coder.judge.sandbox import SandboxError
 
         rng = capture_rng()
