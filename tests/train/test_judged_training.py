@@ -253,3 +253,29 @@ def test_the_section_has_every_field_of_the_judges_config(tmp_path: Path) -> Non
     (tmp_path / "c.yaml").write_text("judge: {chekcs: 3}\n")
     with pytest.raises(UsageError, match="unknown key judge\\.chekcs in the config; did you mean judge\\.checks"):
         load_config(tmp_path / "c.yaml")
+
+
+# ---- the real judge ------------------------------------------------------------------------------------------------
+
+
+def test_known_solutions_are_rewarded_and_broken_ones_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packaged tasks, Triton through its interpreter, nothing faked but what the model says."""
+
+    def solution(one: Rollout) -> str:
+        text = f"# {zlib.crc32(one.turns[0].text.encode()) % 2}\n{one.task.solution}"
+        return text if text.startswith("# 0") else text.replace("tl.store(", "tl.store(0 * ", 1)
+
+    say(monkeypatch, solution)
+    changes = {"rewards": "kevin", "judge__device": "cpu", "run__max_steps": 2, "data__max_prompt_length": 1500}
+    changes |= {"judge__ablation": "false", "judge__hidden_shapes": "false"}
+    assert main(flags(Path("packaged"), tmp_path, **changes)) == 0
+    lines = samples(tmp_path)
+    outcomes = {line["verdict"]["outcome"] for line in lines if "# 0" in line["completion"]}
+    assert outcomes == {"correct"}, [line["verdict"]["feedback"] for line in lines]
+    for line in lines:
+        verdict = Verdict.from_json(json.dumps(line["verdict"]))
+        assert verdict.interpreted
+        assert line["reward"] == pytest.approx(0.3 if verdict.correct else 0.0)
+        assert verdict.correct == ("# 0" in line["completion"])
+    assert any(not line["verdict"]["correct"] for line in lines)
+    assert all(line["grad_norm"] >= 0 for line in records(tmp_path / "metrics.jsonl"))
