@@ -328,9 +328,13 @@ def results_only(on: bool) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise :class:`_Stopped`, so that every process that was started is ended on the way out."""
+    """SIGTERM and SIGINT raise :class:`_Stopped`: what was started is ended on the way out. A second one does not wait."""
+    seen: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(128 + number)  # runners die with the process that started them
         raise _Stopped(signal.Signals(number).name)
 
     try:
