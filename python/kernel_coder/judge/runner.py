@@ -59,6 +59,14 @@ class Failed(Exception):
 
 def main(fds: list[int]) -> int:
     """Build the candidate, then answer requests until the other end closes."""
+    for name in (
+        "TRITON_HOME",
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+    ):
+        os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
     channel = Channel(fds[CHANNEL])
     report = mmap.mmap(fds[REPORT], REPORT_BYTES)
     plan = json.loads(_text(fds[PLAN]))

@@ -7,7 +7,7 @@ import secrets
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +37,38 @@ class Ended(Exception):
     def __init__(self, outcome: Outcome, reason: str, feedback: str = "", compiled: bool = True) -> None:
         super().__init__(reason)
         self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
+
+
+@contextmanager
+def _locked(lock: int | None, how: int) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    fcntl.flock(lock, how)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def shared(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU with others, but not while somebody is timed."""
+    return _locked(lock, fcntl.LOCK_SH)
+
+
+def alone(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU alone, to time."""
+    return _locked(lock, fcntl.LOCK_EX)
+
+
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
 
 
 class Link:
@@ -167,9 +199,10 @@ class Session:
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
         """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
         slot = secrets.randbelow(variant.slots) if slot is None else slot
-        with self.gpu(exclusive=False):
+        with shared(self.lock):
             sample = self.problem.sample(family, variant.batch)
             before = self._prepare(variant, slot, sample)
+            free_memory(self.device)
             self.link.ask(Say.CALL, slot, 1, self.problem.variants.index(variant), int(mode))
             frame = self.link.answer(Say.CALL)
         if mode is Mode.ABLATED and frame.status != Status.OK:
@@ -293,18 +326,6 @@ class Session:
             )
 
     # ---- time
-
-    @contextmanager
-    def gpu(self, exclusive: bool) -> Iterator[None]:
-        """The GPU, with others who check, or alone with the clock."""
-        if self.lock is None:
-            yield
-            return
-        fcntl.flock(self.lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            fcntl.flock(self.lock, fcntl.LOCK_UN)
 
     def _time(self) -> None:
         from kernel_coder.judge.timing import Timer
