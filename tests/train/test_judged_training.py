@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -160,13 +161,37 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
     assert main(flags(tasks, tmp_path / "run", **JUDGED)) == EXIT_STOPPED
     assert 0 < summary(tmp_path / "run")["steps"] < 4
-    assert len(fake[1].judged) == 13
+    assert len(fake[1].judged) in (13, 14)
     assert main([*flags(tasks, tmp_path / "run", **JUDGED), "--resume"]) == 0
     assert timeless(tmp_path / "run") == timeless(tmp_path / "straight")
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
     assert [line["verdict"]["outcome"] for line in samples(tmp_path / "run")] == [
         line["verdict"]["outcome"] for line in samples(tmp_path / "straight")
     ]
+
+
+def test_stopping_does_not_wait_for_a_candidate(
+    fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have minutes left to live."""
+    judged = FakeJudge.evaluate
+
+    def evaluate(self: FakeJudge, *given: Any, **more: Any) -> Verdict:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(600):
+            if not self.is_open:  # by whoever does not wait
+                return judged(FakeJudge.__enter__(FakeJudge()), *given, **more)
+            time.sleep(0.1)
+        raise AssertionError("nobody stopped it")
+
+    monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
+    say(monkeypatch, lambda one: "# outcome: timeout")
+    started = time.monotonic()
+    assert main(flags(tasks, tmp_path, **JUDGED)) == EXIT_STOPPED
+    assert time.monotonic() - started < 30
+    assert summary(tmp_path)["steps"] == 0
+    for judge in fake:
+        judge.close()
 
 
 def test_a_run_without_judge_says_nothing_about_one(tasks: Path, tmp_path: Path) -> None:

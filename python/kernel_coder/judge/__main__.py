@@ -328,7 +328,7 @@ def results_only(on: bool) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise :class:`_Stopped`: what was started is ended on the way out. A second one does not wait."""
+    """SIGTERM and SIGINT raise :class:`_Stopped`: what was started is ended on the way out. A second does not wait."""
     seen: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
