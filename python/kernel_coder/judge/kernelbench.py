@@ -214,14 +214,15 @@ def device_name(device: torch.device | int | str | None) -> str:
     ('cpu', 'cpu')
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # asking would put a context there
     if device is None:
-        return f"cuda:{torch.cuda.current_device()}" if gpus else "cpu"
+        return f"cuda:{current}" if gpus else "cpu"
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if place.type == "cpu":
         return "cpu"
     if place.type != "cuda" or (place.index or 0) >= gpus:
         raise ValueError(f"device must be cpu or one of the {gpus} GPUs that torch sees; got {device}")
-    return f"cuda:{torch.cuda.current_device() if place.index is None else place.index}"
+    return f"cuda:{current if place.index is None else place.index}"
 
 
 # ---- judges that stay open -----------------------------------------------------------------------------------------
