@@ -25,37 +25,17 @@ FLAGS = {
 """What the fields that the loader's messages speak of are called here."""
 
 
-def resolve_device(name: str) -> str:
-    """``auto`` becomes ``cuda`` where there is a GPU, else ``cpu``."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda"):
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not count:
-            raise UsageError(f"--device is {name}, but this torch ({torch.__version__}) sees no GPU")
-        if (index := int(name.partition(":")[2] or 0)) >= count:
-            raise UsageError(f"--device is {name}, but the GPUs are numbered 0 to {count - 1}; there is no {index}")
-    return name
-
-
-def resolve_dtype(dtype: str, device: str) -> str:
-    if dtype != "auto":
-        return dtype
-    return "bfloat16" if device.startswith("cuda") else "float32"
-
-
 class LocalModel:
-    """Loads the model of the config; :class:`UsageError` if there is none."""
+    """Loads the model of the config, whose device and dtype are resolved; :class:`UsageError` if there is none."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        device = resolve_device(config.device)
         description = {
             "name_or_path": config.model,
             "revision": config.revision,
             "gguf_file": config.gguf_file,
-            "dtype": resolve_dtype(config.dtype, device),
+            "dtype": config.dtype,
             "device": "cpu",  # moved below: an evaluation needs none of the ops that training on a GPU needs
             "chat_template": config.chat_template,
         }
@@ -63,7 +43,7 @@ class LocalModel:
             policy = load_policy(ModelConfig.model_validate(description))
         except UsageError as error:
             raise UsageError(_in_our_flags(str(error))) from None
-        policy.model.to(device)
+        policy.model.to(config.device)
         self.config = config
         self.plain = PLAIN if config.chat_template == PLAIN else None
         self.context = policy.context_length
@@ -83,9 +63,14 @@ class LocalModel:
                     top_p=self.config.top_p,
                     top_k=self.config.top_k,
                 )
-                turns = self.engine.generate(
-                    [ids for _, ids, _ in part], sampling, [request.seed for request, _, _ in part], poll=poll
-                )
+                prompts, seeds = [ids for _, ids, _ in part], [request.seed for request, _, _ in part]
+                try:
+                    turns = self.engine.generate(prompts, sampling, seeds, poll=poll)
+                except torch.OutOfMemoryError:
+                    raise UsageError(
+                        f"{self.config.device} has no memory for {len(part)} answers of {room} tokens at a time; "
+                        "use a smaller --batch-size and go on with --resume"
+                    ) from None
                 for (request, ids, _), turn in zip(part, turns, strict=True):
                     last = request.messages[-1]
                     begun = last["content"] if last["role"] == "assistant" else ""

@@ -137,7 +137,8 @@ def intervals(
     Samples of one task are not independent, so whole tasks are drawn, with replacement, as many as there are; each draw
     gives ``sum a_t / sum b_t``, and the interval is between the quantiles ``(1 - confidence) / 2`` and
     ``(1 + confidence) / 2`` of those. Draws whose denominator is 0 have no ratio and are left out. None where fewer
-    than two tasks have a denominator: one task says nothing about others.
+    than two tasks have a denominator: one task says nothing about others. Where every task says the same (as where no
+    answer is correct) the interval has no width: a bootstrap cannot see what did not occur.
 
     Args:
         numerators: ``a_t``, float [tasks, metrics].
