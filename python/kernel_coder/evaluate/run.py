@@ -26,7 +26,7 @@ from kernel_coder.tasks import Task, TaskSet, load_tasks
 SHOWN_PROBLEMS = 5
 
 MakeJudge = Callable[..., Any]
-"""Called with ``device``, ``backend``, ``config`` and ``log``; gives a :class:`kernel_coder.judge.Judge` or the like."""
+"""Called with ``device``, ``backend``, ``config`` and ``log``; gives a Judge or its like."""
 
 
 def evaluate(

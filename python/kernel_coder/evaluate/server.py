@@ -16,6 +16,8 @@ NO_KEY = "none"
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
 POLL_S = 0.2
+DEAD_AFTER = 3
+"""Requests in a row that came to nothing, each after all its tries."""
 NEW_LENGTH_FIELD = "max_completion_tokens"
 
 TOO_LONG = ("context_length_exceeded", "context length", "context size", "maximum context", "too long", "max_model_len")
@@ -53,9 +55,10 @@ class Server:
         waiting = iter(requests)
         running: dict[asyncio.Task[Answer], Request] = {}
         failure: Exception | None = None
+        failed_in_a_row = 0
         try:
             while True:
-                while failure is None and len(running) < self.config.concurrency:
+                while failed_in_a_row < DEAD_AFTER and len(running) < self.config.concurrency:
                     if (wanted := next(waiting, None)) is None:
                         break
                     running[self.loop.create_task(self._ask(wanted))] = wanted
@@ -69,16 +72,21 @@ class Server:
                     request = running.pop(task)
                     try:
                         answer = task.result()
-                    except (ServerFailed, UsageError) as error:
-                        failure = failure or error  # what is under way may still come back
+                    except UsageError as error:
+                        failure, failed_in_a_row = error, DEAD_AFTER
+                    except ServerFailed as error:
+                        failure, failed_in_a_row = failure or error, failed_in_a_row + 1
                     else:
-                        yield request, answer
+                        if failed_in_a_row < DEAD_AFTER:
+                            failed_in_a_row = 0
+                        yield request, answer  # also of one that was under way when the others failed
             if failure is not None:
                 raise failure
         finally:
             for task in running:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+            if running:
+                self.loop.run_until_complete(asyncio.wait(running))
 
     async def _ask(self, request: Request) -> Answer:
         """One answer; a reply that is none is asked for again, like a failure of the server."""
