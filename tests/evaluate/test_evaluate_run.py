@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import Reply, chat_server, completion
-from kernel_coder.evaluate.answers import Request
+from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Results
 from kernel_coder.evaluate.run import evaluate
 from kernel_coder.evaluate.store import LOCK
+from kernel_coder.judge import Verdict
+from kernel_coder.tasks import Task
 from pretend import PretendJudge, PretendModel, said, write_tasks
 
 FILES = {"config.yaml", "samples.jsonl", "verdicts.jsonl", "summary.json", "table.md", "report.html", LOCK}
@@ -128,6 +131,59 @@ def test_only_the_harness_failing_on_everything_is_a_failure(tasks: Path, tmp_pa
         run(config(tasks, tmp_path), PretendJudge(overrule="harness_failed"), PretendModel(lambda r: said("correct")))
     assert summary(tmp_path)["metrics"]["correct"]["value"] is None
     assert "judges them again" in (tmp_path / "table.md").read_text()
+
+
+class Watchful(PretendModel):
+    """Asks for the number of verdicts before each answer, and waits for the first one if told to."""
+
+    def __init__(self, judge: PretendJudge, waits: bool) -> None:
+        super().__init__(text_of)
+        self.judge, self.waits = judge, waits
+        self.seen: list[int] = []
+
+    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+        for pair in super().answer(requests, poll):
+            deadline = time.monotonic() + 20
+            while self.waits and self.seen and not self.judge.judged and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.seen.append(len(self.judge.judged))
+            yield pair
+
+
+def test_a_servers_answers_are_judged_as_they_come(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    model = Watchful(judge, waits=True)
+    run(config(tasks, tmp_path, base_url="http://localhost/v1"), judge, model)
+    assert model.seen[1] >= 1
+
+
+def test_a_local_model_answers_everything_before_anything_is_judged(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    model = Watchful(judge, waits=False)
+    run(config(tasks, tmp_path), judge, model)
+    assert model.seen == [0] * 6
+
+
+@pytest.mark.parametrize("base_url", [None, "http://localhost/v1"])
+def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
+    base_url: str | None, tasks: Path, tmp_path: Path
+) -> None:
+    class Slow(PretendJudge):
+        def verdict(self, task: Task, code: str) -> Verdict:
+            time.sleep(0.5)
+            return super().verdict(task, code)
+
+    def stop() -> None:
+        if len(judge.judged) >= 2:
+            raise KeyboardInterrupt
+
+    judge = Slow()
+    chosen = config(tasks, tmp_path, base_url=base_url, judge={"workers": 2})
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(chosen, make_judge=judge, make_model=PretendModel(text_of), poll=stop, log=io.StringIO())
+    kept = records(tmp_path / "verdicts.jsonl")
+    assert len([r for r in kept if r["verdict"]["outcome"] != "format_error"]) == len(judge.judged) == 2
+    assert judge.open == 0
 
 
 # Selection
@@ -278,6 +334,8 @@ SLOW = """
 import sys
 sys.path.insert(0, {tests!r})
 from kernel_coder.evaluate.__main__ import main
+from kernel_coder.judge import Verdict
+from kernel_coder.tasks import Task
 from pretend import PretendJudge
 sys.exit(main({arguments!r}, make_judge=PretendJudge()))
 """

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from kernel_coder.evaluate.answers import Model, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
@@ -22,8 +34,10 @@ from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet, load_tasks
+from kernel_coder.train.errors import StopRequested
 
 SHOWN_PROBLEMS = 5
+POLL_S = 0.2
 
 MakeJudge = Callable[..., Any]
 """Called with ``device``, ``backend``, ``config`` and ``log``; gives a Judge or its like."""
@@ -55,16 +69,15 @@ def evaluate(
     """
     config = config.model_copy(update={"device": resolve_device(config.device)})
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
-    console = Console(file=log or sys.stderr)
     tasks = select_tasks(config)
-    for line in (tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS])):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
     requests = make_requests(tasks, config)
-    with Store(Path(config.output), config, resume=resume) as store:
+    with Store(Path(config.output), config, resume=resume) as store, Counting(log or sys.stderr) as progress:
+        for line in (tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS])):
+            progress.say(line)
         for task in tasks:
             store.check_task(task.id, task.reference)
-        collect_answers(requests, store, config, make_model or load_model, poll, console)
-        collect_verdicts(requests, store, config, make_judge or load_judge, poll, console)
+        made = make_model or load_model, make_judge or load_judge
+        Collector(requests, store, config, *made, poll, progress).run()
         results = Results(config, tasks, store.samples, store.verdicts)
         write_results(store.folder, results)
     failed = [verdict for verdict in results.verdicts.values() if not verdict.is_scored]
@@ -127,58 +140,128 @@ def load_judge(**arguments: Any) -> Any:
         raise UsageError(str(error)) from None
 
 
-def collect_answers(
-    requests: Sequence[Request],
-    store: Store,
-    config: EvaluateConfig,
-    make_model: Callable[[EvaluateConfig], Model],
-    poll: Poll,
-    console: Console,
-) -> None:
-    """Asks for the answers that the store lacks."""
-    missing = [request for request in requests if _key(request) not in store.samples]
-    if not missing:
-        return
-    model = make_model(config)
-    try:
-        with counting(console, "answers", len(requests) - len(missing), len(requests)) as advance:
-            for request, answer in model.answer(missing, poll):
-                store.add_sample(Sample.of(request, answer))
-                advance()
-    finally:
-        model.close()
+class Collector:
+    """Asks for the answers that the store lacks, and for the verdicts on them.
+
+    A local model answers everything first: its memory is then given back, and nothing runs beside what is timed. A
+    server's answers are judged as they come.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        store: Store,
+        config: EvaluateConfig,
+        make_model: Callable[[EvaluateConfig], Model],
+        make_judge: MakeJudge,
+        poll: Poll,
+        progress: Counting,
+    ) -> None:
+        self.requests, self.store, self.config, self.progress = requests, store, config, progress
+        self.make_model, self.make_judge, self.poll = make_model, make_judge, poll
+        self.abandoned = threading.Event()
+
+    def run(self) -> None:
+        missing = [request for request in self.requests if _key(request) not in self.store.samples]
+        there = [request for request in self.requests if _key(request) in self.store.samples]
+        self.progress.start("answers", len(there), len(self.requests))
+        if self.config.base_url is None:
+            self.ask(missing, lambda request: None)
+            self.judge(iter(self.requests))
+            return
+        arrived: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        with ThreadPoolExecutor(1, thread_name_prefix="answers") as pool:
+            asking = pool.submit(self.ask, missing, arrived.put)
+            asking.add_done_callback(lambda _: arrived.put(None))
+            try:
+                self.judge(chain(there, _arriving(arrived)))
+            finally:
+                self.abandoned.set()
+            asking.result()
+
+    def ask(self, requests: Sequence[Request], then: Callable[[Request], None]) -> None:
+        if not requests:
+            return
+        model = self.make_model(self.config)
+        try:
+            for request, answer in model.answer(requests, self._poll_or_leave):
+                self.store.add_sample(Sample.of(request, answer))
+                self.progress.advance("answers")
+                then(request)
+        finally:
+            model.close()
+
+    def judge(self, requests: Iterator[Request | None]) -> None:
+        """Judges the answers that have no verdict, or one that the harness failed on.
+
+        ``requests`` gives those whose answer is there, and None where the next one is not there yet.
+        """
+        workers = self.config.judge.parallel()
+        running: dict[Future[Verdict], Key] = {}
+        self.progress.start("verdicts", 0, len(self.requests))
+        with ExitStack() as stack:
+            judge = None
+            pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="verdict"))
+            exhausted = False
+            while running or not exhausted:
+                while not exhausted and len(running) < workers:
+                    try:
+                        request = next(requests)
+                    except StopIteration:
+                        exhausted = True
+                        break
+                    if request is None:
+                        break
+                    key = _key(request)
+                    sample, before = self.store.samples[key], self.store.verdicts.get(key)
+                    if before is not None and before.is_scored:
+                        self.progress.advance("verdicts")
+                    elif sample.code is None:
+                        self._keep(key, format_error(request.task, sample, self.config))
+                    else:
+                        if judge is None:
+                            judge = stack.enter_context(self._open_judge())
+                            stack.callback(self._keep_the_last, running)
+                        running[pool.submit(judge.evaluate, request.task, sample.code, self.config.backend)] = key
+                self.poll()
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED) if running else (set(), None)
+                for future in done:
+                    self._keep(running.pop(future), future.result())
+
+    def _open_judge(self) -> Any:
+        config = self.config
+        return self.make_judge(
+            device=config.device, backend=config.backend, config=config.judge, log=self.progress.file
+        )
+
+    def _keep(self, key: Key, verdict: Verdict) -> None:
+        self.store.add_verdict(key, verdict)
+        self.progress.advance("verdicts")
+
+    def _keep_the_last(self, running: dict[Future[Verdict], Key]) -> None:
+        """Of a run that ends early: verdicts that are being made come to their end; the others are not begun."""
+        for future, key in running.items():
+            if not future.cancel() and future.exception() is None:
+                self._keep(key, future.result())
+        running.clear()
+
+    def _poll_or_leave(self) -> None:
+        self.poll()
+        if self.abandoned.is_set():
+            raise StopRequested("the judge's end")
 
 
-def collect_verdicts(
-    requests: Sequence[Request],
-    store: Store,
-    config: EvaluateConfig,
-    make_judge: MakeJudge,
-    poll: Poll,
-    console: Console,
-) -> None:
-    """Judges the answers that have no verdict, or one that the harness failed on."""
-    missing: list[tuple[Key, Task, str]] = []
-    verdicts: list[tuple[Key, Verdict]] = []
-    for request in requests:
-        sample, key = store.samples[_key(request)], _key(request)
-        if key in store.verdicts and store.verdicts[key].is_scored:
+def _arriving(arrived: queue.SimpleQueue[Request | None]) -> Iterator[Request | None]:
+    """What arrives; None after a while without anything, until a None arrives."""
+    while True:
+        try:
+            request = arrived.get(timeout=POLL_S)
+        except queue.Empty:
+            yield None
             continue
-        if sample.code is None:
-            verdicts.append((key, format_error(request.task, sample, config)))
-        else:
-            missing.append((key, request.task, sample.code))
-    for key, verdict in verdicts:
-        store.add_verdict(key, verdict)
-    if not missing:
-        return
-    judge = make_judge(device=config.device, backend=config.backend, config=config.judge, log=console.file)
-    with judge, counting(console, "verdicts", len(requests) - len(missing), len(requests)) as advance:
-        judged = judge.evaluate_many([(task, code) for _, task, code in missing])
-        for (key, _, _), verdict in zip(missing, judged, strict=True):
-            store.add_verdict(key, verdict)
-            advance()
-            poll()
+        if request is None:
+            return
+        yield request
 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
@@ -201,22 +284,39 @@ def _key(request: Request) -> Key:
     return request.task.id, request.sample
 
 
-@contextmanager
-def counting(console: Console, what: str, done: int, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal; elsewhere a line at the beginning and at every tenth of the work."""
-    if console.is_terminal:
-        columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as progress:
-            bar = progress.add_task(what, total=total, completed=done)
-            yield lambda: progress.advance(bar)
-        return
-    count = done
-    console.print(f"{what} {count}/{total}", highlight=False)
+class Counting:
+    """How far things are: bars on a terminal; elsewhere a line at the beginning and at every tenth of the work."""
 
-    def advance() -> None:
-        nonlocal count
-        count += 1
-        if count * 10 // total > (count - 1) * 10 // total:
-            console.print(f"{what} {count}/{total}", highlight=False)
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self._console = Console(file=file)
+        columns = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._ids: dict[str, TaskID] = {}
+        self._counts: dict[str, list[int]] = {}
 
-    yield advance
+    def __enter__(self) -> Counting:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def start(self, what: str, done: int, total: int) -> None:
+        self._counts[what] = [done, total]
+        if self._console.is_terminal:
+            self._ids[what] = self._bars.add_task(what, total=total, completed=done)
+        else:
+            self.say(f"{what} {done}/{total}")
+
+    def advance(self, what: str) -> None:
+        self._counts[what][0] += 1
+        done, total = self._counts[what]
+        if what in self._ids:
+            self._bars.update(self._ids[what], completed=done)
+        elif done * 10 // total > (done - 1) * 10 // total:
+            self.say(f"{what} {done}/{total}")
