@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernel_coder.judge.inputs import floating, map_tensors
+from kernel_coder.judge.inputs import floating, map_tensors, tensors_of
 from kernel_coder.judge.protocol import Loaded
 
 COMPUTE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
@@ -64,8 +64,8 @@ def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
 def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only: bool) -> Loaded | None:
     """Put the reference's state into a candidate: by name, else in order; None if neither fits.
 
-    `random_only`: all of the reference's state comes from random numbers drawn at construction, so that a candidate that
-    draws the same may keep it in any form.
+    `random_only`: all of the reference's state comes from random numbers drawn at construction, so that a candidate
+    that draws the same may keep it in any form.
     """
     own = state_of(module)
     floats = {name: value for name, value in state.items() if floating(value)}
@@ -95,7 +95,7 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only
 def outputs_of(value: Any) -> Any:
     """What a forward returned, with numbers as tensors of no dimension."""
     if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float64)
+        return torch.tensor(value, dtype=torch.float32)
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         if hasattr(value, "_fields"):
             return tuple(outputs_of(one) for one in value)
@@ -125,9 +125,8 @@ def called(
 
     args = map_tensors(list(args), leaf)
     outputs = outputs_of(module(*args))
-    flat: list[Tensor] = []
-    map_tensors(outputs, lambda tensor: flat.append(tensor) or tensor)
-    pairs = [(one, cotangent) for one, cotangent in zip(_floats(flat), cotangents, strict=True) if one.requires_grad]
+    floats = _floats(tensors_of(outputs))
+    pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=True) if one.requires_grad]
     if not pairs:
         raise RuntimeError("no output of the forward requires a gradient")
     wanted = [*leaves, *(one for one in parameters if one.requires_grad)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import queue
 import select
@@ -32,6 +33,7 @@ from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process,
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
 from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 
+LOG = logging.getLogger(__name__)
 MESSAGE_BYTES = 1 << 20
 PREPARE_S = 120.0
 """A task that takes longer to make ready than this is refused."""
@@ -49,6 +51,10 @@ WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "ke
 
 class HarnessError(Exception):
     """The judge's own failure: nothing is known about the candidate."""
+
+
+class ExaminerLost(HarnessError):
+    """The Examiner died, hung or ran out of memory, which a candidate might bring about."""
 
 
 class TaskRefused(Exception):
@@ -108,7 +114,7 @@ class Judge:
     ... def get_init_inputs():
     ...     return []
     ... '''
-    >>> candidate = reference.replace("class Model", "class ModelNew").replace("x * x + 1", "torch.addcmul(x.new_ones(1), x, x)")
+    >>> candidate = reference.replace("class Model", "class ModelNew").replace("x * x + 1", "x.square() + 1")
     >>> with Judge(device="cpu", backend="torch") as judge:
     ...     judge.evaluate(reference, candidate).outcome, judge.evaluate(reference, "class ModelNew: x").outcome
     (<Outcome.CORRECT: 'correct'>, <Outcome.COMPILE_ERROR: 'compile_error'>)
@@ -146,6 +152,10 @@ class Judge:
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
         self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
+        # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
+        # candidate, has to.
+        trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
+        self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
         self.profile = self._sandbox.profile
         if log is not None:
             print(f"sandbox:\n{self.profile}", file=log)
@@ -205,8 +215,8 @@ class Judge:
             except TaskRefused as refused:
                 return maker.verdict(Outcome.HARNESS_FAILED, f"the task is refused: {refused}")
             except (HarnessError, SandboxError, OSError) as error:
-                failures.append(f"{type(error).__name__}: {error}")
-                with_candidate += slot.candidate_ran
+                failures.append(str(error))
+                with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
                 slot.close()
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
@@ -240,7 +250,7 @@ class Judge:
                 bar.close()
 
     def admit(self, task: Task | str) -> Admission:
-        """Whether candidates can be judged on a task: those that compute nothing have to fail, the reference to pass."""
+        """Whether candidates can be judged on a task: those that compute nothing must fail, the reference pass."""
         task = as_task(task)
         known: dict[str, Any] = {"task": task.id, "task_hash": _sha(task.reference)}
         source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
@@ -359,7 +369,8 @@ def _versions() -> dict[str, str]:
 def _bar(pairs: Iterable[Any], total: int | None) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=len(pairs) if hasattr(pairs, "__len__") else total, unit="verdict", desc="judge", file=sys.stderr)
+    known = len(pairs) if isinstance(pairs, Sequence) else total
+    return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
 
 
 def _format_problem(candidate: str) -> tuple[Outcome, str] | None:
@@ -501,6 +512,10 @@ class _Slot:
             theirs.close()
             self.candidate_ran = True
             handed = [ours.fd, process.pidfd]
+            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
+                lock = os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC)
+                stack.callback(os.close, lock)
+                handed.append(lock)
             if self._reference is not None and self._reference_channel is not None and of_reference:
                 handed += [self._reference_channel.fd, self._reference.pidfd]
             found, _ = self._ask(
@@ -509,7 +524,7 @@ class _Slot:
                     "backend": maker.backend,
                     "source": maker.candidate,
                     "life_s": life_s,
-                    "lock": judge.lock_path,
+                    "locked": bool(judge.lock_path),
                     "reference_is_new": is_new,
                 },
                 handed,
@@ -545,6 +560,7 @@ class _Slot:
                     fds=[theirs.fileno()],
                     limits=replace(self._judge.limits(None), memory_bytes=None, data_bytes=None),
                     environment=self._judge.environment(interpreted),
+                    sandbox=self._judge.examiners,
                 )
             self._interpreted, self._served = interpreted, 0
         self._served += 1
@@ -559,23 +575,26 @@ class _Slot:
         try:
             socket.send_fds(self._control, [message], list(fds))
         except OSError as error:
-            raise HarnessError(f"the Examiner takes no request: {error}{self._last_words()}") from None
+            raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._examiner.pidfd, select.POLLIN)
         ready = dict(poller.poll(patience_s * 1000))
         if not ready:
-            raise HarnessError(f"the Examiner gave no answer within {patience_s:g} s")
+            raise ExaminerLost(f"the Examiner gave no answer within {patience_s:g} s")
         if self._control.fileno() not in ready:
-            raise HarnessError(f"the Examiner ended{self._last_words()}")
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
         data, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 16)
         if not data:
-            raise HarnessError(f"the Examiner ended{self._last_words()}")
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
         answer = json.loads(data)
         if "failed" in answer:
             for fd in received:
                 os.close(fd)
-            raise HarnessError(f"the Examiner failed: {answer['failed'].strip().splitlines()[-1]}\n{answer['failed']}")
+            what = answer["failed"].strip()
+            LOG.error("the Examiner failed:\n%s", what)
+            kind = ExaminerLost if "OutOfMemoryError" in what.splitlines()[-1] else HarnessError
+            raise kind(f"the Examiner failed: {what.splitlines()[-1]}")
         return answer, received
 
     def _last_words(self) -> str:

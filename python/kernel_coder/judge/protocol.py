@@ -1,8 +1,8 @@
 """What the Examiner and a Runner say to each other.
 
-Frames (:mod:`kernel_coder.judge.channel`) carry a kind, a status and seven integers; tensors are bytes in shared memory, at
-places that the plan names. The plan is JSON that the Examiner writes and the Runner reads. Nothing that a Runner sends is
-ever decoded into an object, but for one short JSON text that describes an error, which is treated as text.
+Frames (:mod:`kernel_coder.judge.channel`) carry a kind, a status and seven integers; tensors are bytes in shared
+memory, at places that the plan names. The plan is JSON that the Examiner writes and the Runner reads. Nothing that a
+Runner sends is ever decoded into an object; its one text, about an error, stays text.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def encode(value: Any, tensors: list[Tensor]) -> Any:
-    """A tree of plain values and tensors as JSON; tensors are appended to the list, and their place in it stands for them.
+    """A tree of plain values and tensors as JSON. Tensors are appended to the list; their places there stand for them.
 
     >>> found = []
     >>> encode([torch.zeros(2), {"p": (1, None)}, torch.float16], found)

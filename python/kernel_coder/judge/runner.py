@@ -113,6 +113,8 @@ def _tell(report: mmap.mmap, text: str) -> None:
 
 
 def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's way on the CPU
+        return True
     return isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 

@@ -24,7 +24,7 @@ from kernel_coder.judge.verdict import Outcome
 from kernel_coder.ops.compare import read_comparisons
 
 if TYPE_CHECKING:
-    from kernel_coder.judge.examiner import Link, Session
+    from kernel_coder.judge.session import Link, Session
 
 ROUNDS = 10
 """Pairs of requests, at least."""

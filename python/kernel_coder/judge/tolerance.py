@@ -2,8 +2,8 @@
 
 ``y`` is the float64 oracle, ``e`` the largest absolute error of the reference in the task's own precision and ``r`` its
 relative error in the norm, or what becomes of the oracle when each input moves by a rounding error, if that is more
-(a stable way to compute is exact for inputs so near; a row of equal numbers, say, has a variance of rounding errors only).
-``eps`` is the spacing of the output's dtype at 1, or that of the task's math mode:
+(a stable way to compute is exact for inputs so near; a row of equal numbers, say, has a variance of rounding errors
+alone). ``eps`` is the spacing of the output's dtype at 1, or that of the task's math mode:
 
     |x - y| <= K e + C eps (|y| + rms(y))     for every element
     |x - y|_2 / |y|_2 <= K r + N eps          for the output as a whole
