@@ -23,7 +23,7 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, free_memory, shared
 from kernel_coder.judge.verdict import Outcome
 
 
@@ -40,7 +40,11 @@ def main(fds: list[int]) -> int:
         request = json.loads(message)
         sent: list[int] = []
         try:
-            answer = service.prepare(request, sent) if request["do"] == "prepare" else service.judge(request, received)
+            if request["do"] == "prepare":
+                with shared(received[0] if received else None):
+                    answer = service.prepare(request, sent)
+            else:
+                answer = service.judge(request, received)
         except Refused as refused:
             answer = {"refused": str(refused)}
         except BaseException:
@@ -92,6 +96,7 @@ class _Service:
         assert self.problem is not None
         problem = self.problem
         problem.refresh(seeds)
+        free_memory(problem.device)
         plan = json.dumps({**problem.plan, "backend": request["backend"]}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
@@ -111,7 +116,7 @@ class _Service:
         }
 
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two likewise."""
+        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
         problem = self.problem
         assert problem is not None
         deadline = time.monotonic() + request["life_s"]

@@ -46,6 +46,7 @@ RECYCLE = 200
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
+TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 
@@ -302,7 +303,7 @@ class Judge:
         """The warm parent: with Triton's interpreter, or without."""
         with self._servers_lock:
             if interpreted not in self._servers:
-                modules = [*WARM, *(["triton", "triton.language"] if _has_triton() else [])]
+                modules = [*WARM, *(TRITON if _has_triton() else ())]
                 self._servers[interpreted] = ForkServer(
                     self._sandbox, modules, environment=self.environment(interpreted)
                 )
@@ -310,6 +311,7 @@ class Judge:
 
     def environment(self, interpreted: bool) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
+        own["PATH"] = f"{os.path.dirname(sys.executable)}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"  # ninja, nvcc
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
         if self.device == "cpu":
@@ -485,7 +487,11 @@ class _Slot:
         self._start(maker.interpreted)
         with contextlib.ExitStack() as stack:
             request = maker.request()
-            answer, fds = self._ask(request, (), PREPARE_S)
+            lock = []
+            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
+                lock.append(os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC))
+                stack.callback(os.close, lock[0])
+            answer, fds = self._ask(request, lock, PREPARE_S)
             for fd in fds:
                 stack.callback(os.close, fd)
             if "refused" in answer:
@@ -511,11 +517,7 @@ class _Slot:
             )
             theirs.close()
             self.candidate_ran = True
-            handed = [ours.fd, process.pidfd]
-            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
-                lock = os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC)
-                stack.callback(os.close, lock)
-                handed.append(lock)
+            handed = [ours.fd, process.pidfd, *lock]
             if self._reference is not None and self._reference_channel is not None and of_reference:
                 handed += [self._reference_channel.fd, self._reference.pidfd]
             found, _ = self._ask(
