@@ -58,12 +58,15 @@ def candidate(text: str) -> tuple[str | None, str | None]:
     >>> candidate("I cannot do that.")
     (None, 'the answer holds no code block')
     """
-    said = text.rpartition("</think>")[2]
-    code = parse_response(said).code
+    said, begun, _ = text.rpartition("</think>")[2].partition("<think>")
+    response = parse_response(said)
+    code = response.code
     if code is not None and code.strip():
         return code, None
-    if not said.strip():
+    if not said.strip() and not begun:
         return None, "the answer is empty"
+    if begun or "```" in (response.thinking or ""):
+        return None, "the answer holds no code block after its thinking"
     if "```" in said:
         return None, "the answer's code block is empty"
     return None, "the answer holds no code block"
