@@ -311,9 +311,8 @@ class Judge:
 
     def environment(self, interpreted: bool) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
-        own["PATH"] = (
-            f"{os.path.dirname(sys.executable)}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"  # ninja, nvcc
-        )
+        here = os.path.dirname(sys.executable)  # where ninja is
+        own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
         if self.device == "cpu":

@@ -25,6 +25,7 @@ from torch.profiler import ProfilerActivity
 from kernel_coder.judge.attribution import NoDeviceTime, OwnKernels, device_records, kernel_share, record_launches
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
+from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -40,10 +41,8 @@ from kernel_coder.judge.protocol import (
     same_structure,
 )
 
-try:  # in the warm parent, once for all
-    from torch.utils import cpp_extension
-except ImportError:  # it needs setuptools; who has none builds no extension
-    cpp_extension = None  # type: ignore[assignment]
+with contextlib.suppress(ImportError):  # in the warm parent, once for all
+    import setuptools  # noqa: F401 (torch.utils.cpp_extension needs it, and itself would start CUDA there)
 
 CHANNEL, PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(6)
 """Order of the descriptors."""
@@ -153,7 +152,7 @@ class _Runner:
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
         self.own = OwnKernels(FILE)
-        if cpp_extension is not None:
+        if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.own.watch_extensions().__enter__()  # for good: an extension may be built as late as in a call
         self.module = _candidate(source)
         model = getattr(self.module, "ModelNew", None)
