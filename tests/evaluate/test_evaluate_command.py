@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from chat_server import Reply, chat_server, completion
 from kernel_coder.evaluate.__main__ import main
+from kernel_coder.judge.sandbox import SandboxError, SandboxProfile
 from pretend import PretendJudge, said, write_tasks
 
 TRITON = """
@@ -87,7 +88,7 @@ def test_a_local_model_is_evaluated_end_to_end(tmp_path: Path, capsys: pytest.Ca
     assert summary(out)["metrics"]["samples"] == 4
     assert main([*arguments, "--resume"]) == 0
     assert (out / "samples.jsonl").read_bytes() == first
-    assert main(arguments[: arguments.index("--output")] + ["--output", str(out)]) == 2
+    assert main(arguments) == 2
     assert "already holds a run" in capsys.readouterr().err
 
 
@@ -124,12 +125,26 @@ def test_a_judge_that_fails_on_everything_is_exit_code_3(tmp_path: Path, capsys:
     assert "error: the judge reached no verdict on any of 2 answers" in capsys.readouterr().err
 
 
-def test_a_layer_that_the_machine_lacks_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_that_cannot_be_made_safe_is_exit_code_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SandboxError("untrusted code is not run here")
+
+    monkeypatch.setattr(SandboxProfile, "refuse_below", refuse)
+    tasks = write_tasks(tmp_path / "tasks", count=1)
+    with chat_server(by_task) as server:
+        assert main(flags(tasks, tmp_path / "out", base_url=server.url)) == 3
+    assert "error: nothing can be judged on this machine: untrusted code is not run" in capsys.readouterr().err
+    assert (tmp_path / "out" / "samples.jsonl").read_text().count("\n") == 1
+
+
+def test_a_layer_that_does_not_exist_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = write_tasks(tmp_path / "tasks", count=1)
     with chat_server(by_task) as server:
         arguments = flags(tasks, tmp_path / "out", base_url=server.url)
-        assert main([*arguments, "--judge.require", '["no_such_layer"]']) == 3
-    assert "error: nothing can be judged on this machine: " in capsys.readouterr().err
+        assert main([*arguments, "--judge.require", '["no_such_layer"]']) == 2
+    assert "error: require names layers that do not exist: ['no_such_layer']" in capsys.readouterr().err
 
 
 def test_the_command_is_known_and_helps() -> None:

@@ -73,7 +73,7 @@ def small(monkeypatch: pytest.MonkeyPatch, context: int) -> None:
 
 def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch, context=40)
-    asked = [conversation("q"), conversation("word " * 8), conversation("word " * 50), conversation("q")]
+    asked = [conversation("q"), conversation("word " * 3), conversation("word " * 50), conversation("q")]
     chosen = config(max_new_tokens=24, temperature=0.0, batch_size=16)
     answers = ask(chosen, asked, samples=1)
     assert [answer.finish_reason == "refused" for answer in answers] == [False, False, True, False]

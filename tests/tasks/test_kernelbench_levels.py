@@ -46,9 +46,7 @@ def test_the_copy_is_found_through_the_environment_and_inside_a_checkout(
 
 @pytest.mark.parametrize("path", ["kernelbench:", "kernelbench:1", "kernelbench:level5", "kernelbench:level1,"])
 def test_a_level_that_is_none_is_named(path: str, copy: Path) -> None:
-    with pytest.raises(
-        ValueError, match=f"{path} names no level of KernelBench; write kernelbench:level1, up to level4"
-    ):
+    with pytest.raises(ValueError, match=f"{path} names no level of KernelBench; the levels are level1, "):
         load_tasks(path, kernelbench_dir=copy)
 
 
@@ -106,7 +104,7 @@ def test_picking_a_number_that_is_not_there_says_which_are() -> None:
 
 
 def test_a_copy_that_is_there_is_whole() -> None:
-    if COPY is None:  # the data are not ours to ship: a made-up copy is tested above
-        return
+    if COPY is None:
+        pytest.skip("KERNELBENCH_DIR names no copy of KernelBench")
     tasks = load_tasks("kernelbench:level1,level2,level3", kernelbench_dir=COPY)
     assert (len(tasks), tasks.problems) == (250, ())

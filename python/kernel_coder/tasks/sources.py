@@ -335,7 +335,7 @@ def kernelbench_levels(path: str) -> list[int]:
     for part in parts:
         if part not in known:
             raise ValueError(
-                f"{path} names no level of KernelBench; write {KERNELBENCH}:level1 (of {', '.join(known)})"
+                f"{path} names no level of KernelBench; the levels are {', '.join(known)}, as in {KERNELBENCH}:level1"
             )
     return list(dict.fromkeys(known[part] for part in parts))
 
