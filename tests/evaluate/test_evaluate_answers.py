@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.evaluate.answers import candidate
 
@@ -45,6 +45,7 @@ def test_where_there_is_no_code_the_reason_is_said(text: str, problem: str) -> N
     assert candidate(text) == (None, problem)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["```", "python\n", "\n", "<think>", "</think>", "<answer>", "x = 1", "</thinking>"])))
 def test_there_is_code_or_a_reason_and_never_both(parts: list[str]) -> None:
     code, problem = candidate("".join(parts))

@@ -12,7 +12,7 @@ MISTAKES = [
     ([], "--model is missing; a run needs at least --model"),
     (["--modle", "x"], "unknown flag --modle; did you mean --model?"),
     (["--model", "m", "--sampels", "3"], "unknown flag --sampels; did you mean --samples?"),
-    (["--model", "m", "--judge.timing_calls", "3"], "did you mean --judge.timed-calls?"),
+    (["--model", "m", "--judge.cheks", "3"], "did you mean --judge.checks?"),
     (["--model", "m", "--samples", "many"], "samples: input should be a valid integer"),
     (["--model", "m", "--samples", "0"], "samples: input should be greater than or equal to 1; got '0'"),
     (["--model", "m", "--samples", "3", "--pass-at", "1,5"], "pass@5 needs at least 5 samples of each task"),

@@ -40,6 +40,7 @@ def scored(verdicts: list[Verdict]) -> list[Verdict]:
 # pass@k
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 8), st.data())
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass(n: int, data: st.DataObject) -> None:
     c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
@@ -47,6 +48,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_pass(n: int, data: st.DataObje
     assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), rel=1e-12)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 12), st.floats(0, 1), st.data())
 def test_pass_at_k_is_unbiased(n: int, p: float, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, n))
@@ -67,6 +69,7 @@ def test_pass_at_k_refuses_what_has_no_sense(n: int, c: int, k: int) -> None:
 # fast_p
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TIMED, max_size=12), st.sampled_from(THRESHOLDS))
 def test_fast_p_is_kernelbenchs_formula_on_what_was_scored(verdicts: list[Verdict], p: float) -> None:
     counted = scored(verdicts)
@@ -74,6 +77,7 @@ def test_fast_p_is_kernelbenchs_formula_on_what_was_scored(verdicts: list[Verdic
     assert fast_p(verdicts, p) == (len(fast) / len(counted) if counted else None)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TIMED, min_size=1, max_size=12))
 def test_fast_p_falls_with_p_and_begins_at_the_share_of_correct_ones(verdicts: list[Verdict]) -> None:
     counted = scored(verdicts)
@@ -117,7 +121,7 @@ def test_the_compile_baseline_is_the_references_compiled_time() -> None:
 # Everything together
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(BY_TASK)
 def test_a_summary_is_what_slow_loops_say(by_task: dict[str, list[Verdict]]) -> None:
     found = summarise(by_task, ks=(1, 2), baselines=("eager", "compile"), resamples=50)
@@ -149,6 +153,7 @@ def test_a_summary_is_what_slow_loops_say(by_task: dict[str, list[Verdict]]) -> 
         assert value.value == (pytest.approx(sum(chances) / len(chances)) if chances else None)
 
 
+@settings(max_examples=50, deadline=None)
 @given(BY_TASK, st.integers(1, 3))
 def test_failures_of_the_harness_change_only_their_count(by_task: dict[str, list[Verdict]], more: int) -> None:
     failed = [example_verdict("harness_failed")] * more
@@ -163,6 +168,7 @@ def test_failures_of_the_harness_change_only_their_count(by_task: dict[str, list
     assert after.harness_failed == before.harness_failed + more * len(by_task)
 
 
+@settings(max_examples=50, deadline=None)
 @given(BY_TASK)
 def test_a_value_lies_in_its_interval_or_at_its_edge(by_task: dict[str, list[Verdict]]) -> None:
     found = summarise(by_task, resamples=200)
@@ -187,7 +193,7 @@ def slow_interval(above: list[float], below: list[float], seed: int, resamples: 
     return float(np.quantile(ratios, 0.025)), float(np.quantile(ratios, 0.975))
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8), st.integers(0, 9))
 def test_intervals_are_what_a_slow_loop_says(rows: list[tuple[int, int]], seed: int) -> None:
     above, below = [float(a) for a, _ in rows], [float(b) for _, b in rows]

@@ -48,7 +48,7 @@ def echo(number: int, body: dict[str, Any]) -> Reply:
 
 
 def test_every_request_gets_its_own_answer_and_no_more_run_than_allowed() -> None:
-    answers, state = ask(lambda n, body: Reply(echo(n, body).body, delay_s=0.02), requests(12), concurrency=3)
+    answers, state = ask(lambda n, body: Reply(echo(n, body).body, delay_s=0.1), requests(12), concurrency=3)
     assert {i: answer.text for i, answer in answers.items()} == {i: f"answer to question {i}" for i in range(12)}
     assert 2 <= state.most_at_a_time <= 3
     assert (answers[0].finish_reason, answers[0].prompt_tokens, answers[0].completion_tokens) == ("stop", 11, 7)
@@ -215,9 +215,9 @@ def test_stopping_does_not_wait_for_the_server() -> None:
             raise KeyboardInterrupt
 
     began = time.monotonic()
-    with chat_server(lambda n, body: Reply(b"{}", delay_s=5.0)) as state:
+    with chat_server(lambda n, body: Reply(b"{}", delay_s=40.0)) as state:
         server = Server(EvaluateConfig(model="m", base_url=state.url))
         with pytest.raises(KeyboardInterrupt):
             list(server.answer(requests(3), stop))
         server.close()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
