@@ -73,7 +73,7 @@ class Admission:
         reason: why not; None if it is admitted.
         families: kinds of inputs on which the reference says something.
         skipped: the other kinds, each with the reason.
-        hidden_batch: the second batch size that candidates are checked with; None where the task allows none.
+        hidden_sizes: the second sizes that candidates are checked with; None where the task allows none.
         verdict: of the reference as a candidate; None if it did not come to that.
     """
 
@@ -83,15 +83,15 @@ class Admission:
     reason: str | None = None
     families: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
-    hidden_batch: int | None = None
+    hidden_sizes: str | None = None
     verdict: Verdict | None = None
 
 
 def as_task(task: Task | str) -> Task:
     """A task, or the source of one.
 
-    >>> as_task("class Model: ...").id
-    'bab4a09f5e49'
+    >>> as_task("class Model: ...").id == _sha("class Model: ...")[:12]
+    True
     """
     if isinstance(task, Task):
         return task
@@ -269,7 +269,7 @@ class Judge:
         known |= {
             "families": tuple(facts.get("families", ())),
             "skipped": facts.get("skipped", {}),
-            "hidden_batch": facts.get("hidden_batch"),
+            "hidden_sizes": facts.get("hidden_sizes"),
         }
         if verdict.outcome is Outcome.HARNESS_FAILED:
             return Admission(**known, admitted=False, reason=verdict.reason)
