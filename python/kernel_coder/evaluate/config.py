@@ -95,7 +95,7 @@ class EvaluateConfig(BaseModel):
         description=f"the k of pass@k, as a JSON list; default: those of {PASS_AT} up to samples, and samples",
     )
     bootstrap_seed: int = Field(default=0, ge=0, description="of the intervals")
-    report_samples: int = Field(default=8, ge=1, description="answers a task that report.html shows, best first")
+    report_samples: int = Field(default=4, ge=1, description="answers a task that report.html shows, best first")
     output: str = Field(default="runs/evaluate", description="folder of the results")
 
     @model_validator(mode="after")

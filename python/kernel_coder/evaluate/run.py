@@ -125,6 +125,9 @@ def load_model(config: EvaluateConfig) -> Model:
         from kernel_coder.evaluate.local import LocalModel
     except ModuleNotFoundError as error:
         raise UsageError(f"a local model needs the package {error.name}: pip install 'kernel-coder[train]'") from None
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of loading, which would break into ours
     return LocalModel(config)
 
 
