@@ -91,7 +91,7 @@ def summary_record(results: Results) -> dict[str, Any]:
     config, verdicts = results.config, results.verdicts
     answers = [results.all_samples[key] for key in results.keys]
     lengths = [sample.completion_tokens for sample in answers if sample.completion_tokens is not None]
-    judged = [verdict for verdict in verdicts.values() if verdict.versions]  # not those that no judge saw
+    judged = [verdict for verdict in verdicts.values() if "torch" in verdict.versions]  # not those that no judge saw
     return {
         "model": config.model,
         "tasks": config.tasks,
