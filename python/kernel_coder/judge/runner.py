@@ -230,10 +230,7 @@ class _Runner:
         """One call. What can be known before it is, so that the clock sees little but the candidate."""
         prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
         result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
-        if type(result) is Tensor and prepared.plain:
-            found = [result]
-        else:
-            found = self._taken_apart(result, prepared.tree)
+        found = [result] if type(result) is Tensor and prepared.plain else self._taken_apart(result, prepared.tree)
         self.returned = found
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:

@@ -314,7 +314,7 @@ class Session:
             idle = max(idle, audit.moving + audit.small)  # one number cannot be the result, but can be a probe
         if audit.library_ops and not audit.replays and idle >= audit.launches:
             raise self._no_kernel("its kernels only copy or fill what the library computed")
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.config.profile:
             self._measure_share()
         if self._check(self._telling_family(), self.problem.variants[0], Mode.ABLATED):
             raise self._no_kernel("with its kernels switched off the output is the same")
