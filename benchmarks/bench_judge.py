@@ -129,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
+    parser.add_argument("--profiled", action="store_true", help="also ours with the profiling pass")
     parser.add_argument(
         "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
     )

@@ -42,6 +42,15 @@ FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
 
 
+def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
+    """Seconds that writing so many bytes takes at least, if the cache keeps what it can.
+
+    >>> least_time_s(150 * 10**6, 50 * 10**6, 1e12), least_time_s(10, 50, 1e12)
+    (9e-05, 0.0)
+    """
+    return 0.9 * max(written - l2_bytes, 0) / bandwidth
+
+
 class Call(NamedTuple):
     """Inputs of one timed call, and what the reference makes of them here, in the task's own precision."""
 
@@ -81,6 +90,7 @@ class Timer:
             until = time.monotonic() + self.session.config.timing_s
             while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
                 pairs.append(self._round(calls, overhead))
+        self._refuse_below_floor(median_interval([candidate for _, candidate in pairs]).median)
         speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
         return {
             "speedup": speedup.median,
@@ -91,6 +101,24 @@ class Timer:
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
+
+    def _refuse_below_floor(self, call_s: float) -> None:
+        """What does not fit into the cache has to be written to memory, and that takes its time.
+
+        Only outputs count: a solution may read less than the reference does, and compute less.
+        """
+        if self.session.device.type != "cuda":
+            return
+        from kernel_coder.judge.gpu import gpu_facts
+
+        facts = gpu_facts(self.session.device)
+        written = sum(spec.nbytes for spec in self.variant.output_specs)
+        least_s = least_time_s(written, facts.l2_bytes, facts.bandwidth)
+        if call_s < least_s:
+            raise self.session.ended(
+                Outcome.REJECTED,
+                f"a call takes {1e3 * call_s:.3g} ms, and writing its outputs alone takes {1e3 * least_s:.3g} ms",
+            )
 
     def _calls_a_request(self) -> int:
         """So many that a request takes `TARGET_S`, by the faster of the two."""
