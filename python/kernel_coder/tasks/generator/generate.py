@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kernel_coder.tasks.generator.families import FAMILIES
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
 from kernel_coder.tasks.generator.sketch import Sketch
 from kernel_coder.tasks.generator.split import Split, split_of_composition
 from kernel_coder.tasks.task import Task
@@ -59,7 +60,10 @@ def generate(seed: int, family: str | None = None, level: int | None = None) -> 
         raise ValueError(f"level must be an integer from 0 to 4; got {level!r}")
     for attempt in range(100):
         sketch = Sketch(Random(f"kernel-coder {VERSION} {seed} {family} {level} {attempt}"), level)
-        FAMILIES[family](sketch)
+        try:
+            FAMILIES[family](sketch)
+        except UnsuitableError:
+            continue
         if len(sketch.ops) >= 2:  # one operation alone is what KernelBench's first level asks
             return _finished(sketch, seed, family, level)
     raise RuntimeError(f"no {family} of level {level} came of seed {seed} in 100 attempts")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kernel_coder.tasks.generator.pointwise import NORMAL, Bound, Pointwise, Range, draw
+from kernel_coder.tasks.generator.pointwise import NORMAL, Bound, Pointwise, Range, UnsuitableError, draw
 from kernel_coder.tasks.generator.sketch import Kernel, Sketch
 
 NEG_INF = '-float("inf")'
@@ -156,11 +156,10 @@ class Columns(Layout):
         self._start()
 
     def launch_reduced(self, keepdim: bool, dtype: str = "x.dtype") -> None:
-        dim = 1 if self.batched else 0
-        shape = f"x.sum(dim={dim}, keepdim=True)" if keepdim else f"x.select({dim}, 0)"
-        if keepdim:
-            shape = f"x.narrow({dim}, 0, 1)"
-        self.sketch.forward.append(f"out = torch.empty({shape}.shape, device=x.device, dtype={dtype})")
+        kept = "1, " * keepdim
+        flat = "(1, x.shape[1])" if keepdim else "x.shape[1]"
+        shape = f"(x.shape[0], {kept}*x.shape[2:])" if self.batched else flat
+        self.sketch.forward.append(f"out = torch.empty({shape}, device=x.device, dtype={dtype})")
         self._start()
 
     def _start(self) -> None:
@@ -183,6 +182,7 @@ class Tape:
         self.sketch = layout.sketch
         self.kernel = layout.kernel
         self.span = span
+        self.error = 3e-8  # of the running value, relative to its largest element, as estimated
         self.pad: str | None = None  # what masked elements hold
         self.reduced = False
         self.raw = True  # nothing has been done to the input yet
@@ -237,16 +237,11 @@ class Tape:
             if free and sketch.level and rng.random() < 0.3:
                 torch_texts[key] = sketch.setting(argument, texts[key])
                 texts[key] = self.kernel.scalar(argument, f"self.{argument}")
-        # As a layer where PyTorch has one; a layer's constants are its own arguments.
-        plain = torch_texts == texts
-        if op.module is not None and plain and rng.random() < 0.4:
-            attribute = op.name if f"self.{op.name} = {op.module}" not in sketch.modules else ""
-            line = f"self.{op.name} = {op.module.format(**texts)}"
-            if attribute and not any(known.startswith(f"self.{op.name} = ") for known in sketch.modules):
-                sketch.modules.append(line)
-                sketch.step(f"self.{op.name}({sketch.variable})")
-            else:
-                sketch.step(self._torch(op, torch_texts, torch_second))
+        # Sometimes as a layer; a layer's constants are its own arguments.
+        taken = any(line.startswith(f"self.{op.name} = ") for line in sketch.modules)
+        if op.module is not None and torch_texts == texts and not taken and rng.random() < 0.4:
+            sketch.modules.append(f"self.{op.name} = {op.module.format(**texts)}")
+            sketch.step(f"self.{op.name}({sketch.variable})")
         else:
             sketch.step(self._torch(op, torch_texts, torch_second))
         lines = op.triton.format(x=self.layout.var, y=second or "", **texts)
@@ -262,11 +257,9 @@ class Tape:
         """So many operations without operands, each of use on what the one before leaves."""
         for _ in range(count):
             last = self.sketch.ops[-1] if self.sketch.ops else ""
-            try:
-                bound, self.span = draw(self.rng, pool, self.span, avoid=last, raw=self.raw)
-            except LookupError:
-                return
-            self.apply(bound)
+            drawn = draw(self.rng, pool, self.span, self.error, avoid=last, raw=self.raw)
+            self.span, self.error = drawn.span, drawn.error
+            self.apply(drawn.bound)
 
     def combine(
         self,
@@ -279,9 +272,22 @@ class Tape:
         label: str = "",
     ) -> None:
         """One operation with an operand: `name` in the kernel, `passed` by forward, `torch` in the reference."""
-        bound, self.span = draw(self.rng, pool, self.span)
+        drawn = draw(self.rng, pool, self.span, self.error)
+        self.span, self.error = drawn.span, drawn.error
         operand = self.operand(name, passed, kind)
-        self.apply(bound, operand, torch or passed or name, f"{bound.op.name}{label}")
+        self.apply(drawn.bound, operand, torch or passed or name, f"{drawn.bound.op.name}{label}")
+
+    def settle(self, span: Range, *, centred: bool = False) -> None:
+        """An operation along an axis leaves this range; one that takes the mean away enlarges a narrow band's error."""
+        if centred:
+            width = (self.span[1] - self.span[0]) / max(abs(self.span[0]), abs(self.span[1]))
+            self.error *= max(2.0 / width, 1.0)
+            if width < 0.5:
+                raise UnsuitableError("too narrow a band to be centred")
+        self.error += 1e-7
+        if self.error > 8e-7:
+            raise UnsuitableError("too sensitive")
+        self.span = span
 
     # The end ------------------------------------------------------------------------------------------------------
 

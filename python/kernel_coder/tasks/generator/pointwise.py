@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 from types import CodeType, SimpleNamespace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 Range = tuple[float, float]
 NORMAL: Range = (-3.5, 3.5)
 
@@ -236,20 +241,27 @@ class Bound:
 
 # What an operation does to a range of values --------------------------------------------------------------------------
 
-_TL = SimpleNamespace(
-    exp=lambda v: math.exp(min(v, 300.0)),
-    log=lambda v: math.log(v) if v > 0 else -math.inf,
-    sqrt=lambda v: math.sqrt(max(v, 0.0)),
-    rsqrt=lambda v: 1.0 / math.sqrt(v),
-    sin=math.sin,
-    cos=math.cos,
-    erf=math.erf,
-    abs=abs,
-    sigmoid=lambda v: 1.0 / (1.0 + math.exp(-max(min(v, 300.0), -300.0))),
-    maximum=max,
-    minimum=min,
-    where=lambda condition, a, b: a if condition else b,
-)
+
+def _namespace(dtype: type[np.floating[Any]]) -> SimpleNamespace:
+    """`tl` on arrays."""
+    one = dtype(1.0)
+    return SimpleNamespace(
+        exp=np.exp,
+        log=np.log,
+        sqrt=np.sqrt,
+        rsqrt=lambda v: one / np.sqrt(v),
+        sin=np.sin,
+        cos=np.cos,
+        erf=lambda v: np.array([math.erf(float(each)) for each in v], dtype),
+        abs=np.abs,
+        sigmoid=lambda v: one / (one + np.exp(-v)),
+        maximum=np.maximum,
+        minimum=np.minimum,
+        where=np.where,
+    )
+
+
+_TL = {np.float32: _namespace(np.float32), np.float64: _namespace(np.float64)}
 _POINTS = 33
 
 
@@ -259,46 +271,67 @@ def _compiled(triton: str) -> CodeType:
     return compile(text, "<pointwise>", "exec")
 
 
-def evaluate(op: Pointwise, values: Mapping[str, float], x: float, y: float = 0.0) -> float:
-    """The operation on numbers.
+def evaluate(
+    op: Pointwise, values: Mapping[str, float], x: Array, y: Array | float = 0.0, dtype: type = np.float64
+) -> Array:
+    """The operation's Triton text on arrays.
 
-    >>> evaluate(BY_NAME["leaky_relu"], {"a": 0.1}, -2.0)
-    -0.2
+    >>> evaluate(BY_NAME["leaky_relu"], {"a": 0.1}, np.array([-2.0, 3.0])).tolist()
+    [-0.2, 3.0]
     """
-    names: dict[str, object] = {"tl": _TL, "x": x, "y": y, **values}
-    exec(_compiled(op.triton), names)
-    result = names["x"]
-    assert isinstance(result, float)
+    constants = {key: dtype(value) for key, value in values.items()}
+    names: dict[str, Any] = {"tl": _TL[dtype], "x": np.asarray(x, dtype), "y": np.asarray(y, dtype), **constants}
+    with np.errstate(all="ignore"):
+        exec(_compiled(op.triton), names)
+    result: Array = names["x"]
     return result
 
 
-def image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range = NORMAL) -> Range | None:
-    """The range that the operation maps `x` to; None where it would be of no use there.
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What an operation makes of a range: the new one, how much it enlarges an error, what it adds by rounding.
 
-    No use: it changes next to nothing, flattens most values into one, leaves a narrow band or large values, or turns
-    the rounding error of its argument into a much larger one.
+    Errors are relative to the largest value.
     """
-    grid = [x[0] + (x[1] - x[0]) * i / (_POINTS - 1) for i in range(_POINTS)]
-    seconds = [y[0], (y[0] + y[1]) / 3, y[1]] if op.is_binary else [0.0]
-    low, high, changed, flat, steepest = math.inf, -math.inf, 0, 0, 0.0
-    for second in seconds:
-        before = None
-        for value in grid:
-            now = evaluate(op, values, value, second)
-            low, high = min(low, now), max(high, now)
-            changed += abs(now - value) > 1e-2 * max(abs(x[0]), abs(x[1]))
-            if before is not None:
-                flat += now == before
-                steepest = max(steepest, abs(now - before) / (grid[1] - grid[0]))
-            before = now
-    largest = max(abs(low), abs(high))
-    total = len(grid) * len(seconds)
-    narrow = high - low < 0.05 or high - low < 0.1 * largest
-    if narrow or largest > 60.0 or changed < 0.15 * total or flat > 0.7 * total:
+
+    span: Range
+    growth: float
+    rounding: float
+
+
+def image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range = NORMAL) -> Image | None:
+    """What the operation makes of values from `x`; None where it would be of no use there.
+
+    No use: it changes next to nothing, flattens most values into one, or leaves a narrow band or large values.
+    """
+    key = (op.name, tuple(values.items()), x, y)
+    if key not in _IMAGES:
+        if len(_IMAGES) > 20000:
+            _IMAGES.clear()
+        _IMAGES[key] = _image(op, values, x, y)
+    return _IMAGES[key]
+
+
+_IMAGES: dict[object, Image | None] = {}
+
+
+def _image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range) -> Image | None:
+    grid = np.linspace(x[0], x[1], _POINTS)
+    seconds = (y[0], (y[0] + y[1]) / 3, y[1]) if op.is_binary else (0.0,)
+    exact = np.stack([evaluate(op, values, grid, second) for second in seconds])
+    single = np.stack([evaluate(op, values, grid, second, np.float32) for second in seconds])
+    if not np.isfinite(exact).all():
         return None
-    if steepest * max(abs(x[0]), abs(x[1])) > 6.0 * largest and not op.jumps:
+    low, high = float(exact.min()), float(exact.max())
+    largest, before = max(abs(low), abs(high)), max(abs(x[0]), abs(x[1]))
+    changed = float((np.abs(exact - grid) > 1e-2 * before).mean())
+    steps = np.abs(np.diff(exact, axis=1))
+    if high - low < max(0.05, 0.25 * largest) or largest > 60.0 or changed < 0.15 or float((steps == 0).mean()) > 0.6:
         return None
-    return low, high
+    growth = 1.0 if op.jumps else float(steps.max()) / (grid[1] - grid[0]) * before / largest
+    # The grid's own rounding to float32 is not the operation's.
+    same = np.stack([evaluate(op, values, grid.astype(np.float32), second) for second in seconds])
+    return Image((low, high), growth, float(np.abs(single - same).max()) / largest)
 
 
 def pick(rng: Random, *names: str) -> Bound:
@@ -307,18 +340,43 @@ def pick(rng: Random, *names: str) -> Bound:
     return Bound(op, {key: rng.choice(choices) for key, (_, choices) in op.constants.items()})
 
 
-def draw(
-    rng: Random, pool: tuple[Pointwise, ...], x: Range, y: Range = NORMAL, *, avoid: str = "", raw: bool = False
-) -> tuple[Bound, Range]:
-    """An operation from the pool that is of use on this range, with constants, and the range it leaves.
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A bound operation and what it leaves."""
 
-    `raw` says that the range is an input's own, where an operation that jumps is sound.
+    bound: Bound
+    span: Range
+    error: float
+
+
+class UnsuitableError(Exception):
+    """This composition would be too sensitive, or nothing fits; another draw is needed."""
+
+
+LARGEST_ERROR = 6e-7
+"""Of the running value, relative to its largest element, as estimated; the check of a pair allows 2e-6."""
+
+
+def draw(
+    rng: Random,
+    pool: tuple[Pointwise, ...],
+    span: Range,
+    error: float,
+    *,
+    second: Range = NORMAL,
+    avoid: str = "",
+    raw: bool = False,
+) -> Drawn:
+    """An operation from the pool that is of use on this range, with constants, and what it leaves.
+
+    `error` is the running value's own so far. `raw` says that the range is an input's, where an operation that jumps is
+    sound: both sides see the same bits.
     """
-    for _ in range(200):
-        op = rng.choice(pool)
-        values = {key: rng.choice(choices) for key, (_, choices) in op.constants.items()}
-        if op.name == avoid or (op.jumps and not raw):
+    for _ in range(60):
+        bound = pick(rng, *(op.name for op in pool))
+        if bound.op.name == avoid or (bound.op.jumps and not raw):
             continue
-        if (found := image(op, values, x, y)) is not None:
-            return Bound(op, values), found
-    raise LookupError(f"no operation of {', '.join(op.name for op in pool)} is of use on {x}")
+        found = image(bound.op, bound.values, span, second)
+        if found is not None and (after := error * max(found.growth, 0.5) + found.rounding) < LARGEST_ERROR:
+            return Drawn(bound, found.span, after)
+    raise UnsuitableError(f"no operation is of use on {span}")

@@ -100,16 +100,16 @@ SHAPED = {
         ),
         RowOp(
             "l1_normalize",
-            ("F.normalize({x}, p=1, dim={dim})", "{x} / {x}.abs().sum(dim={dim}, keepdim=True)"),
-            "norm = tl.sum(tl.abs({x}), axis={ax})\n{x} = {x} / norm{k}",
+            ("{x} / ({x}.abs().sum(dim={dim}, keepdim=True) + 1e-6)",),
+            "norm = tl.sum(tl.abs({x}), axis={ax})\n{x} = {x} / (norm + 1e-6){k}",
             "0.0",
             (-0.1, 0.1),
             leaves="0.0",
         ),
         RowOp(
             "absmax_normalize",
-            ("{x} / {x}.abs().amax(dim={dim}, keepdim=True)",),
-            "largest = tl.max(tl.abs({x}), axis={ax})\n{x} = {x} / largest{k}",
+            ("{x} / ({x}.abs().amax(dim={dim}, keepdim=True) + 1e-6)",),
+            "largest = tl.max(tl.abs({x}), axis={ax})\n{x} = {x} / (largest + 1e-6){k}",
             "0.0",
             (-1.0, 1.0),
             leaves="0.0",
@@ -118,11 +118,11 @@ SHAPED = {
             "min_max",
             (
                 "low = {x}.amin(dim={dim}, keepdim=True)\nhigh = {x}.amax(dim={dim}, keepdim=True)\n"
-                "({x} - low) / (high - low)",
+                "({x} - low) / (high - low + 1e-6)",
             ),
             f"low = tl.min(tl.where({{mask}}, {{x}}, {POS_INF}), axis={{ax}})\n"
             f"high = tl.max(tl.where({{mask}}, {{x}}, {NEG_INF}), axis={{ax}})\n"
-            "{x} = ({x} - low{k}) / (high - low){k}",
+            "{x} = ({x} - low{k}) / (high - low + 1e-6){k}",
             "",
             (0.0, 1.0),
         ),
@@ -233,6 +233,9 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
+_CENTRED = ("center", "standardize", "layer_norm", "min_max", "variance", "std", "spread", "subtract_max")
+
+
 def along(tape: Tape, op: RowOp, *, dim: str = "-1", keepdim: bool = False, spell: bool = True) -> None:
     """Append the operation to kernel and reference (`spell` false: the caller writes the reference)."""
     layout = tape.layout
@@ -241,7 +244,7 @@ def along(tape: Tape, op: RowOp, *, dim: str = "-1", keepdim: bool = False, spel
     names = {"ax": layout.axis, "k": layout.keep, "n": layout.extent, "mask": layout.mask}
     tape.say(op.triton.format(x=layout.var, **names))
     tape.pad = op.leaves
-    tape.span = op.span
+    tape.settle(op.span, centred=op.name in _CENTRED)
     if spell:
         dims = f"dim={dim}, keepdim=True" if keepdim else f"dim={dim}"
         tape.sketch.step(tape.rng.choice(op.torch).format(x=tape.sketch.variable, dim=dim, dims=dims))

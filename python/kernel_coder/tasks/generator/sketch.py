@@ -23,6 +23,8 @@ class Kernel:
     name: str = ""
 
     def pointer(self, name: str, passed: str) -> str:
+        if f"{name}_ptr" in self.pointers:
+            raise ValueError(f"the kernel has a pointer {name}_ptr already")
         self.pointers[f"{name}_ptr"] = passed
         return f"{name}_ptr"
 

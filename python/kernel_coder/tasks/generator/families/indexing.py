@@ -52,8 +52,8 @@ def gather(s: Sketch) -> None:
                 s.tensor("y", (count, dim))
                 tape.combine(BINARY[:8], "y")
             else:
-                s.tensor("bias", (dim,))
-                tape.combine(BINARY[:4], "bias", kind="last", label="_row")
+                s.tensor("gain", (dim,))
+                tape.combine(BINARY[:4], "gain", kind="last", label="_row")
         elif what == "norm":
             affine_norm(tape, "layer_norm", dim)
         elif what == "shaped":
@@ -195,8 +195,6 @@ def masking(s: Sketch) -> None:
         s.ops.append("masked_fill")
         if softmax:
             along(tape, SHAPED["softmax"])
-    tape.pad = None if not softmax else tape.pad
-    tape.span = (0.0, 0.4) if softmax else tape.span
     if s.level > 2 and rng.random() < 0.5:
         s.tensor("residual", shape)
         tape.combine((BY_NAME["add"], BY_NAME["mul"]), "residual", label="_residual")

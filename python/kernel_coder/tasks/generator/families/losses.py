@@ -97,7 +97,7 @@ def _elementwise(s: Sketch) -> None:
     reduced = "mean" if mean else "sum"
     spelling = rng.choice(spellings)
     s.ops.append(name)
-    tape.span = (0.0, 3.0)
+    tape.settle((0.0, 3.0))
     rest = s.level + 1 - before - weighted
     direct = not weighted and (rest <= 0 or rng.random() < 0.5)
     if direct:

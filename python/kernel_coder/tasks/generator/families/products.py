@@ -95,6 +95,7 @@ def linear(s: Sketch) -> None:
     s.step("self.linear(x)")
     s.ops.append("linear" if has_bias else "linear_no_bias")
     tape = Tape(layout, (-1.5, 1.5))
+    tape.error = 2e-7
     tape.raw = False
     if has_bias:
         tape.operand("bias", "self.linear.bias", "last")
@@ -120,6 +121,7 @@ def matmul(s: Sketch) -> None:
     s.step(rng.choice((f"torch.matmul({left}, {right})", f"{left} @ {right}", f"torch.mm({left}, {right})")))
     s.ops.append("matmul" + "_at" * turned_a + "_bt" * turned_b)
     tape = Tape(layout, (-8.0, 8.0))
+    tape.error = 2e-7
     tape.raw = False
     _epilogue(tape, [sizes[0], sizes[2]], s.level + 1, along_row)
     s.contiguous()
@@ -130,8 +132,8 @@ def matmul(s: Sketch) -> None:
 def bmm(s: Sketch) -> None:
     """A product for each entry of a batch, the second operand transposed or not."""
     rng = s.rng
-    batch = s.size("batch_size", rng.choice((2, 3)))
-    sizes = [s.size("M", rng.choice(_ROWS)), s.size("K", rng.choice(_SIZES)), s.size("N", rng.choice(_SIZES[:8]))]
+    batch = s.size("batch_size", 2)
+    sizes = [s.size("M", rng.choice(_ROWS)), s.size("K", rng.choice(_SIZES[:8])), s.size("N", rng.choice(_SIZES[:6]))]
     turned = rng.random() < 0.4
     s.tensor("x", (batch, sizes[0], sizes[1]))
     s.tensor("y", (batch, sizes[2], sizes[1]) if turned else (batch, sizes[1], sizes[2]))
@@ -145,6 +147,7 @@ def bmm(s: Sketch) -> None:
     s.step(rng.choice((f"torch.bmm(x, {right})", f"torch.matmul(x, {right})", f"x @ {right}")))
     s.ops.append("bmm" + "_bt" * turned)
     tape = Tape(layout, (-8.0, 8.0))
+    tape.error = 2e-7
     tape.raw = False
     _epilogue(tape, [batch, sizes[0], sizes[2]], s.level + 1, along_row, reduces=False)
     s.contiguous()
@@ -207,9 +210,10 @@ class Attended(Layout):
 def attention(s: Sketch) -> None:
     """Scaled dot-product attention over short sequences: a program holds all keys of its queries."""
     rng = s.rng
-    shape = [s.size("batch_size", rng.choice((1, 2)))]
     if heads := rng.random() < 0.5:
-        shape.append(s.size("num_heads", 2))
+        shape = [s.size("batch_size", 1), s.size("num_heads", 2)]
+    else:
+        shape = [s.size("batch_size", rng.choice((1, 2)))]
     crossed = s.level > 0 and rng.random() < 0.3
     queries = s.size("seq_len", rng.choice((8, 12, 16, 20, 24, 30)))
     keys = s.size("memory_len", rng.choice((10, 16, 21, 28))) if crossed else queries

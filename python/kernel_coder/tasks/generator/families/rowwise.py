@@ -18,28 +18,25 @@ def reduction(s: Sketch) -> None:
     tape, dim = _axis_tape(s)
     before, after = _split(s, s.level + 1)
     op = REDUCTIONS[s.rng.choice(list(REDUCTIONS))]
-    if op.raw_only:
-        before, after = 0, 0
-        op = op if s.level == 0 else REDUCTIONS["logsumexp"]
-        before, after = (0, 0) if op.integer else _split(s, s.level + 1)
-    tape.chain(before, UNARY)
+    if op.integer:  # an index is sound only where no rounding comes before the comparison, and nothing follows it
+        tape.apply(pick(s.rng, "abs", "negate"))
+    else:
+        tape.chain(before, UNARY)
     keepdim = s.rng.random() < 0.3
     along(tape, op, dim=dim, keepdim=keepdim)
-    if op.integer:
-        s.ops[-1] = f"{op.name}_dim{dim}"
-    tape.chain(after, ARITHMETIC if s.level < 2 else UNARY)
+    if not op.integer:
+        tape.chain(after, ARITHMETIC if s.level < 2 else UNARY)
     tape.finish_reduced(keepdim, "torch.int64" if op.integer else "x.dtype")
 
 
 def softmax(s: Sketch) -> None:
-    """Softmax and log-softmax over any axis; sharp inputs overflow without the subtraction of the maximum."""
+    """Softmax and log-softmax over any axis, of inputs both mild and large."""
     tape, dim = _axis_tape(s, "torch.randn({shape}) * 50" if s.rng.random() < 0.2 else None)
     sharp = "* 50" in s.inputs["x"]
     op = SHAPED[s.rng.choice(("softmax", "softmax", "log_softmax"))]
     before, after = _split(s, s.level + 1)
-    if sharp:
-        before, after = 0, max(1, after)
-        s.ops.append("sharp")
+    if sharp:  # overflows without the subtraction of the maximum
+        before, after = 0, before + after
     _around(tape, op, dim, before, after)
 
 
@@ -88,7 +85,7 @@ def group_norm(s: Sketch) -> None:
     rng = s.rng
     by_group = rng.random() < 0.65
     groups = rng.choice((1, 2, 3))
-    shape = [s.size("batch_size", rng.choice((2, 3))), s.size("channels", groups * rng.choice((2, 3, 4)))]
+    shape = [s.size("batch_size", rng.choice((1, 2))), s.size("channels", groups * rng.choice((2, 3)))]
     if rng.random() < 0.5:
         shape.append(s.size("length", rng.choice((20, 37, 50, 64))))
     else:
@@ -162,7 +159,7 @@ def distance(s: Sketch) -> None:
     name, torch, triton, span = s.rng.choice(_DISTANCES)
     tape.need("0.0")
     tape.say(triton)
-    tape.span = span
+    tape.settle(span)
     s.step(s.rng.choice(torch))
     s.ops.append(name)
     tape.chain(after, ARITHMETIC if s.level < 2 else UNARY)

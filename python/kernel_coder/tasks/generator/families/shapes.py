@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 from kernel_coder.tasks.generator.sketch import Sketch
@@ -11,7 +10,7 @@ _LENGTHS = (24, 33, 40, 48, 50, 63, 64, 70, 77, 96, 100, 113, 128, 150, 200)
 _SHORT = (5, 7, 8, 10, 12, 16, 20, 24, 31, 32)
 
 
-def any_shape(sketch: Sketch, largest: int = 4096) -> list[str]:
+def any_shape(sketch: Sketch) -> list[str]:
     """One to four dimensions."""
     rng = sketch.rng
     rank = rng.choice((1, 2, 2, 2, 3, 3, 4))
@@ -28,10 +27,11 @@ def rows_shape(sketch: Sketch, rank: int | None = None) -> list[str]:
     """Two or three dimensions with at most about twenty rows."""
     rng = sketch.rng
     rank = rank or rng.choice((2, 2, 3))
-    last = sketch.size(rng.choice(("features", "dim", "hidden_size")), rng.choice(_LENGTHS))
     if rank == 2:
-        return [sketch.size("batch_size", rng.choice((3, 4, 5, 6, 8, 10, 12))), last]
-    return [sketch.size("batch_size", rng.choice((2, 3))), sketch.size("seq_len", rng.choice((2, 3, 4, 5))), last]
+        rows = [sketch.size("batch_size", rng.choice((3, 4, 5, 6, 8, 10)))]
+    else:
+        rows = [sketch.size("batch_size", 2), sketch.size("seq_len", rng.choice((2, 3, 4, 5)))]
+    return [*rows, sketch.size(rng.choice(("features", "dim", "hidden_size")), rng.choice(_LENGTHS))]
 
 
 def columns_shape(sketch: Sketch, batched: bool) -> list[str]:
@@ -60,10 +60,3 @@ def _three(sketch: Sketch, rng: Random) -> list[str]:
         sketch.size("seq_len", rng.choice((5, 7, 10, 12, 16))),
         sketch.size("features", rng.choice((16, 20, 30, 32, 45, 50))),
     ]
-
-
-def shuffled(rng: Random, *parts: Sequence[int]) -> list[int]:
-    """The numbers of all parts in random order."""
-    result = [number for part in parts for number in part]
-    rng.shuffle(result)
-    return result

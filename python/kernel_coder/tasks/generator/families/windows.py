@@ -102,13 +102,13 @@ def pooling(s: Sketch) -> None:
     kernel.block("STRIDE", str(stride))
     if padding:
         kernel.block("PAD", str(padding))
-    kernel.block("BLOCK", "256")
+    kernel.block("BLOCK", "1024")
     s.forward.append(f"batch, channels, {', '.join(sizes)} = x.shape")
     for name in sizes:
-        s.forward.append(f"O{name} = ({name}{f' + {2 * padding}' * (padding > 0)} - {size}) // {stride} + 1")
+        s.forward.append(f"O{name} = ({name}{f' + 2 * {padding}' * (padding > 0)} - {size}) // {stride} + 1")
     out = ", ".join(f"O{name}" for name in sizes)
     s.forward.append(f"out = torch.empty((batch, channels, {out}), device=x.device, dtype=x.dtype)")
-    s.forward += kernel.launch("(triton.cdiv(out.numel(), 256),)")
+    s.forward += kernel.launch("(triton.cdiv(out.numel(), 1024),)")
 
 
 class Convolved(Layout):
@@ -210,6 +210,7 @@ def _convolution(s: Sketch, rank: int) -> None:
     for name in scalars:
         kernel.scalar(name)
     tape = Tape(layout, (-1.5, 1.5))
+    tape.error = 2e-7
     tape.raw = False
     if has_bias:
         tape.operand("bias", "self.conv.bias", "last")
@@ -221,7 +222,7 @@ def _convolution(s: Sketch, rank: int) -> None:
     s.forward.append(f"batch, C, {', '.join(sizes)} = x.shape")
     s.forward.append("N = self.conv.out_channels")
     for name in sizes:
-        grown = f" + {2 * padding}" if padding else ""
+        grown = f" + 2 * {padding}" if padding else ""
         over = f" // {stride}" if stride > 1 else ""
         inner = f"{name}{grown} - {size}"
         s.forward.append(f"O{name} = {f'({inner}){over}' if over else inner} + 1")
