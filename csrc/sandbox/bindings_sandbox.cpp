@@ -3,10 +3,12 @@
 #include <pybind11/stl.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <system_error>
 
 #include "sandbox/channel.h"
+#include "sandbox/device_memory.h"
 #include "sandbox/landlock.h"
 #include "sandbox/report.h"
 #include "sandbox/seccomp.h"
@@ -172,6 +174,30 @@ std::pair<int, int> make_channel() {
   return with_os_errors([] { return sb::make_channel(); });
 }
 
+// A tensor's memory in the form that torch.utils.dlpack.from_dlpack takes, once.
+py::capsule dlpack(const std::shared_ptr<sb::DeviceMemory>& memory) {
+  constexpr const char* kUnread = "dltensor";  // a reader renames it
+  return py::reinterpret_steal<py::capsule>(PyCapsule_New(sb::as_dlpack(memory), kUnread, [](PyObject* capsule) {
+    if (!PyCapsule_IsValid(capsule, kUnread)) return;
+    auto* const managed = static_cast<sb::DlpackManaged*>(PyCapsule_GetPointer(capsule, kUnread));
+    managed->deleter(managed);
+  }));
+}
+
+void bind_device_memory(py::module_& sandbox) {
+  const auto error = py::register_exception<sb::DeviceMemoryError>(sandbox, "DeviceMemoryError", PyExc_RuntimeError);
+  py::register_exception<sb::DeviceOutOfMemory>(sandbox, "DeviceOutOfMemory", error.ptr());
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<sb::DeviceMemory, std::shared_ptr<sb::DeviceMemory>>(sandbox, "DeviceMemory")
+      .def_static("create", &sb::DeviceMemory::create, py::arg("size"), py::arg("device"), Unlocked())
+      .def_static("open", &sb::DeviceMemory::open, py::arg("fd"), py::arg("size"), py::arg("device"), Unlocked())
+      .def("export_fd", &sb::DeviceMemory::export_fd, Unlocked(), "A new descriptor, the caller's to close.")
+      .def("dlpack", &dlpack, "A capsule of all its bytes for torch.utils.dlpack.from_dlpack.")
+      .def_property_readonly("pointer", &sb::DeviceMemory::pointer)
+      .def_property_readonly("mapped_size", &sb::DeviceMemory::mapped_size)
+      .def_property_readonly("device", &sb::DeviceMemory::device);
+}
+
 }  // namespace
 
 void bind_sandbox(py::module_& m) {
@@ -190,6 +216,7 @@ void bind_sandbox(py::module_& m) {
   sandbox.def("send_frame", &send_frame, py::arg("fd"), py::arg("frame"), py::arg("timeout_s"));
   sandbox.def("receive_frame", &receive_frame, py::arg("fd"), py::arg("pidfd"), py::arg("timeout_s"));
   sandbox.def("make_buffer", &make_buffer, py::arg("name"), py::arg("size"), "A memfd whose size is sealed.");
+  bind_device_memory(sandbox);
 }
 
 #else

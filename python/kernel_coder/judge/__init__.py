@@ -1,5 +1,25 @@
 """The judge: whether a candidate does what the reference does, and how fast, in a verdict that can be reproduced."""
 
+from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.verdict import MAX_FEEDBACK, PROTOCOL, Outcome, OutputError, Verdict, example_verdict
 
-__all__ = ["MAX_FEEDBACK", "PROTOCOL", "Outcome", "OutputError", "Verdict", "example_verdict"]
+__all__ = [
+    "MAX_FEEDBACK",
+    "PROTOCOL",
+    "Admission",
+    "Judge",
+    "JudgeConfig",
+    "Outcome",
+    "OutputError",
+    "Verdict",
+    "example_verdict",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Judge and Admission on demand: rewards on verdicts need no sandbox."""
+    if name in ("Judge", "Admission"):
+        from kernel_coder.judge import judge
+
+        return getattr(judge, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,13 +87,17 @@ class ForkServer:
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 30.0,
+        sandbox: Sandbox | None = None,
     ) -> Process:
-        """Fork a runner that calls `target`, "module:function", with the descriptors, which are 3, 4, ... there."""
+        """Fork a runner that calls `target`, "module:function", with the descriptors, which are 3, 4, ... there.
+
+        In another `sandbox` than the server's, if one is given.
+        """
         if target.count(":") != 1:
             raise ValueError(f"target must be 'module:function'; got '{target}'")
         if len(fds) > _MAX_FDS - 8:
             raise ValueError(f"at most {_MAX_FDS - 8} descriptors can be handed over; got {len(fds)}")
-        process, spec, theirs = self.sandbox.prepare(limits or Limits(), environment or {})
+        process, spec, theirs = (sandbox or self.sandbox).prepare(limits or Limits(), environment or {})
         try:
             with theirs:
                 spec["argv"], spec["descriptors"] = [], list(fds)

@@ -1,0 +1,150 @@
+"""The Examiner: holds the reference, the secret seeds, the inputs and the expected outputs; compares; owns the clock.
+
+It never sees a candidate's code. It runs as a process of its own, in the sandbox, since a reference can die too.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.problem import Problem, Refused, Seeds, refusing
+from kernel_coder.judge.protocol import (
+    REPORT_BYTES,
+    Say,
+    Status,
+)
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, free_memory, shared
+from kernel_coder.judge.verdict import Outcome
+
+
+def main(fds: list[int]) -> int:
+    """Serve the supervisor until it closes its end: prepare a task, examine a candidate."""
+    import socket
+
+    control = socket.socket(fileno=fds[0])
+    service = _Service()
+    while True:
+        message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
+        if not message:
+            return 0
+        request = json.loads(message)
+        sent: list[int] = []
+        try:
+            if request["do"] == "prepare":
+                with shared(received[0] if received else None):
+                    answer = service.prepare(request, sent)
+            else:
+                answer = service.judge(request, received)
+        except Refused as refused:
+            answer = {"refused": str(refused)}
+        except BaseException:
+            answer = {"failed": traceback.format_exc()[-4000:]}
+        finally:
+            for fd in received:
+                os.close(fd)
+        socket.send_fds(control, [json.dumps(answer).encode()], sent)
+
+
+MESSAGE_BYTES = 1 << 20
+
+
+class _Service:
+    def __init__(self) -> None:
+        self.problem: Problem | None = None
+        self.key = ""
+        self.plan: Any = None
+        self.report: Any = None
+        self.reference_report: Any = None
+
+    def prepare(self, request: Mapping[str, Any], sent: list[int]) -> dict[str, Any]:
+        """Make the task ready. Answers with descriptors: plan, report, inputs, outputs; and of the reference's Runner:
+        report, outputs."""
+        from kernel_coder.judge.channel import SharedBuffer
+
+        config = JudgeConfig.model_validate(request["config"])
+        key = json.dumps([request["task"], request["config"], request["device"]])
+        seeds = Seeds(config.seed)
+        for old in (self.plan, self.report):
+            if old is not None:
+                old.close()
+        self.plan = self.report = None
+        is_new = key != self.key
+        if is_new:
+            if self.reference_report is not None:
+                self.reference_report.close()
+                self.reference_report = None
+            if self.problem is not None:
+                self.problem.close()
+            self.problem, self.key = None, ""
+            gc.collect()
+            device = torch.device(request["device"])
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            with refusing("the task cannot be judged"):
+                self.problem = Problem(request["task"], config, device, seeds)
+            self.key = key
+        assert self.problem is not None
+        problem = self.problem
+        problem.refresh(seeds)
+        free_memory(problem.device)
+        plan = json.dumps({**problem.plan, "backend": request["backend"]}).encode()
+        self.plan = SharedBuffer(len(plan), "plan")
+        self.plan.view[:] = plan
+        self.report = SharedBuffer(REPORT_BYTES, "report")
+        sent += [self.plan.fd, self.report.fd, problem.inputs.fd, problem.outputs_of_candidate.fd]
+        if self.reference_report is None:
+            self.reference_report = SharedBuffer(REPORT_BYTES, "report")
+        if request["timed"]:
+            sent += [self.reference_report.fd, problem.reference_outputs().fd]
+        return {
+            "new": is_new,
+            "families": problem.families,
+            "skipped": problem.skipped,
+            "hidden_batch": problem.variants[-1].batch,
+            "device": _device_name(problem.device),
+            "large": problem.inputs.size + problem.outputs_of_candidate.size,
+        }
+
+    def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
+        problem = self.problem
+        assert problem is not None
+        deadline = time.monotonic() + request["life_s"]
+        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
+        reference = None
+        lock = fds.pop(2) if request["locked"] else None
+        if len(fds) > 2:
+            outputs = problem.reference_outputs()
+            channel = Channel(os.dup(fds[2]))
+            reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, deadline)
+            if request["reference_is_new"] and reference.answer(Say.BUILT).status != Status.OK:
+                raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
+        session = Session(problem, link, reference, request["backend"], request["source"])
+        session.lock = lock
+        ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
+        try:
+            session.run()
+        except Ended as end:
+            ended = {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback}
+            session.compiled = end.compiled and session.compiled
+        finally:
+            link.channel.close()
+            if reference is not None:
+                reference.channel.close()
+            if lock is not None:
+                os.close(lock)
+        return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

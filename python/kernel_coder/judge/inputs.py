@@ -1,0 +1,181 @@
+"""Inputs and parameters that a candidate cannot foresee, of kinds that tell right from nearly right.
+
+========== ============================================================================================================
+own        what the task's ``get_inputs`` gives, with a fresh seed
+normal     standard normal numbers
+scaled     the task's own, times 10, with random signs
+shifted    the task's own, plus 5
+structured the task's own, with rows that are constant, rows that are zero, and a few elements of 100 or -100
+========== ============================================================================================================
+
+Integers and bools stay the task's own. What an input's own numbers have in common is kept, since a solution may rely on
+it: zeros above or below a diagonal stay zeros, a symmetric matrix stays symmetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+OUTLIER = 100.0
+"""exp(100) is no float32: who forgets to subtract the maximum finds out."""
+
+CHUNK = 1 << 22
+"""Elements that a fingerprint takes at a time."""
+
+
+def floating(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _like_own(new: Tensor, own: Tensor) -> Tensor:
+    """The new numbers with the pattern that the task's own have."""
+    if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1 and torch.equal(own, own.transpose(-1, -2)):
+        new = (new + new.transpose(-1, -2)) / 2
+    zeros = own == 0
+    if zeros.any() and zeros.float().mean() > 0.05:
+        new = new.masked_fill(zeros, 0)
+    return new.to(own.dtype)
+
+
+def _random(own: Tensor, rng: torch.Generator) -> Tensor:
+    dtype = own.dtype if own.is_complex() else torch.float32
+    return torch.randn(own.shape, generator=rng, device=own.device, dtype=dtype)
+
+
+def _normal(own: Tensor, rng: torch.Generator) -> Tensor:
+    return _random(own, rng)
+
+
+def _scaled(own: Tensor, rng: torch.Generator) -> Tensor:
+    signs = torch.randint(0, 2, own.shape, generator=rng, device=own.device) * 2 - 1
+    return own * signs * 10
+
+
+def _shifted(own: Tensor, rng: torch.Generator) -> Tensor:
+    return own + 5
+
+
+def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
+    new = own.clone().reshape(-1, own.shape[-1]) if own.dim() else own.clone().reshape(1, 1)
+    kinds = torch.rand(new.shape[0], generator=rng, device=own.device)
+    new = torch.where(kinds[:, None] < 0.15, new[:, :1], new)  # constant
+    new = torch.where((kinds[:, None] >= 0.15) & (kinds[:, None] < 0.25), torch.zeros_like(new), new)
+    chance = torch.rand(new.shape, generator=rng, device=own.device)
+    rate = min(0.5 / max(new.shape[-1], 1), 0.01)
+    new = torch.where(chance < rate, torch.full_like(new, OUTLIER), new)
+    new = torch.where(chance > 1 - rate, torch.full_like(new, -OUTLIER), new)
+    return new.reshape(own.shape)
+
+
+MAKERS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "normal": _normal,
+    "scaled": _scaled,
+    "shifted": _shifted,
+    "structured": _structured,
+}
+
+
+def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
+    """An input of another kind, made from the task's own.
+
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> of_family("normal", torch.tril(torch.rand(2, 2)), rng)[0, 1], of_family("shifted", torch.ones(2), rng)
+    (tensor(0.), tensor([6., 6.]))
+    """
+    if family == "own" or not floating(own) or own.numel() == 0:
+        return own
+    return _like_own(MAKERS[family](own, rng), own)
+
+
+def perturb(module: torch.nn.Module, rng: torch.Generator) -> None:
+    """Move every parameter and floating buffer away from its initial value, in place.
+
+    A gain of 1 and a bias of 0 do nothing, so a candidate without them would pass; now it does not. What is nowhere
+    negative, as a variance, stays so.
+    """
+    with torch.no_grad():
+        for value in list(module.parameters()) + [one for one in module.buffers() if floating(one)]:
+            if value.numel() == 0 or not floating(value):
+                continue
+            noise = torch.rand(value.shape, generator=rng, device=value.device).to(value.dtype)
+            if value.is_complex() or bool((value < 0).any()):
+                value.mul_(1 + 0.2 * (noise - 0.5))
+            elif bool((value == 0).all()):
+                value.add_(0.2 * (noise - 0.5))
+            else:
+                value.mul_(0.75 + 0.5 * noise)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """A contiguous tensor's bytes as integers of the widest kind that fits."""
+    flat = tensor.reshape(-1).view(torch.uint8)
+    for dtype in (torch.int32, torch.int16):
+        if flat.numel() % dtype.itemsize == 0 and flat.storage_offset() % dtype.itemsize == 0:
+            return flat.view(dtype)
+    return flat
+
+
+class Fingerprint:
+    """A hash of tensors that nobody can keep while changing them: the multipliers are secret.
+
+    >>> hashes, x = Fingerprint(torch.Generator().manual_seed(1)), torch.zeros(3)
+    >>> before = hashes.of([x])
+    >>> x[1] = 1
+    >>> hashes.of([x]).equal(before)
+    False
+    """
+
+    def __init__(self, rng: torch.Generator) -> None:
+        self._rng = rng
+        self._multipliers: Tensor | None = None
+
+    def of(self, tensors: Iterable[Tensor]) -> Tensor:
+        """One int64 a tensor; stays on the device."""
+        found = []
+        for tensor in tensors:
+            words = bits(tensor)
+            if self._multipliers is None or self._multipliers.numel() < min(words.numel(), CHUNK):
+                size = min(max(words.numel(), 1 << 12), CHUNK)
+                self._multipliers = torch.randint(
+                    -(1 << 62), 1 << 62, (size,), generator=self._rng, device=tensor.device, dtype=torch.int64
+                )
+            total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+            for index, start in enumerate(range(0, words.numel(), CHUNK)):
+                part = words[start : start + CHUNK]
+                total = total * 31 + (part * self._multipliers[: part.numel()]).sum() + index
+            found.append(total)
+        return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)
+
+
+def fill_random(memory: Tensor, rng: torch.Generator) -> None:
+    """Bits that nobody can guess, in place of whatever was there. `memory` is of bytes."""
+    words = memory.view(torch.int32) if memory.numel() % 4 == 0 else memory
+    words.random_(generator=rng)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Every tensor in a tree of lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in tensors_of(one)]
+    if isinstance(value, list | tuple):
+        return [leaf for one in value for leaf in tensors_of(one)]
+    return []
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with each tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(one, change) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(one, change) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(one, change) for one in value)
+    return value

@@ -1,0 +1,648 @@
+"""The Supervisor: starts, limits and kills the other two, and makes verdicts of what the Examiner found.
+
+It never touches a GPU, runs no reference and no candidate, and decodes nothing that a candidate's process sends. What a
+candidate cannot be blamed for is the harness's failure; a death that it can cause is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import queue
+import select
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any
+
+from kernel_coder.judge import feedback
+from kernel_coder.judge.channel import Channel, SharedBuffer
+from kernel_coder.judge.config import BUILDS, JudgeConfig
+from kernel_coder.judge.fork_server import ForkServer
+from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
+from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
+from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
+
+LOG = logging.getLogger(__name__)
+MESSAGE_BYTES = 1 << 20
+PREPARE_S = 120.0
+"""A task that takes longer to make ready than this is refused."""
+
+GRACE_S = 20.0
+"""What the Examiner may take beyond a candidate's life before it counts as hung."""
+
+RECYCLE = 200
+"""Tasks after which an Examiner is replaced, whatever its health."""
+
+EXAMINER = "kernel_coder.judge.examiner:main"
+RUNNER = "kernel_coder.judge.runner:main"
+WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
+
+
+class HarnessError(Exception):
+    """The judge's own failure: nothing is known about the candidate."""
+
+
+class ExaminerLost(HarnessError):
+    """The Examiner died, hung or ran out of memory, which a candidate might bring about."""
+
+
+class TaskRefused(Exception):
+    """Nothing can be judged on this task; the reason is the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Whether candidates can be judged on a task.
+
+    Attributes:
+        task: its id.
+        task_hash: SHA-256 of the reference's source.
+        admitted: null candidates fail on it and the reference itself passes.
+        reason: why not; None if it is admitted.
+        families: kinds of inputs on which the reference says something.
+        skipped: the other kinds, each with the reason.
+        hidden_batch: the second batch size that candidates are checked with; None where the task allows none.
+        verdict: of the reference as a candidate; None if it did not come to that.
+    """
+
+    task: str
+    task_hash: str
+    admitted: bool
+    reason: str | None = None
+    families: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
+    hidden_batch: int | None = None
+    verdict: Verdict | None = None
+
+
+def as_task(task: Task | str) -> Task:
+    """A task, or the source of one.
+
+    >>> as_task("class Model: ...").id
+    'bab4a09f5e49'
+    """
+    if isinstance(task, Task):
+        return task
+    return Task(id=_sha(task)[:12], source="text", reference=task)
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class Judge:
+    """Judges candidates against tasks.
+
+    >>> reference = '''
+    ... import torch
+    ... class Model(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x * x + 1
+    ... def get_inputs():
+    ...     return [torch.rand(8, 16)]
+    ... def get_init_inputs():
+    ...     return []
+    ... '''
+    >>> candidate = reference.replace("class Model", "class ModelNew").replace("x * x + 1", "x.square() + 1")
+    >>> with Judge(device="cpu", backend="torch") as judge:
+    ...     judge.evaluate(reference, candidate).outcome, judge.evaluate(reference, "class ModelNew: x").outcome
+    (<Outcome.CORRECT: 'correct'>, <Outcome.COMPILE_ERROR: 'compile_error'>)
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        backend: what candidates are written in, where a call does not say; None: what their task says.
+        config: what is checked, and for how long.
+        sandbox: who runners are and what they may open; its `require` is taken from `config` if that names layers.
+        log: where the sandbox's profile is printed at the start; None: nowhere.
+
+    Raises:
+        ValueError: an unknown device or backend.
+        SandboxError: the machine cannot be made safe enough, or a GPU that is not there.
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        backend: str | None = None,
+        *,
+        config: JudgeConfig | None = None,
+        sandbox: SandboxConfig | None = None,
+        log: Any = None,
+    ) -> None:
+        self.config = config or JudgeConfig()
+        kind, _, index = device.partition(":")
+        if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+            raise ValueError(f"device must be cpu, cuda or cuda:N; got {device!r}")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
+        self.backend = backend
+        gpu = int(index or 0) if kind == "cuda" else None
+        require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
+        base = sandbox or SandboxConfig()
+        self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
+        # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
+        # candidate, has to.
+        trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
+        self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
+        self.profile = self._sandbox.profile
+        if log is not None:
+            print(f"sandbox:\n{self.profile}", file=log)
+        self._servers: dict[bool, ForkServer] = {}
+        self._servers_lock = threading.Lock()
+        self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
+        for number in range(self.config.parallel()):
+            self._slots.put(_Slot(self, number))
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+        self.lock_path = ""
+        if gpu is not None:
+            self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
+            os.close(os.open(self.lock_path, os.O_CREAT | os.O_RDWR, 0o666))
+        self.versions = _versions()
+
+    # ---- the interface
+
+    def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
+        """Judge one candidate. Always a verdict: also of a candidate that hangs or dies, also when the harness fails.
+
+        Args:
+            task: what the candidate has to compute; or the source of a reference with ``Model``, ``get_inputs`` and
+                ``get_init_inputs``.
+            candidate: source with ``ModelNew``.
+            backend: what it is written in; None: the judge's, else the task's.
+
+        Raises:
+            ValueError: an unknown backend, or a judge that is closed.
+        """
+        task = as_task(task)
+        chosen = backend or self.backend or task.backend
+        if chosen not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {chosen!r}")
+        if self._closed:
+            raise ValueError("the judge is closed")
+        maker = _Maker(self, task, candidate, chosen)
+        if (problem := _format_problem(candidate)) is not None:
+            return maker.verdict(problem[0], problem[1], compiled=False)
+        if chosen == "cuda" and self.device == "cpu":
+            return maker.verdict(Outcome.HARNESS_FAILED, "a CUDA candidate cannot be judged without a GPU")
+        slot = self._slots.get()
+        try:
+            verdict = self._evaluated(slot, maker)
+        finally:
+            self._slots.put(slot)
+        if self.config.audit_dir:
+            self._record(task, candidate, verdict)
+        return verdict
+
+    def _evaluated(self, slot: _Slot, maker: _Maker) -> Verdict:
+        failures: list[str] = []
+        with_candidate = 0
+        for _ in range(self.config.retries + 1):
+            try:
+                return slot.examine(maker)
+            except TaskRefused as refused:
+                return maker.verdict(Outcome.HARNESS_FAILED, f"the task is refused: {refused}")
+            except (HarnessError, SandboxError, OSError) as error:
+                failures.append(str(error))
+                with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
+                slot.close()
+        if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
+            return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
+        return maker.verdict(Outcome.HARNESS_FAILED, failures[-1])
+
+    def evaluate_many(
+        self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
+    ) -> Iterator[Verdict]:
+        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order.
+
+        Takes from `pairs` no more than it works on, so that they may be made on the way.
+        """
+        bar = _bar(pairs, total) if progress else None
+        pool = self._workers()
+        waiting: deque[Future[Verdict]] = deque()
+        source = iter(pairs)
+        most = 2 * self.config.parallel()
+        try:
+            while True:
+                while len(waiting) < most and (pair := next(source, None)) is not None:
+                    waiting.append(pool.submit(self.evaluate, *pair))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+                if bar is not None:
+                    bar.update()
+        finally:
+            for one in waiting:
+                one.cancel()
+            if bar is not None:
+                bar.close()
+
+    def admit(self, task: Task | str) -> Admission:
+        """Whether candidates can be judged on a task: those that compute nothing must fail, the reference pass."""
+        task = as_task(task)
+        known: dict[str, Any] = {"task": task.id, "task_hash": _sha(task.reference)}
+        source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
+        slot = self._slots.get()
+        maker = _Maker(self, task, source, "torch")
+        try:
+            verdict = self._evaluated(slot, maker)
+            facts = slot.facts
+        finally:
+            self._slots.put(slot)
+        known |= {
+            "families": tuple(facts.get("families", ())),
+            "skipped": facts.get("skipped", {}),
+            "hidden_batch": facts.get("hidden_batch"),
+        }
+        if verdict.outcome is Outcome.HARNESS_FAILED:
+            return Admission(**known, admitted=False, reason=verdict.reason)
+        if not verdict.correct:
+            reason = f"the reference itself does not pass: {verdict.reason}"
+            return Admission(**known, admitted=False, reason=reason, verdict=verdict)
+        return Admission(**known, admitted=True, verdict=verdict)
+
+    def close(self) -> None:
+        """End every process. Verdicts that are being made come first."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for _ in range(self.config.parallel()):
+            self._slots.get().close()
+        for server in self._servers.values():
+            server.close()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- processes
+
+    def _workers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge")
+        return self._pool
+
+    def server(self, interpreted: bool) -> ForkServer:
+        """The warm parent: with Triton's interpreter, or without."""
+        with self._servers_lock:
+            if interpreted not in self._servers:
+                modules = [*WARM, *(["triton", "triton.language"] if _has_triton() else [])]
+                self._servers[interpreted] = ForkServer(
+                    self._sandbox, modules, environment=self.environment(interpreted)
+                )
+            return self._servers[interpreted]
+
+    def environment(self, interpreted: bool) -> dict[str, str]:
+        own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
+        if interpreted:
+            own["TRITON_INTERPRET"] = "1"
+        if self.device == "cpu":
+            own["CUDA_VISIBLE_DEVICES"] = ""
+        else:
+            own["CUDA_VISIBLE_DEVICES"] = self.device.partition(":")[2]
+            own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
+            if name in os.environ:
+                own[name] = os.environ[name]
+        return own
+
+    def limits(self, life_s: float | None, backend: str = "torch") -> Limits:
+        memory = self.config.memory_bytes
+        active = self.profile.active
+        return Limits(
+            wall_s=None if life_s is None else life_s + GRACE_S,
+            memory_bytes=memory if "memory_cgroup" in active else None,
+            data_bytes=memory if "memory_cgroup" not in active and self.device == "cpu" else None,
+            processes=1024 if backend in BUILDS or self.device != "cpu" else 256,
+            work_bytes=(4 << 30) if backend in BUILDS else (1 << 30),
+        )
+
+    def _record(self, task: Task, candidate: str, verdict: Verdict) -> None:
+        """All that it takes to judge this answer again."""
+        assert self.config.audit_dir is not None
+        os.makedirs(self.config.audit_dir, exist_ok=True)
+        name = f"{verdict.task_hash[:12]}-{verdict.candidate_hash[:12]}-{time.time_ns()}.json"
+        record = {
+            "task": {"id": task.id, "reference": task.reference, "entry_point": task.entry_point}
+            | {"precision": task.precision, "backend": verdict.backend},
+            "candidate": candidate,
+            "config": self.config.model_dump(mode="json"),
+            "sandbox": self.profile.as_dict(),
+            "verdict": json.loads(verdict.to_json()),
+        }
+        path = os.path.join(self.config.audit_dir, name)
+        with open(f"{path}.part", "w") as file:
+            json.dump(record, file)
+        os.replace(f"{path}.part", path)
+
+
+def _has_triton() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("triton") is not None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in ("kernel-coder", "torch", "triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _bar(pairs: Iterable[Any], total: int | None) -> Any:
+    from tqdm import tqdm
+
+    known = len(pairs) if isinstance(pairs, Sequence) else total
+    return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
+
+
+def _format_problem(candidate: str) -> tuple[Outcome, str] | None:
+    """What is wrong with a text that nobody has to run to see it."""
+    if not candidate.strip():
+        return Outcome.FORMAT_ERROR, "the answer has no code"
+    tree = parse(candidate)
+    if isinstance(tree, str):
+        return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}"
+    if SOLUTION_CLASS not in candidate:
+        return Outcome.FORMAT_ERROR, f"the code defines no class {SOLUTION_CLASS}"
+    return None
+
+
+class _Maker:
+    """Makes the verdict of one candidate."""
+
+    def __init__(self, judge: Judge, task: Task, candidate: str, backend: str) -> None:
+        self.judge, self.task, self.candidate, self.backend = judge, task, candidate, backend
+        self.interpreted = judge.device == "cpu" and backend == "triton"
+        self.device = judge.device
+        self.started = time.monotonic()
+
+    def request(self) -> dict[str, Any]:
+        task, config = self.task, self.judge.config
+        if self.interpreted:
+            config = config.model_copy(update={"timing": False})
+        return {
+            "do": "prepare",
+            "task": {
+                "reference": task.reference,
+                "entry_point": task.entry_point,
+                "precision": task.precision,
+                "families": task.metadata.get("input_families"),
+            },
+            "config": config.model_dump(mode="json"),
+            "device": "cpu" if self.judge.device == "cpu" else "cuda:0",  # the only one that it sees
+            "backend": self.backend,
+            "timed": config.timing and config.timed_calls > 0,
+        }
+
+    def verdict(
+        self, outcome: Outcome, reason: str | None = None, told: str | None = None, compiled: bool = False, **found: Any
+    ) -> Verdict:
+        if outcome is Outcome.HARNESS_FAILED:
+            told = ""
+        text = reason if told is None else told
+        return Verdict(
+            outcome=outcome,
+            compiled=compiled,
+            reason=reason,
+            feedback=feedback.bounded(text or "", MAX_FEEDBACK) if text else "",
+            task=self.task.id,
+            task_hash=_sha(self.task.reference),
+            candidate_hash=_sha(self.candidate),
+            backend=self.backend,
+            device=self.device,
+            interpreted=self.interpreted,
+            versions=self.judge.versions,
+            **found,
+        )
+
+    def of_findings(self, found: dict[str, Any], ended: Ended | None) -> Verdict:
+        outcome = Outcome(found["outcome"])
+        reason, told, compiled = found.get("reason"), found.get("feedback"), found["compiled"]
+        if outcome is Outcome.CRASHED and ended is not None:
+            if ended.out_of_memory:
+                outcome = Outcome.OUT_OF_MEMORY
+            elif ended.ended_by == "wall_limit":
+                outcome = Outcome.TIMEOUT
+            reason = f"its process ended before it had answered: {ended.reason}"
+            told = f"{'ModelNew' if compiled else 'The code'} ended its process ({ended.reason})."
+        speed = {name: found[name] for name in _TIMES if name in found} if outcome is Outcome.CORRECT else {}
+        return self.verdict(
+            outcome,
+            reason,
+            told,
+            compiled,
+            errors=tuple(OutputError(**one) for one in found["errors"]),
+            seeds=tuple(found["seeds"]),
+            stage_s={**found["stage_s"], "all": time.monotonic() - self.started},
+            kernel_share=found["kernel_share"],
+            **speed,
+        )
+
+
+_TIMES = (
+    *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
+    *("runtimes_ms", "reference_runtimes_ms"),
+)
+
+
+class _Slot:
+    """An Examiner and, for a task that is timed, the reference's own Runner; one candidate at a time."""
+
+    def __init__(self, judge: Judge, number: int) -> None:
+        self._judge, self.number = judge, number
+        self.facts: dict[str, Any] = {}
+        self.candidate_ran = False
+        self._examiner: Process | None = None
+        self._interpreted = False
+        self._control: socket.socket | None = None
+        self._reference: Process | None = None
+        self._reference_channel: Channel | None = None
+        self._served = 0
+
+    def examine(self, maker: _Maker) -> Verdict:
+        """Prepare, start the Runner, have it examined, kill it."""
+        self.candidate_ran = False
+        self.facts = {}
+        judge = self._judge
+        self._start(maker.interpreted)
+        with contextlib.ExitStack() as stack:
+            request = maker.request()
+            lock = []
+            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
+                lock.append(os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC))
+                stack.callback(os.close, lock[0])
+            answer, fds = self._ask(request, lock, PREPARE_S)
+            for fd in fds:
+                stack.callback(os.close, fd)
+            if "refused" in answer:
+                raise TaskRefused(answer["refused"])
+            self.facts = answer
+            maker.device = answer["device"]
+            plan, report, inputs, outputs, *of_reference = fds
+            life_s = judge.config.life_s(maker.backend)
+            is_new = False
+            if of_reference:
+                is_new = self._start_reference(maker, answer["new"], plan, inputs, of_reference)
+            source = self._buffer(stack, maker.candidate)
+            ours, theirs = Channel.pair()
+            stack.callback(ours.close)
+            stack.callback(theirs.close)
+            process = stack.enter_context(
+                judge.server(maker.interpreted).start(
+                    RUNNER,
+                    fds=[theirs.fd, plan, source, report, inputs, outputs],
+                    limits=judge.limits(life_s, maker.backend),
+                    environment=judge.environment(maker.interpreted),
+                )
+            )
+            theirs.close()
+            self.candidate_ran = True
+            handed = [ours.fd, process.pidfd, *lock]
+            if self._reference is not None and self._reference_channel is not None and of_reference:
+                handed += [self._reference_channel.fd, self._reference.pidfd]
+            found, _ = self._ask(
+                {
+                    "do": "judge",
+                    "backend": maker.backend,
+                    "source": maker.candidate,
+                    "life_s": life_s,
+                    "locked": bool(judge.lock_path),
+                    "reference_is_new": is_new,
+                },
+                handed,
+                life_s + GRACE_S,
+            )
+            ended = None
+            if found["outcome"] == Outcome.CRASHED.value:
+                with contextlib.suppress(TimeoutError):
+                    ended = process.wait(1.0)
+            process.kill_tree()
+            return maker.of_findings(found, ended)
+
+    def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
+        data = text.encode(errors="replace")
+        buffer = stack.enter_context(SharedBuffer(len(data), "candidate"))
+        buffer.view[:] = data
+        return buffer.fd
+
+    def _start(self, interpreted: bool) -> None:
+        """The Examiner, if there is none, or a tired one."""
+        if self._examiner is not None and (
+            self._served >= RECYCLE or self._interpreted != interpreted or not self._examiner.running
+        ):
+            self.close()
+        if self._examiner is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
+            self._control = ours
+            with theirs:
+                self._examiner = self._judge.server(interpreted).start(
+                    EXAMINER,
+                    fds=[theirs.fileno()],
+                    limits=replace(self._judge.limits(None), memory_bytes=None, data_bytes=None),
+                    environment=self._judge.environment(interpreted),
+                    sandbox=self._judge.examiners,
+                )
+            self._interpreted, self._served = interpreted, 0
+        self._served += 1
+
+    def _ask(self, request: dict[str, Any], fds: Sequence[int], patience_s: float) -> tuple[dict[str, Any], list[int]]:
+        """The Examiner's answer; HarnessError if there is none."""
+        assert self._control is not None
+        assert self._examiner is not None
+        message = json.dumps(request).encode()
+        if len(message) > MESSAGE_BYTES:
+            raise HarnessError(f"a request of {len(message)} bytes is too long: at most {MESSAGE_BYTES}")
+        try:
+            socket.send_fds(self._control, [message], list(fds))
+        except OSError as error:
+            raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._examiner.pidfd, select.POLLIN)
+        ready = dict(poller.poll(patience_s * 1000))
+        if not ready:
+            raise ExaminerLost(f"the Examiner gave no answer within {patience_s:g} s")
+        if self._control.fileno() not in ready:
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
+        data, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 16)
+        if not data:
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
+        answer = json.loads(data)
+        if "failed" in answer:
+            for fd in received:
+                os.close(fd)
+            what = answer["failed"].strip()
+            LOG.error("the Examiner failed:\n%s", what)
+            kind = ExaminerLost if "OutOfMemoryError" in what.splitlines()[-1] else HarnessError
+            raise kind(f"the Examiner failed: {what.splitlines()[-1]}")
+        return answer, received
+
+    def _last_words(self) -> str:
+        assert self._examiner is not None
+        try:
+            ended = self._examiner.wait(2.0)
+        except (TimeoutError, SandboxError) as error:
+            return f" ({error})"
+        words = self._examiner.stderr.text.strip().splitlines()
+        return f" ({ended.reason})" + (f": {words[-1]}" if words else "")
+
+    def _start_reference(self, maker: _Maker, is_new_task: bool, plan: int, inputs: int, fds: Sequence[int]) -> bool:
+        """The reference's own Runner: once a task. True if it was started now."""
+        if self._reference is not None and (is_new_task or not self._reference.running):
+            self._close_reference()
+        if self._reference is not None:
+            return False
+        source = f"{maker.task.reference}\n\nModelNew = {maker.task.entry_point}\n"
+        ours, theirs = Channel.pair()
+        self._reference_channel = ours
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(theirs.close)
+                self._reference = self._judge.server(maker.interpreted).start(
+                    RUNNER,
+                    fds=[theirs.fd, plan, self._buffer(stack, source), fds[0], inputs, fds[1]],
+                    limits=self._judge.limits(None),
+                    environment=self._judge.environment(maker.interpreted),
+                )
+        except BaseException:
+            self._close_reference()
+            raise
+        return True
+
+    def _close_reference(self) -> None:
+        reference, channel = self._reference, self._reference_channel
+        self._reference = self._reference_channel = None
+        if channel is not None:
+            channel.close()
+        if reference is not None:
+            reference.close()
+
+    def close(self) -> None:
+        """End what belongs to the slot."""
+        self._close_reference()
+        examiner, control = self._examiner, self._control
+        self._examiner = self._control = None
+        if control is not None:
+            control.close()
+        if examiner is not None:
+            examiner.close()

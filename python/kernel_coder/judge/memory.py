@@ -1,0 +1,72 @@
+"""Memory that two processes see: of the host, or of a GPU."""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kernel_coder import _C
+from kernel_coder.judge.protocol import ALIGNMENT, TensorSpec, round_up
+
+if TYPE_CHECKING:
+    from kernel_coder.judge.device_memory import DeviceBuffer
+
+
+class Arena:
+    """Shared memory of one device as tensors.
+
+    >>> with Arena(1024, torch.device("cpu")) as arena:
+    ...     arena.at(TensorSpec((2, 3), "float32", 512)).fill_(1)
+    ...     bytes(arena.bytes[510:513].tolist())
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    b'\\x00\\x00\\x00'
+    """
+
+    def __init__(self, size: int, device: torch.device, fd: int | None = None) -> None:
+        """Make shared memory; or map what another process made and sent as a descriptor."""
+        self.size = round_up(max(size, ALIGNMENT))
+        self.device = device
+        self._map: mmap.mmap | None = None
+        self._buffer: DeviceBuffer | None = None
+        if device.type == "cuda":
+            from kernel_coder.judge.device_memory import DeviceBuffer
+
+            index = device.index or 0
+            self._buffer = DeviceBuffer(self.size, index) if fd is None else DeviceBuffer.open(fd, self.size, index)
+            self.fd = self._buffer.fd
+            self.bytes = self._buffer.tensor(torch.uint8, (self.size,))
+        else:
+            self.fd = _C.sandbox.make_buffer("arena", self.size) if fd is None else fd
+            self._map = mmap.mmap(self.fd, self.size)
+            self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def at(self, spec: TensorSpec, base: int = 0) -> Tensor:
+        """The tensor at its place, counted from `base`."""
+        start = base + spec.offset
+        if start < 0 or start + spec.nbytes > self.size:
+            raise ValueError(f"a tensor of {spec.nbytes} bytes at {start} does not fit into {self.size}")
+        if spec.nbytes == 0:
+            return torch.empty(spec.shape, dtype=spec.torch_dtype, device=self.device)
+        return self.bytes[start : start + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+
+    def close(self) -> None:
+        """Forget it here; the other process keeps what it mapped."""
+        del self.bytes
+        if self._buffer is not None:
+            self._buffer.close()
+        elif self.fd >= 0:
+            import os
+
+            os.close(self.fd)
+            self.fd = -1
+            self._map = None  # unmapped once no tensor is left
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

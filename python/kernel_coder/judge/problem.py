@@ -1,0 +1,493 @@
+"""A task made ready to judge candidates on: the reference, its oracle, inputs, and memory to share."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder import ops
+from kernel_coder.judge import tolerance
+from kernel_coder.judge.calling import (
+    COMPUTE,
+    arguments_of,
+    built,
+    called,
+    set_math_mode,
+    set_training,
+    state_of,
+)
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, tensors_of
+from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.protocol import (
+    MAX_SLOTS,
+    TensorSpec,
+    Unsendable,
+    encode,
+    laid_out,
+    names_of_leaves,
+)
+from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+
+SLOT_BYTES = 1 << 28
+"""Inputs of several calls at a time are held up to this."""
+
+MOST_ILL = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
+"""Inputs on which the reference itself is further from exact than this tell nothing about a candidate."""
+
+
+class Refused(Exception):
+    """A task that nothing can be judged on, with the reason."""
+
+
+class Seeds:
+    """Numbers that nobody knows beforehand, all from one key that the verdict keeps.
+
+    >>> Seeds(7).next() == Seeds(7).next() != Seeds(None).next()
+    True
+    """
+
+    def __init__(self, key: int | None) -> None:
+        self.key = secrets.randbits(62) if key is None else key
+        self._drawn = 0
+
+    def next(self) -> int:
+        self._drawn += 1
+        digest = hashlib.sha256(f"kernel_coder.judge {self.key} {self._drawn}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 2
+
+
+@dataclass
+class Sample:
+    """Inputs of one call and what has to come out."""
+
+    inputs: list[Any]
+    tensors: list[Tensor]
+    cotangents: list[Tensor]
+    expected: list[Tensor]
+    """From the oracle; of integers from the reference itself."""
+
+    tolerances: list[tolerance.Tolerance]
+    family: str
+    changed: list[bool]
+    """Which inputs the reference itself writes to."""
+
+
+@dataclass
+class Variant:
+    """One set of shapes."""
+
+    batch: int | None
+    input_tree: Any
+    input_specs: list[TensorSpec]
+    cotangent_specs: list[TensorSpec]
+    input_stride: int
+    output_tree: Any
+    output_specs: list[TensorSpec]
+    output_stride: int
+    slots: int = 1
+    names: list[str] = field(default_factory=list)
+
+    def as_plan(self) -> dict[str, Any]:
+        return {
+            "inputs": self.input_tree,
+            "input_specs": self.input_specs,
+            "cotangents": self.cotangent_specs,
+            "input_stride": self.input_stride,
+            "outputs": self.output_tree,
+            "output_specs": self.output_specs,
+            "output_stride": self.output_stride,
+        }
+
+
+class Problem:
+    """A task made ready: the reference, its state, which inputs tell something, and memory to share."""
+
+    def __init__(self, task: Mapping[str, Any], config: JudgeConfig, device: torch.device, seeds: Seeds) -> None:
+        self.config, self.device, self.seeds = config, device, seeds
+        self.precision: str = task["precision"]
+        self.dtype = COMPUTE[self.precision]
+        set_math_mode(self.precision, config.threads)
+        self.rng = torch.Generator(device=device).manual_seed(seeds.next())
+        self.fingerprint = Fingerprint(self.rng)
+        namespace: dict[str, Any] = {"__name__": "reference"}
+        with refusing("the reference cannot be run"):
+            exec(compile(task["reference"], "reference.py", "exec"), namespace)
+            self.get_inputs = namespace["get_inputs"]
+            self.args, self.kwargs = arguments_of(namespace["get_init_inputs"]())
+            self.model = namespace[task["entry_point"]]
+        with refusing("the reference cannot be built"):
+            self._build()
+        with refusing("the reference cannot be called"):
+            self.changes_inputs = self._changes_inputs()
+            self.families = self._usable_families(task)
+            self.variants = [self._variant(None)]
+            if config.hidden_shapes and (batch := self._other_batch()) is not None:
+                self.variants.append(self._variant(batch))
+        self._share()
+
+    # ---- the reference
+
+    def _build(self) -> None:
+        self.seed = self.seeds.next()
+        self.module = self._made(self.seed)
+        own, other = state_of(self.module), state_of(self._made(self.seeds.next()))
+        self.random_state = all(
+            not floating(value) or value.numel() == 0 or not torch.equal(value, other[name])
+            for name, value in own.items()
+        )
+        del other
+        self.initial = {name: value.detach().clone() for name, value in own.items()}
+        self.exact = self._made(self.seed).double()
+        set_training(self.module, self.config.training)
+        set_training(self.exact, self.config.training)
+        self._new_state()
+
+    def _made(self, seed: int) -> torch.nn.Module:
+        return built(self.model, self.args, self.kwargs, seed=seed, device=self.device, dtype=self.dtype)
+
+    def _new_state(self) -> None:
+        """Parameters and buffers that no other candidate has seen."""
+        self.use_state_drawn_at_construction()
+        perturb(self.module, self.rng)
+        self._copy_exact()
+
+    def _copy_exact(self) -> None:
+        """The oracle: the same state, in float64."""
+        with torch.no_grad():
+            for mine, value in zip(state_of(self.exact).values(), state_of(self.module).values(), strict=True):
+                mine.copy_(value)
+
+    def use_state_drawn_at_construction(self) -> None:
+        """For a candidate that holds its state in another form, and drew the same random numbers for it."""
+        with torch.no_grad():
+            for name, value in state_of(self.module).items():
+                value.copy_(self.initial[name])
+        self._copy_exact()
+
+    def refresh(self, seeds: Seeds) -> None:
+        """For the next candidate: seeds, state and the memory that the last one could write to."""
+        self.seeds = seeds
+        self.rng.manual_seed(seeds.next())
+        self._new_state()
+        for spec, tensor in zip(self.init_specs, self.init_tensors, strict=True):
+            self.inputs.at(spec).copy_(tensor)
+        for (_, spec), tensor in zip(self.state_specs, state_of(self.module).values(), strict=True):
+            self.inputs.at(spec).copy_(tensor.detach())
+
+    def own_inputs(self, batch: int | None = None) -> list[Any]:
+        torch.manual_seed(self.seeds.next())
+        try:
+            with self.device:
+                values = self.get_inputs()
+        except Exception:
+            if self.device.type == "cpu":
+                raise
+            values = self.get_inputs()
+        values = list(values) if isinstance(values, list | tuple) else [values]
+
+        def placed(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach().to(self.device)
+            tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            return tensor.contiguous()
+
+        values = map_tensors(values, placed)
+        return values if batch is None else map_tensors(values, lambda tensor: _rebatched(tensor, self.batch, batch))
+
+    def inputs_of(self, family: str, batch: int | None = None) -> list[Any]:
+        own = self.own_inputs(batch)
+        return map_tensors(own, lambda tensor: of_family(family, tensor, self.rng))
+
+    def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
+        return called(module, inputs, list(cotangents) or None, module.parameters())
+
+    def cotangents_of(self, inputs: list[Any]) -> list[Tensor]:
+        """Random gradients of the outputs, if gradients are checked."""
+        if not self.config.backward:
+            return []
+        with torch.no_grad():
+            outputs = tensors_of(self.module(*map_tensors(inputs, Tensor.clone)))
+        return [torch.randn(o.shape, generator=self.rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
+
+    def sample(self, family: str, batch: int | None = None, tries: int = 4) -> Sample:
+        """Inputs of a family with what has to come out. Refused if the reference is far from exact on all of them."""
+        reason = ""
+        for _ in range(tries):
+            inputs = self.inputs_of(family, batch)
+            cotangents = self.cotangents_of(inputs)
+            copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
+            plain = tensors_of(self.outputs(self.module, copies, cotangents))
+            pairs = zip(tensors_of(copies), tensors_of(inputs), strict=True)
+            changed = [not _same_bits(a, b) if self.changes_inputs else False for a, b in pairs]
+            del copies
+            exact = self._exact_outputs(inputs, cotangents, plain)
+            errors = read_comparisons([ops.compare(a, b) for a, b in zip(plain, exact, strict=True)])
+            reason = self._ill(family, plain, errors)
+            if reason:
+                continue
+            shaken = self._exact_outputs(map_tensors(inputs, self._shaken), cotangents, exact)
+            sensitivities = read_comparisons([ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)])
+            del shaken
+            reason = self._ill(family, plain, sensitivities)
+            if reason:
+                continue
+            tolerances = [
+                tolerance.of_output(output.dtype, error, sensitivity, self.precision)
+                for output, error, sensitivity in zip(plain, errors, sensitivities, strict=True)
+            ]
+            return Sample(inputs, tensors_of(inputs), cotangents, exact, tolerances, family, changed)
+        raise Refused(f"on inputs of the family {family}, {reason}")
+
+    def _changes_inputs(self) -> bool:
+        inputs = self.own_inputs()
+        before = self.fingerprint.of(tensors_of(inputs))
+        self.outputs(self.module, inputs, [])
+        return not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
+
+    def _shaken(self, tensor: Tensor) -> Tensor:
+        """The exact numbers next to an input's: as far away as float32 cannot tell."""
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.rand(tensor.shape, generator=self.rng, device=tensor.device, dtype=torch.float64)
+        eps = torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
+        return tensor.double() * (1 + eps * (2 * noise - 1))
+
+    def _exact_outputs(self, inputs: list[Any], cotangents: list[Tensor], plain: list[Tensor]) -> list[Tensor]:
+        """Of the oracle: floating-point outputs in double precision, others as the reference has them."""
+        doubled = map_tensors(inputs, _doubled)
+        try:
+            exact = tensors_of(self.outputs(self.exact, doubled, [_doubled(one) for one in cotangents]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a reference that insists on a dtype is its own oracle
+            exact = plain
+        return [_doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
+
+    def _ill(self, family: str, plain: list[Tensor], compared: list[ComparisonResult]) -> str:
+        """Why these inputs tell nothing, or nothing."""
+        for output, result in zip(plain, compared, strict=True):
+            if not floating(output):
+                continue
+            if family != "own" and not bool(torch.isfinite(output).all()):
+                return "the reference is not finite"
+            bound = MOST_ILL.get(output.dtype, 2e-4)
+            if output.numel() and result.nan_added + result.inf_added + result.nan_missing + result.inf_missing:
+                return "the reference overflows where the exact result does not"
+            if output.numel() and not result.relative_error <= bound:
+                return f"float32's rounding alone moves the result by {result.relative_error:.1e}, more than {bound:g}"
+        return ""
+
+    def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
+        """Those on which the reference says something; and none of them if somebody who computes nothing would pass."""
+        allowed = set(task.get("families") or self.config.families) | {"own"}
+        usable: list[str] = []
+        self.skipped: dict[str, str] = {}
+        nulls = _Nulls() if self.config.null_candidates else None
+        for family in dict.fromkeys([*self.config.families, "own"]):
+            if family not in allowed:
+                continue
+            try:
+                sample = self.sample(family, tries=2 if family != "own" else 4)
+            except Refused as refused:
+                if family == "own":
+                    raise
+                self.skipped[family] = str(refused)
+                continue
+            usable.append(family)
+            if family == "own":
+                self.own_tolerances = sample.tolerances
+                self.shapes = [tuple(one.shape) for one in sample.tensors]
+            if nulls is not None:
+                nulls.judge(sample)
+        if nulls is not None:
+            nulls.judge(self.sample("own"))
+            if nulls.alive:
+                raise Refused(f"a candidate that returns {next(iter(nulls.alive))} would pass")
+        return usable
+
+    # ---- shapes
+
+    def _variant(self, batch: int | None) -> Variant:
+        sample = self.sample("own", batch)
+        tensors: list[Tensor] = []
+        try:
+            tree = encode(sample.inputs, tensors)
+        except Unsendable as error:
+            raise Refused(str(error)) from None
+        specs, end = laid_out(tensors)
+        cotangents, end = laid_out(sample.cotangents, end)
+        outputs: list[Tensor] = []
+        plain = self.outputs(self.module, map_tensors(sample.inputs, Tensor.clone), sample.cotangents)
+        out_tree = encode(plain, outputs)
+        out_specs, out_end = laid_out(outputs)
+        return Variant(
+            batch, tree, specs, cotangents, max(end, 512), out_tree, out_specs, max(out_end, 512), 1,
+            names_of_leaves(out_tree),
+        )  # fmt: skip
+
+    def _other_batch(self) -> int | None:
+        """Another size of the leading dimension that all inputs share, if the reference takes it."""
+        sizes = {shape[0] for shape in self.shapes if len(shape) >= 2}
+        if len(sizes) != 1 or any(len(shape) == 1 and shape[0] not in sizes for shape in self.shapes):
+            return None
+        self.batch = sizes.pop()
+        other = self.batch - 1 if self.batch > 2 else self.batch + 1
+        before = [one.shape for one in tensors_of(self.outputs(self.module, self.own_inputs(), []))]
+        try:
+            sample = self.sample("own", other)
+        except Exception:
+            return None
+        after = [one.shape for one in sample.expected]
+        if self.config.backward:
+            return None
+        batched = all(
+            b and a and b[0] == self.batch and a[0] == other and b[1:] == a[1:]
+            for b, a in zip(before, after, strict=True)
+        )
+        return other if batched else None
+
+    # ---- shared memory
+
+    def _share(self) -> None:
+        init: list[Tensor] = []
+        try:
+            init_tree = encode([self.args, self.kwargs], init)
+        except Unsendable as error:
+            raise Refused(str(error)) from None
+        self.init_specs, end = laid_out(init)
+        state = state_of(self.module)
+        specs, end = laid_out(list(state.values()), end)
+        self.state_specs = list(zip(state, specs, strict=True))
+        self.slots_at = end
+        for variant in self.variants:
+            fits = max(SLOT_BYTES // (variant.input_stride + variant.output_stride), 1)
+            variant.slots = min(fits, MAX_SLOTS) if self.config.timing else 1
+        inputs = self.slots_at + max(v.slots * v.input_stride for v in self.variants)
+        outputs = max(v.slots * v.output_stride for v in self.variants)
+        self.inputs = Arena(inputs, self.device)
+        self.outputs_of_candidate = Arena(outputs, self.device)
+        self.outputs_of_reference: Arena | None = None
+        self.init_tensors = init
+        self.plan = {
+            "device": str(self.device),
+            "precision": self.precision,
+            "threads": self.config.threads,
+            "training": self.config.training,
+            "seed": self.seed,
+            "init": init_tree,
+            "init_tensors": self.init_specs,
+            "state": [(name, *spec) for name, spec in self.state_specs],
+            "random_state": self.random_state,
+            "slots_at": self.slots_at,
+            "input_bytes": self.inputs.size,
+            "output_bytes": self.outputs_of_candidate.size,
+            "variants": [variant.as_plan() for variant in self.variants],
+        }
+
+    def reference_outputs(self) -> Arena:
+        if self.outputs_of_reference is None:
+            self.outputs_of_reference = Arena(self.outputs_of_candidate.size, self.device)
+        return self.outputs_of_reference
+
+    def write(self, variant: Variant, slot: int, sample_tensors: Sequence[Tensor]) -> None:
+        base = self.slots_at + slot * variant.input_stride
+        for spec, tensor in zip([*variant.input_specs, *variant.cotangent_specs], sample_tensors, strict=True):
+            self.inputs.at(spec, base).copy_(tensor)
+
+    def written(self, variant: Variant, slot: int) -> list[Tensor]:
+        base = self.slots_at + slot * variant.input_stride
+        return [self.inputs.at(spec, base) for spec in variant.input_specs]
+
+    def found(self, arena: Arena, variant: Variant, slot: int) -> list[Tensor]:
+        return [arena.at(spec, slot * variant.output_stride) for spec in variant.output_specs]
+
+    def close(self) -> None:
+        for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
+            if arena is not None:
+                arena.close()
+
+
+class _Nulls:
+    """Candidates that compute nothing. A task on which one of them would pass teaches to compute nothing."""
+
+    def __init__(self) -> None:
+        self.alive = dict.fromkeys(["zeros", "ones", "the mean", "an input", "another call's output"])
+        self._before: list[Tensor] | None = None
+
+    def judge(self, sample: Sample) -> None:
+        """Forget those who fail on a sample."""
+        for name in list(self.alive):
+            if name == "another call's output" and self._before is None:
+                continue
+            made = [self._made(name, index, sample) for index in range(len(sample.expected))]
+            found = [one for one in made if one is not None]
+            if len(found) < len(made):
+                del self.alive[name]
+                continue
+            results = read_comparisons(
+                [
+                    ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
+                    for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
+                ]
+            )
+            if not all(allowed.passes(one) for allowed, one in zip(sample.tolerances, results, strict=True)):
+                del self.alive[name]
+        self._before = sample.expected if "another call's output" in self.alive else None
+
+    def _made(self, name: str, index: int, sample: Sample) -> Tensor | None:
+        wanted = sample.expected[index]
+        if name == "zeros":
+            return torch.zeros_like(wanted)
+        if name == "ones":
+            return torch.ones_like(wanted)
+        if name == "the mean":
+            if not floating(wanted) or wanted.numel() <= 1:
+                return None
+            return torch.full_like(wanted, wanted.mean().item())
+        if name == "another call's output":
+            assert self._before is not None
+            return self._before[index] if self._before[index].shape == wanted.shape else None
+        for one in sample.tensors:
+            alike = floating(one) == floating(wanted) and one.is_complex() == wanted.is_complex()
+            if alike and one.numel() >= wanted.numel() > 0:
+                return one.reshape(-1)[: wanted.numel()].reshape(wanted.shape).to(wanted.dtype)
+        return None
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Refused:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise Refused(f"{what}: it is too large for this device ({str(error).splitlines()[0]})") from None
+    except MemoryError:
+        raise Refused(f"{what}: it is too large for this machine") from None
+    except Exception as error:
+        text = str(error).strip().splitlines() or [""]
+        raise Refused(f"{what}: {type(error).__name__}: {text[0][:300]}") from None
+
+
+def _rebatched(tensor: Tensor, batch: int, other: int) -> Tensor:
+    if not tensor.dim() or tensor.shape[0] != batch:
+        return tensor
+    return tensor[:other].contiguous() if other < batch else torch.cat([tensor, tensor[: other - batch]])
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    """A copy, in double precision if it is of numbers with a point."""
+    if not floating(tensor):
+        return tensor.clone()
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))

@@ -1,0 +1,240 @@
+"""The Runner: one candidate, one life. It is not trusted, whatever it is made of: the candidate lives in its process.
+
+It holds no secret, no reference and no expected value, and what it says about itself decides nothing but how a failure
+is called. What counts is bytes in the output memory, and when they were there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import mmap
+import os
+import struct
+import sys
+import traceback
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
+from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
+from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.protocol import (
+    REPORT_BYTES,
+    Audit,
+    Loaded,
+    Mode,
+    Say,
+    Status,
+    TensorSpec,
+    decode,
+    dtype_name,
+    encode,
+    names_of_leaves,
+    same_structure,
+)
+
+CHANNEL, PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(6)
+"""Order of the descriptors."""
+
+FILE = "candidate.py"
+
+
+class Wrong(Exception):
+    """An output of another kind than the reference's."""
+
+
+class Failed(Exception):
+    """Ends the Runner's life with a status."""
+
+    def __init__(self, status: Status, text: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def main(fds: list[int]) -> int:
+    """Build the candidate, then answer requests until the other end closes."""
+    for name in (
+        "TRITON_HOME",
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+    ):
+        os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
+    channel = Channel(fds[CHANNEL])
+    report = mmap.mmap(fds[REPORT], REPORT_BYTES)
+    plan = json.loads(_text(fds[PLAN]))
+    try:
+        runner = _Runner(plan, fds, _text(fds[SOURCE]))
+    except Failed as failed:
+        _tell(report, str(failed))
+        _say(channel, Say.BUILT, failed.status)
+        return 0
+    except BaseException as error:
+        _tell(report, traceback.format_exc())
+        _say(channel, Say.BUILT, Status.OUT_OF_MEMORY if _is_memory(error) else Status.NOT_COMPILED)
+        return 0
+    _say(channel, Say.BUILT, Status.OK, (int(runner.loaded),))
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            with contextlib.suppress(ChannelTimeout):
+                frame = channel.receive(timeout_s=3600.0)
+                if frame.kind == Say.PING:
+                    _say(channel, Say.PING, Status.OK)
+                    continue
+                first, count, variant, mode = frame.values[:4]
+                values: tuple[int, ...] = ()
+                try:
+                    values = runner.call(first, count, variant, Mode(mode))
+                    status = Status.OK
+                except Wrong as wrong:
+                    _tell(report, str(wrong))
+                    status = Status.WRONG_STRUCTURE
+                except BaseException as error:
+                    _tell(report, traceback.format_exc())
+                    status = Status.OUT_OF_MEMORY if _is_memory(error) else Status.RAISED
+                _say(channel, Say.CALL, status, values)
+    return 0
+
+
+def _say(channel: Channel, kind: Say, status: Status, values: tuple[int, ...] = ()) -> None:
+    with contextlib.suppress(ChannelClosed):
+        channel.send(int(kind), status=int(status), values=values)
+
+
+def _text(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0).rstrip(b"\0").decode()
+
+
+def _tell(report: mmap.mmap, text: str) -> None:
+    data = text.encode(errors="replace")
+    if len(data) > REPORT_BYTES - 4:  # the end of a traceback says more than its beginning
+        data = data[: REPORT_BYTES // 4] + b"\n...\n" + data[-REPORT_BYTES // 2 :]
+    report[: 4 + len(data)] = struct.pack("<I", len(data)) + data
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's way on the CPU
+        return True
+    return isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def _candidate(source: str) -> ModuleType:
+    """Import the source from a file: triton.jit reads its function's text from there."""
+    with open(FILE, "w") as file:
+        file.write(source)
+    spec = importlib.util.spec_from_file_location("candidate", os.path.abspath(FILE))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Runner:
+    def __init__(self, plan: dict[str, Any], fds: list[int], source: str) -> None:
+        self.plan = plan
+        self.device = torch.device(plan["device"])
+        set_math_mode(plan["precision"], plan["threads"])
+        self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
+        self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
+        self.own = _own_kernels(plan["backend"])
+        self.own.before_import()
+        self.module = _candidate(source)
+        model = getattr(self.module, "ModelNew", None)
+        if model is None:
+            raise Failed(Status.NO_MODEL, "the code defines no ModelNew")
+        self.own.after_import(self.module)
+        self.loaded = self._build(model)
+
+    def _build(self, model: Any) -> Loaded:
+        plan = self.plan
+        init = [self.inputs.at(TensorSpec(*one)).clone() for one in plan["init_tensors"]]
+        args, kwargs = decode(plan["init"], lambda index: init[index])
+        dtype = COMPUTE[plan["precision"]]
+        self.model = built(model, args, kwargs, seed=plan["seed"], device=self.device, dtype=dtype)
+        state = {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in plan["state"]}
+        loaded = load_state(self.model, state, plan["random_state"])
+        if loaded is None:
+            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(state_of(self.model).items())[:20])
+            raise Failed(Status.NO_STATE, own)
+        set_training(self.model, plan["training"])
+        self.parameters = list(self.model.parameters())
+        return loaded
+
+    def call(self, first: int, count: int, variant: int, mode: Mode) -> tuple[int, ...]:
+        plan = self.plan["variants"][variant]
+        with self.own.watched(mode) as seen:
+            for slot in range(first, first + count):
+                self._call(plan, slot)
+            self._synchronise()
+        return seen()
+
+    def _call(self, plan: dict[str, Any], slot: int) -> None:
+        base = self.plan["slots_at"] + slot * plan["input_stride"]
+        specs = [TensorSpec(*one) for one in plan["input_specs"]]
+        args = decode(plan["inputs"], lambda index: self.inputs.at(specs[index], base))
+        cotangents = None
+        if plan["cotangents"]:
+            cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
+        found: list[Tensor] = []
+        try:
+            tree = encode(called(self.model, args, cotangents, self.parameters), found)
+        except ValueError as error:
+            raise Wrong(str(error)) from None
+        names, specs = names_of_leaves(plan["outputs"]), [TensorSpec(*one) for one in plan["output_specs"]]
+        if not same_structure(plan["outputs"], tree):
+            raise Wrong(f"it returned {_described(tree)} instead of {_described(plan['outputs'])}")
+        for name, spec, tensor in zip(names, specs, found, strict=True):
+            if type(tensor) not in (Tensor, torch.nn.Parameter):
+                raise Wrong(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
+            if tuple(tensor.shape) != tuple(spec.shape):
+                raise Wrong(f"{name} has the wrong shape: expected {list(spec.shape)}, got {list(tensor.shape)}")
+            if tensor.dtype != spec.torch_dtype:
+                raise Wrong(f"{name} has the wrong dtype: expected {spec.dtype}, got {dtype_name(tensor.dtype)}")
+            if tensor.device.type != self.device.type:
+                raise Wrong(f"{name} is on the wrong device: expected {self.device.type}, got {tensor.device.type}")
+        with torch.no_grad():
+            for spec, tensor in zip(specs, found, strict=True):
+                self.outputs.at(spec, slot * plan["output_stride"]).copy_(tensor)
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _described(tree: Any) -> str:
+    """
+    >>> _described(["tuple", [["tensor", 0], ["value", 1]]])
+    '(a tensor, int)'
+    """
+    kind, what = tree
+    if kind in ("list", "tuple"):
+        return "(" + ", ".join(_described(one) for one in what) + ")"
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
+    return "a tensor" if kind == "tensor" else type(what).__name__
+
+
+class _OwnKernels:
+    """What can be said about a candidate's kernels where nobody looks: nothing."""
+
+    def before_import(self) -> None: ...
+
+    def after_import(self, module: ModuleType) -> None: ...
+
+    @contextlib.contextmanager
+    def watched(self, mode: Mode) -> Iterator[Any]:
+        yield lambda: tuple(Audit(0, 0, 0)) if mode is Mode.AUDITED else ()
+
+
+def _own_kernels(backend: str) -> _OwnKernels:
+    return _OwnKernels()

@@ -1,0 +1,352 @@
+"""One candidate's examination: what is asked of its Runner, in which order, and what the answers mean."""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder import ops
+from kernel_coder.judge import feedback, tolerance
+from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
+from kernel_coder.judge.inputs import fill_random
+from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.problem import Problem, Sample, Variant
+from kernel_coder.judge.protocol import (
+    REPORT_BYTES,
+    Audit,
+    Loaded,
+    Mode,
+    Say,
+    Status,
+)
+from kernel_coder.judge.verdict import Outcome
+from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+
+
+class Ended(Exception):
+    """Judging is over: how, and what is said about it."""
+
+    def __init__(self, outcome: Outcome, reason: str, feedback: str = "", compiled: bool = True) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
+
+
+@contextmanager
+def _locked(lock: int | None, how: int) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    fcntl.flock(lock, how)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def shared(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU with others, but not while somebody is timed."""
+    return _locked(lock, fcntl.LOCK_SH)
+
+
+def alone(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU alone, to time."""
+    return _locked(lock, fcntl.LOCK_EX)
+
+
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
+
+
+class Link:
+    """The Examiner's end of a Runner."""
+
+    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, deadline: float) -> None:
+        self.channel, self.pidfd, self.outputs, self.deadline = channel, pidfd, outputs, deadline
+        self._report = report
+
+    def failed(self, outcome: Outcome, reason: str) -> Exception:
+        """What a Runner's silence, end or nonsense means: the candidate's fault."""
+        return Ended(outcome, reason)
+
+    def ask(self, say: Say, *values: int) -> None:
+        try:
+            self.channel.send(int(say), values=values, timeout_s=1.0)
+        except (ChannelClosed, ChannelTimeout, OSError):
+            raise self.failed(Outcome.CRASHED, "its process ended") from None
+
+    def answer(self, say: Say) -> Frame:
+        """The Runner's answer. What is no answer is its end."""
+        left = self.deadline - time.monotonic()
+        try:
+            frame = self.channel.receive(timeout_s=max(left, 0.0), pidfd=self.pidfd)
+        except ChannelTimeout:
+            raise self.failed(Outcome.TIMEOUT, "no result came within the time limit") from None
+        except ChannelClosed:
+            raise self.failed(Outcome.CRASHED, "its process ended") from None
+        except ProtocolBreach:
+            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
+        if frame.kind != say or not 0 <= frame.status <= max(Status):
+            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
+        return frame
+
+    def text(self) -> str:
+        (length,) = struct.unpack("<I", self._report[:4])
+        return bytes(self._report[4 : 4 + min(length, REPORT_BYTES - 4)]).decode(errors="replace")
+
+    def forget_text(self) -> None:
+        self._report[:4] = b"\0\0\0\0"
+
+
+class ReferenceLink(Link):
+    """The end of the reference's own Runner, whose faults are not the candidate's."""
+
+    def failed(self, outcome: Outcome, reason: str) -> Exception:
+        return RuntimeError(f"the reference in its own Runner: {outcome}: {reason}")
+
+
+class Session:
+    """One candidate's examination."""
+
+    ended = Ended
+
+    def __init__(self, problem: Problem, link: Link, reference: Link | None, backend: str, source: str) -> None:
+        self.problem, self.link, self.reference = problem, link, reference
+        self.backend, self.source = backend, source
+        self.config = problem.config
+        self.device = problem.device
+        self.errors: dict[str, dict[str, Any]] = {}
+        self.stage_s: dict[str, float] = {}
+        self.timing: dict[str, Any] = {}
+        self.kernel_share: float | None = None
+        self.compiled = False
+        self.lock: int | None = None
+
+    def run(self) -> None:
+        """Raises Ended; without, the candidate is correct."""
+        with self._stage("build"):
+            self._built()
+        with self._stage("check"):
+            checks = self._checks()
+            for family, variant in checks:
+                self._check(family, variant)
+        if self.reference is not None and self.config.timing and self.config.timed_calls:
+            with self._stage("time"):
+                self._time()
+        if self.backend != "torch" and self.config.ablation:
+            with self._stage("proof"):
+                self._prove()
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_s[name] = time.monotonic() - started
+
+    def _built(self) -> None:
+        frame = self.link.answer(Say.BUILT)
+        status = Status(frame.status)
+        if status is Status.OK:
+            self.compiled = True
+            loaded = frame.values[0]
+            if loaded == Loaded.BY_SEED:
+                if not self.problem.random_state:
+                    raise Ended(Outcome.REJECTED, "it claims a state that it cannot have")
+                self.problem.use_state_drawn_at_construction()
+            return
+        text = self.link.text()
+        if status is Status.NO_MODEL:
+            raise Ended(Outcome.FORMAT_ERROR, "the code defines no class ModelNew", compiled=False)
+        if status is Status.OUT_OF_MEMORY:
+            raise Ended(Outcome.OUT_OF_MEMORY, "it ran out of memory while it was built", compiled=False)
+        if status is Status.NO_STATE:
+            wanted = ", ".join(f"{name} {list(spec.shape)}" for name, spec in self.problem.state_specs[:20])
+            reason = "the reference's parameters cannot be loaded into it"
+            told = f"{reason}: ModelNew must hold them under the same names, or with the same shapes in the same order."
+            told += f"\nThe reference has: {wanted}.\nModelNew has: {feedback.harmless(text) or 'none'}."
+            self.compiled = True
+            raise Ended(Outcome.WRONG_OUTPUT, reason, feedback.bounded(told))
+        raise self._failure(Outcome.COMPILE_ERROR, text, compiled=False)
+
+    def _failure(self, outcome: Outcome, text: str, compiled: bool) -> Ended:
+        told = feedback.exception(text, source=self.source, file="candidate.py")
+        last = next((line for line in reversed(text.strip().splitlines()) if line.strip()), "no message")
+        return Ended(outcome, feedback.bounded(feedback.harmless(last), 300), told, compiled=compiled)
+
+    def _checks(self) -> list[tuple[str, Variant]]:
+        plain, *hidden = self.problem.variants
+        families = self.problem.families
+        wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
+        return [*wanted[:1], *(("own", variant) for variant in hidden), *wanted[1:]]
+
+    # ---- correctness
+
+    def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
+        """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
+        slot = secrets.randbelow(variant.slots) if slot is None else slot
+        with shared(self.lock):
+            sample = self.problem.sample(family, variant.batch)
+            before = self._prepare(variant, slot, sample)
+            free_memory(self.device)
+            self.link.ask(Say.CALL, slot, 1, self.problem.variants.index(variant), int(mode))
+            frame = self.link.answer(Say.CALL)
+        if mode is Mode.ABLATED and frame.status != Status.OK:
+            return False
+        self.refuse_status(frame)
+        found = [one.clone() for one in self.problem.found(self.link.outputs, variant, slot)]
+        results = read_comparisons(
+            [
+                ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
+                for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
+            ]
+        )
+        if mode is Mode.ABLATED:
+            return all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
+        self._record(variant, sample, results)
+        self.refuse_values(variant, sample.family, sample.tolerances, results)
+        self._refuse_changed_inputs(variant, slot, sample, before)
+        return True
+
+    def _prepare(self, variant: Variant, slot: int, sample: Sample) -> Tensor:
+        """Inputs written, outputs poisoned, nothing left for the device to do; the inputs' hashes."""
+        problem = self.problem
+        problem.write(variant, slot, [*sample.tensors, *sample.cotangents])
+        start = slot * variant.output_stride
+        fill_random(self.link.outputs.bytes[start : start + variant.output_stride], problem.rng)
+        hashes = problem.fingerprint.of(problem.written(variant, slot))
+        self.synchronise()
+        return hashes
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def refuse_status(self, frame: Frame) -> None:
+        status = Status(frame.status)
+        if status is Status.OK:
+            return
+        text = self.link.text()
+        if status is Status.WRONG_STRUCTURE:
+            raise Ended(Outcome.WRONG_OUTPUT, feedback.bounded(feedback.harmless(text), 300))
+        if status is Status.OUT_OF_MEMORY:
+            raise Ended(
+                Outcome.OUT_OF_MEMORY, "it ran out of memory", self._failure(Outcome.CRASHED, text, True).feedback
+            )
+        raise self._failure(Outcome.RUNTIME_ERROR, text, compiled=True)
+
+    def _record(self, variant: Variant, sample: Sample, results: Sequence[ComparisonResult]) -> None:
+        for name, result, allowed in zip(variant.names, results, sample.tolerances, strict=True):
+            worst = self.errors.get(name)
+            if worst is None or (result.mismatches, result.relative_error) >= (
+                worst["mismatches"],
+                worst["relative_error"],
+            ):
+                self.errors[name] = {
+                    "name": name,
+                    "elements": result.elements,
+                    "mismatches": result.mismatches,
+                    "max_abs_error": result.max_abs_error,
+                    "max_rel_error": result.max_rel_error,
+                    "relative_error": result.relative_error,
+                    "reference_error": allowed.reference_error,
+                }
+
+    def refuse_values(
+        self,
+        variant: Variant,
+        family: str,
+        tolerances: Sequence[tolerance.Tolerance],
+        results: Sequence[ComparisonResult],
+        when: str = "",
+    ) -> None:
+        for name, spec, result, allowed in zip(variant.names, variant.output_specs, results, tolerances, strict=True):
+            if result.mismatches:
+                told = feedback.wrong_values(
+                    name, result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
+                )
+            elif not allowed.passes(result):
+                told = (
+                    f"{name} is less precise than the task asks for: its relative error is "
+                    f"{result.relative_error:.2g}, more than {allowed.relative:.2g}; the reference's own is "
+                    f"{allowed.reference_error:.2g}."
+                )
+            else:
+                continue
+            shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
+            where = f"{when}Inputs: {_KINDS[family]}, shapes {shapes}."
+            if variant.batch is not None:
+                where += f" The batch size was {variant.batch} there instead of {self.problem.batch}."
+            raise Ended(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
+
+    def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
+        after = self.problem.fingerprint.of(self.problem.written(variant, slot))
+        for index, (same, changed) in enumerate(zip((before == after).tolist(), sample.changed, strict=True)):
+            if not same and not changed:
+                raise Ended(Outcome.WRONG_OUTPUT, f"it wrote to input {index}, which the reference leaves as it is")
+
+    # ---- proof of work
+
+    def _prove(self) -> None:
+        """The result has to come from the candidate's own kernels."""
+        variant = self.problem.variants[0]
+        if self._check("own", variant, Mode.ABLATED):
+            raise Ended(
+                Outcome.REJECTED,
+                "no kernel of its own: with its kernels switched off the output is the same",
+                f"ModelNew must compute its result in its own {self.backend} kernels. With them switched off the "
+                "output was still right, so it came from elsewhere.",
+            )
+        sample = self.problem.sample("own")
+        self._prepare(variant, 0, sample)
+        self.link.ask(Say.CALL, 0, 1, 0, int(Mode.AUDITED))
+        frame = self.link.answer(Say.CALL)
+        self.refuse_status(frame)
+        audit = Audit(*frame.values[:3])
+        if audit.launches < 1:
+            raise Ended(Outcome.REJECTED, f"no kernel of its own: no {self.backend} kernel was launched")
+        if audit.library_ops and audit.moving >= audit.launches:
+            raise Ended(
+                Outcome.REJECTED,
+                "no kernel of its own: its kernels only copy or fill what the library computed",
+            )
+
+    # ---- time
+
+    def _time(self) -> None:
+        from kernel_coder.judge.timing import Timer
+
+        assert self.reference is not None
+        self.timing = Timer(self, self.reference).measure()
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "errors": list(self.errors.values()),
+            "stage_s": self.stage_s,
+            "kernel_share": self.kernel_share,
+            "compiled": self.compiled,
+            **self.timing,
+        }
+
+
+_KINDS = {
+    "own": "of the task's own kind",
+    "normal": "standard normal",
+    "scaled": "the task's own times 10, with random signs",
+    "shifted": "the task's own plus 5",
+    "structured": "with constant rows, zero rows and a few elements of 100 and -100",
+}

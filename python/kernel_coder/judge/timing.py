@@ -1,0 +1,183 @@
+"""How much faster a candidate is: its calls and the reference's in turn, through the same protocol, every one checked.
+
+A request is K calls on K inputs that nobody has seen before. The clock is the Examiner's: it starts before the request
+is sent, and stops when random elements of the outputs have been read back, so that work which was put off is either
+waited for or missing. What a request costs by itself is measured on the reference's Runner, never on the candidate's,
+and taken off both.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernel_coder import ops
+from kernel_coder.judge.inputs import fill_random, map_tensors, tensors_of
+from kernel_coder.judge.interval import median_interval, speedup_interval
+from kernel_coder.judge.protocol import Mode, Say, Status
+from kernel_coder.judge.tolerance import Tolerance
+from kernel_coder.judge.verdict import Outcome
+from kernel_coder.ops.compare import read_comparisons
+
+if TYPE_CHECKING:
+    from kernel_coder.judge.session import Link, Session
+
+ROUNDS = 10
+"""Pairs of requests, at least."""
+
+TARGET_S = 2e-3
+"""Calls of a small kernel are asked for together, so many that a request takes about this long."""
+
+CANARIES = 4096
+"""Bytes of a request's outputs that are read before the clock stops."""
+
+FLUSH_BYTES = 256 << 20
+"""More than any L2 cache."""
+
+
+class Call(NamedTuple):
+    """Inputs of one timed call, and what the reference makes of them here, in the task's own precision."""
+
+    inputs: list[Tensor]
+    cotangents: list[Tensor]
+    expected: list[Tensor]
+
+
+class Timer:
+    """Times one candidate against the reference."""
+
+    def __init__(self, session: Session, reference: Link) -> None:
+        self.session, self.problem = session, session.problem
+        self.candidate, self.reference = session.link, reference
+        self.variant = self.problem.variants[0]
+        # The oracle allows this much around itself; the reference is that far from it at most.
+        self.tolerances = [
+            Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
+            for one in self.problem.own_tolerances
+        ]
+        self.flushed: Tensor | None = None
+        if session.device.type == "cuda":
+            self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
+
+    def measure(self) -> dict[str, Any]:
+        """Fields of the verdict."""
+        from kernel_coder.judge.session import alone, free_memory
+
+        timed_calls = self.session.config.timed_calls
+        free_memory(self.session.device)
+        with alone(self.session.lock):
+            calls = self._calls_a_request()
+            self._draw_places(calls)
+            overhead = sorted(self._ping() for _ in range(9))[4]
+            rounds = max(ROUNDS, -(-timed_calls // calls))
+            pairs: list[tuple[float, float]] = []
+            until = time.monotonic() + self.session.config.timing_s
+            while len(pairs) < ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
+                pairs.append(self._round(calls, overhead))
+        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
+        return {
+            "speedup": speedup.median,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+            "runtime_ms": median_interval([candidate for _, candidate in pairs]).median * 1e3,
+            "reference_ms": median_interval([reference for reference, _ in pairs]).median * 1e3,
+            "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
+            "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
+        }
+
+    def _calls_a_request(self) -> int:
+        """So many that a request takes `TARGET_S`, by the faster of the two."""
+        both = (self.reference, self.candidate)
+        self._draw_places(1)
+        for link in both:
+            self._request(link, 1, 0.0)  # what is made at the first call
+        fastest = min(self._request(link, 1, 0.0) for link in both for _ in range(3))
+        return max(1, min(self.variant.slots, round(TARGET_S / max(fastest, 1e-7))))
+
+    def _round(self, calls: int, overhead: float) -> tuple[float, float]:
+        """Seconds a call of the reference and of the candidate, in an order that nobody knows."""
+        taken: dict[bool, float] = {}
+        first = bool(secrets.randbelow(2))
+        for is_reference in (first, not first):
+            link = self.reference if is_reference else self.candidate
+            taken[is_reference] = self._request(link, calls, overhead)
+        return taken[True], taken[False]
+
+    def _ping(self) -> float:
+        """Seconds that a request takes in which nothing is done."""
+        self._flush()
+        started = time.perf_counter()
+        self.reference.ask(Say.PING)
+        self.reference.answer(Say.PING)
+        self._canaries(self.reference)
+        return time.perf_counter() - started
+
+    def _draw_places(self, calls: int) -> None:
+        size = calls * self.variant.output_stride
+        self.places = torch.randint(
+            0, size, (CANARIES,), generator=self.problem.rng, device=self.session.device, dtype=torch.int64
+        )
+
+    def _canaries(self, link: Link) -> Tensor:
+        return link.outputs.bytes[self.places].cpu()
+
+    def _flush(self) -> None:
+        if self.flushed is not None:
+            self.flushed.zero_()
+        self.session.synchronise()
+
+    def _request(self, link: Link, count: int, overhead: float) -> float:
+        """Seconds a call, of `count` calls on fresh inputs, each of them checked."""
+        problem, variant = self.problem, self.variant
+        calls = [self._fresh(slot) for slot in range(count)]
+        hashes = problem.fingerprint.of(one for slot in range(count) for one in problem.written(variant, slot))
+        fill_random(link.outputs.bytes[: count * variant.output_stride], problem.rng)
+        self._flush()
+        started = time.perf_counter()
+        link.ask(Say.CALL, 0, count, 0, int(Mode.PLAIN))
+        frame = link.answer(Say.CALL)
+        seen = self._canaries(link)
+        taken = time.perf_counter() - started
+        if link is self.reference:
+            if frame.status != Status.OK:
+                raise RuntimeError(f"the reference failed in its own Runner: {link.text()}")
+        else:
+            self.session.refuse_status(frame)
+            self._check(calls, hashes, seen)
+        each = (taken - overhead) / count
+        return each if each > 0 else taken / count
+
+    def _fresh(self, slot: int) -> Call:
+        """Inputs that nobody has seen, in their place."""
+        problem = self.problem
+        inputs = problem.own_inputs()
+        cotangents = problem.cotangents_of(inputs)
+        problem.write(self.variant, slot, [*tensors_of(inputs), *cotangents])
+        copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
+        expected = tensors_of(problem.outputs(problem.module, copies, cotangents))
+        return Call(tensors_of(inputs), cotangents, expected)
+
+    def _check(self, calls: list[Call], hashes: Tensor, seen: Tensor) -> None:
+        problem, variant = self.problem, self.variant
+        compared = [
+            ops.compare(found, wanted, rtol=allowed.rtol, atol=allowed.atol)
+            for slot, call in enumerate(calls)
+            for found, wanted, allowed in zip(
+                problem.found(self.candidate.outputs, variant, slot), call.expected, self.tolerances, strict=True
+            )
+        ]
+        results = read_comparisons(compared)
+        per_call = len(self.tolerances)
+        for slot in range(len(calls)):
+            mine = results[slot * per_call : (slot + 1) * per_call]
+            self.session.refuse_values(variant, "own", self.tolerances, mine, "In a timed call: ")
+        if not torch.equal(self._canaries(self.candidate), seen):
+            raise self.session.ended(Outcome.REJECTED, "it wrote to an output after it had answered")
+        if not problem.changes_inputs:
+            after = problem.fingerprint.of(one for slot in range(len(calls)) for one in problem.written(variant, slot))
+            if not torch.equal(after, hashes):
+                raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")

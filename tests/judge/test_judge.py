@@ -1,0 +1,404 @@
+"""The judge as a whole, on the CPU: real processes, real candidates, and what is said about each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.tasks import Task
+
+pytestmark = pytest.mark.cpu
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+TRITON = "import torch\nfrom torch import nn\nimport triton\nimport triton.language as tl\n"
+
+
+def reference(forward: str, inputs: str = "torch.rand(6, 40)", init: str = "", more: str = "", args: str = "") -> str:
+    """A reference whose forward is one expression of x."""
+    lines = "".join(f"        {line}\n" for line in init.splitlines())
+    parameters = f", {args}" if args else ""
+    return (
+        f"{HEAD}class Model(nn.Module):\n    def __init__(self{parameters}):\n        super().__init__()\n{lines}"
+        f"    def forward(self, x):\n        return {forward}\n"
+        f"def get_inputs():\n    return [{inputs}]\ndef get_init_inputs():\n    return [{more}]\n"
+    )
+
+
+def rewritten(source: str, *changes: tuple[str, str]) -> str:
+    """The reference as a candidate, with some text changed."""
+    source = source.replace("class Model(", "class ModelNew(")
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    return source
+
+
+SOFTMAX = reference("torch.softmax(x, dim=-1)")
+
+SOFTMAX_KERNEL = (
+    TRITON
+    + """
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * columns + column, mask=column < columns, other=-float("inf"))
+    e = tl.exp(x - tl.max(x))
+    tl.store(out_ptr + row * columns + column, e / tl.sum(e), mask=column < columns)
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return out
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    config = JudgeConfig(timed_calls=20, timeout_s=20, workers=2)
+    with Judge("cpu", "torch", config=config) as one:
+        yield one
+
+
+# What is right
+
+
+def test_a_triton_candidate_is_correct_and_has_no_speedup(judge: Judge) -> None:
+    verdict = judge.evaluate(SOFTMAX, SOFTMAX_KERNEL, "triton")
+    assert (verdict.outcome, verdict.reason) == (Outcome.CORRECT, None)
+    assert verdict.interpreted
+    assert verdict.compiled
+    assert verdict.speedup is None
+    assert verdict.runtime_ms is None
+    assert verdict.errors[0].mismatches == 0
+    assert verdict.errors[0].relative_error < 1e-6
+    assert {"build", "check", "all"} <= set(verdict.stage_s)
+    assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+def test_what_runs_natively_is_timed_against_the_reference(judge: Judge) -> None:
+    heavy = reference("torch.relu(x) @ x.T", inputs="torch.rand(200, 300)")
+    slow = rewritten(heavy, ("torch.relu(x) @ x.T", "(torch.relu(x) @ x.T + torch.relu(x) @ x.T) / 2"))
+    verdict = judge.evaluate(heavy, slow)
+    assert verdict.correct, verdict.reason
+    assert verdict.speedup is not None
+    assert verdict.speedup_low is not None
+    assert verdict.speedup_high is not None
+    assert verdict.speedup_low <= verdict.speedup <= verdict.speedup_high
+    assert len(verdict.runtimes_ms) == len(verdict.reference_runtimes_ms) >= 10
+    assert verdict.speedup < 0.9  # it does everything twice
+
+
+@pytest.mark.parametrize(
+    ("source", "changes"),
+    [
+        (reference("(x + 1, {'sum': x.sum(-1), 'all': [x * 2]})"), ()),
+        (reference("x.sum().item()", inputs="torch.rand(7)"), ()),
+        (reference("x[::2].T"), ()),
+        (reference("torch.argmax(x, dim=1)"), ()),
+        (reference("x > 0.5"), ()),
+        (
+            reference(
+                "F.embedding(x, self.w)", "torch.randint(0, 9, (4, 5))", "self.w = nn.Parameter(torch.randn(9, 3))"
+            ),
+            (),
+        ),
+        (reference("x * scale", "torch.rand(4, 4), 0.5").replace("(self, x)", "(self, x, scale)"), ()),
+        (reference("self.l(x)", init="self.l = nn.Linear(40, n)", more="[], {'n': 8}", args="n"), ()),
+        (reference("self.l(x)", init="self.l = nn.Linear(40, 8)"), (("self.l", "self.other"),)),
+        (reference("self.n(x)", "torch.rand(4, 6, 5, 5)", "self.n = nn.BatchNorm2d(6)"), ()),
+        (reference("x.mul_(2)"), ()),
+        (reference("x @ x.mT", inputs="torch.tril(torch.rand(5, 9, 9))"), ()),
+        (reference("torch.cumsum(x, -1)"), ()),
+        (reference("x.to(torch.complex64) * 1j"), ()),
+        (reference("torch.log(x)"), ()),
+        (reference("x.new_zeros(0, 3)") + "\n", ()),
+    ],
+    ids=lambda value: value.split("return ")[1].split("\n")[0] if isinstance(value, str) else "",
+)
+def test_outputs_inputs_and_state_of_every_kind(
+    judge: Judge, source: str, changes: tuple[tuple[str, str], ...]
+) -> None:
+    verdict = judge.evaluate(source, rewritten(source, *changes))
+    if "new_zeros(0, 3)" in source:  # nothing comes out, so everybody is right
+        assert verdict.reason is not None
+        assert "would pass" in verdict.reason
+    else:
+        assert verdict.correct, (verdict.reason, verdict.feedback)
+
+
+def test_state_in_another_form_is_drawn_from_the_same_random_numbers(judge: Judge) -> None:
+    source = reference("x @ self.w", init="self.w = nn.Parameter(torch.randn(40, 8))")
+    transposed = rewritten(
+        source,
+        ("self.w = nn.Parameter(torch.randn(40, 8))", "self.t = nn.Parameter(torch.randn(40, 8).T.contiguous())"),
+        ("x @ self.w", "x @ self.t.T"),
+    )
+    verdict = judge.evaluate(source, transposed)
+    assert verdict.correct, verdict.reason
+    refused = judge.evaluate(source, rewritten(source, ("torch.randn(40, 8))", "torch.zeros(40, 9))")))
+    assert refused.outcome is Outcome.WRONG_OUTPUT or refused.outcome is Outcome.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp16", "bf16"])
+def test_other_precisions(judge: Judge, precision: str) -> None:
+    source = reference("torch.softmax(x @ x.mT, dim=-1)")
+    task = Task(id="t", source="test", reference=source, precision=precision)
+    assert judge.evaluate(task, rewritten(source)).correct
+    coarse = rewritten(source, ("x @ x.mT", "(x @ x.mT).to(torch.float8_e4m3fn).to(x.dtype)"))
+    assert judge.evaluate(task, coarse).outcome is Outcome.WRONG_OUTPUT
+
+
+def test_gradients_are_compared_when_asked_for() -> None:
+    source = reference("torch.tanh(self.l(x))", init="self.l = nn.Linear(40, 8)")
+    cut = rewritten(source, ("torch.tanh(self.l(x))", "torch.tanh(self.l(x.detach())) + 0 * x.sum()"))
+    with Judge("cpu", "torch", config=JudgeConfig(backward=True, timing=False, workers=1)) as judge:
+        assert judge.evaluate(source, rewritten(source)).correct
+        verdict = judge.evaluate(source, cut)
+    assert verdict.outcome is Outcome.WRONG_OUTPUT
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("output 1")
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome", "said"),
+    [
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=0)", "wrong_output", "output has wrong values"),
+        ("torch.softmax(x, dim=-1)", "x.exp() / x.exp().sum(-1, keepdim=True)", "wrong_output", "wrong values"),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x.half(), dim=-1).float()", "wrong_output", ""),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1).half()", "wrong_output", "expected float32, got float16"),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1)[:3]", "wrong_output", "expected [6, 40], got [3, 40]"),
+        ("torch.softmax(x, dim=-1)", "(torch.softmax(x, dim=-1),)", "wrong_output", "returned (a tensor) instead of"),
+        ("torch.softmax(x, dim=-1)", "None", "wrong_output", "instead of a tensor"),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1) if len(x) == 6 else x", "wrong_output", "wrong values"),
+        ("torch.softmax(x, dim=-1)", "x.copy_(torch.softmax(x, dim=-1))", "wrong_output", "it wrote to input 0"),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1).mean(0, True).expand(6, 40)", "wrong_output", ""),
+        ("torch.softmax(x, dim=-1)", "1 / 0", "runtime_error", "ZeroDivisionError: division by zero"),
+        ("torch.softmax(x, dim=-1)", "torch.empty(1 << 50)", "out_of_memory", "memory"),
+        ("torch.softmax(x, dim=-1)", "__import__('os')._exit(0)", "crashed", "exit code 0"),
+        ("torch.softmax(x, dim=-1)", "__import__('os').abort()", "crashed", "SIGABRT"),
+        ("class ModelNew", "import nowhere\nclass ModelNew", "compile_error", "nowhere"),
+        ("class ModelNew", "raise KeyError('x')\nclass ModelNew", "compile_error", "KeyError: 'x'"),
+        ("super().__init__()", "super().__init__(); self.x = y", "compile_error", "name 'y' is not defined"),
+        ("class ModelNew(nn.Module)", "class ModelNew:\n  pass\nclass Other(nn.Module)", "compile_error", ""),
+        ("class ModelNew(", "class Other(", "format_error", "no class ModelNew"),
+        ("class ModelNew(", "ModelNewer = 1\nclass Other(", "format_error", "no class ModelNew"),
+        ("return torch", "return (torch", "compile_error", "does not parse"),
+    ],
+)  # fmt: skip
+def test_what_is_said_about_a_wrong_candidate(judge: Judge, old: str, new: str, outcome: str, said: str) -> None:
+    verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX, (old, new)))
+    assert verdict.outcome == outcome, verdict.reason
+    assert verdict.reason is not None
+    assert said in verdict.reason
+    assert verdict.feedback
+    assert verdict.compiled == (outcome not in ("format_error", "compile_error"))
+
+
+def test_a_runtime_error_names_the_line_of_the_candidate(judge: Judge) -> None:
+    candidate = rewritten(SOFTMAX, ("return torch.softmax(x, dim=-1)", "y = x.nothing\n        return y"))
+    line = candidate.splitlines().index("        y = x.nothing") + 1
+    assert f"at line {line}, in forward: y = x.nothing" in judge.evaluate(SOFTMAX, candidate).feedback
+
+
+def test_who_hangs_times_out_and_the_next_one_is_judged() -> None:
+    with Judge("cpu", "torch", config=JudgeConfig(timeout_s=2, workers=1, timing=False)) as judge:
+        started = time.monotonic()
+        for hanging in ("while True: pass", "__import__('time').sleep(1000)"):
+            candidate = rewritten(SOFTMAX, ("return torch", f"\n        {hanging}\n        return torch"))
+            verdict = judge.evaluate(SOFTMAX, candidate)
+            assert verdict.outcome is Outcome.TIMEOUT, verdict.reason
+        hanging = rewritten(SOFTMAX, ("class ModelNew", "while True: pass\nclass ModelNew"))
+        assert judge.evaluate(SOFTMAX, hanging).outcome is Outcome.TIMEOUT
+        assert time.monotonic() - started < 30
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
+    source = reference("self.n(x)", "torch.randn(6, 40)", "self.n = nn.LayerNorm(40)")
+    assert judge.evaluate(source, rewritten(source)).correct
+    without = rewritten(source, ("return self.n(x)", "return F.layer_norm(x, (40,))"))
+    assert judge.evaluate(source, without).outcome is Outcome.WRONG_OUTPUT
+    identity = reference("self.n(x)", "torch.randn(6, 4000)", "self.n = nn.LayerNorm(4000)")
+    copied = rewritten(identity, ("return self.n(x)", "return x.clone()"))
+    assert judge.evaluate(identity, copied).outcome is Outcome.WRONG_OUTPUT
+
+
+def test_missing_parameters_are_named(judge: Judge) -> None:
+    source = reference("self.n(x)", init="self.n = nn.LayerNorm(40)")
+    verdict = judge.evaluate(source, rewritten(source, ("self.n = nn.LayerNorm(40)", "self.n = nn.Identity()")))
+    assert verdict.outcome is Outcome.WRONG_OUTPUT
+    assert "n.weight [40]" in verdict.feedback
+
+
+def test_a_cache_of_outputs_is_found_out(judge: Judge) -> None:
+    for key in ("x.data_ptr()", "id(x)", "x.shape", "x._version", "float(x.flatten()[0])", "0"):
+        cached = rewritten(
+            SOFTMAX,
+            ("super().__init__()", "super().__init__(); self.c = {}"),
+            (
+                "return torch.softmax(x, dim=-1)",
+                f"k = ({key}, x.shape); self.c[k] = self.c.get(k, torch.softmax(x, -1)); return self.c[k]",
+            ),
+        )
+        verdict = judge.evaluate(SOFTMAX, cached)
+        if "flatten" in key:  # no input begins like another: it never hits
+            assert verdict.correct
+        else:
+            assert verdict.outcome is Outcome.WRONG_OUTPUT, key
+
+
+# Tasks
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (reference("x * 0"), "a candidate that returns zeros would pass"),
+        (reference("x.clone()"), "a candidate that returns an input would pass"),
+        (reference("torch.full_like(x, 3.5)"), "a candidate that returns the mean would pass"),
+        (reference("torch.arange(5.0)"), "a candidate that returns another call's output would pass"),
+        (reference("torch.sigmoid(x * 0 + 100)"), "a candidate that returns ones would pass"),
+        (reference("x + torch.rand_like(x)"), "rounding alone"),
+        (reference("x.nothing"), "AttributeError"),
+        (reference("x").replace("get_inputs", "inputs_of"), "get_inputs"),
+        ("class Model(:", "SyntaxError"),
+        (reference("x * 2", more="open", args="n"), "cannot be handed to a candidate"),
+    ],
+)
+def test_a_task_on_which_nothing_can_be_judged_is_refused(judge: Judge, source: str, said: str) -> None:
+    admission = judge.admit(source)
+    assert not admission.admitted
+    assert admission.reason is not None
+    assert said in admission.reason
+    verdict = judge.evaluate(source, rewritten(SOFTMAX))
+    assert verdict.outcome is Outcome.HARNESS_FAILED
+
+
+def test_an_admitted_task_says_what_it_is_checked_with(judge: Judge) -> None:
+    admission = judge.admit(SOFTMAX)
+    assert admission.admitted, admission.reason
+    assert admission.families == ("own", "normal", "scaled", "shifted", "structured")
+    assert admission.hidden_batch == 5
+    logarithm = judge.admit(reference("torch.log(x)"))
+    assert logarithm.admitted
+    assert "normal" in logarithm.skipped
+    assert judge.admit(reference("x.sum(0)", inputs="torch.rand(6, 40)")).hidden_batch is None
+
+
+# The harness
+
+
+def test_verdicts_come_in_order_and_pairs_are_taken_as_they_are_needed(judge: Judge) -> None:
+    taken = []
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        for number in range(12):
+            taken.append(number)
+            yield (
+                SOFTMAX,
+                rewritten(SOFTMAX, ("return torch", f"n = {number}\n        return {number % 3 or ''}*torch")),
+            )
+
+    verdicts = judge.evaluate_many(pairs())
+    first = next(verdicts)
+    assert len(taken) < 12
+    outcomes = [first.outcome, *(one.outcome for one in verdicts)]
+    expected = [Outcome.COMPILE_ERROR, Outcome.CORRECT, Outcome.WRONG_OUTPUT] * 4
+    assert outcomes == expected
+
+
+def test_a_judge_is_used_from_several_threads(judge: Judge) -> None:
+    found: list[Outcome] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).outcome))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [Outcome.CORRECT] * 6
+
+
+def test_an_examiner_that_is_killed_costs_no_verdict() -> None:
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+        slot = judge._slots.queue[0]
+        assert slot._examiner is not None
+        os.kill(slot._examiner.pid, signal.SIGKILL)
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_a_reward() -> None:
+    deadly = reference("__import__('os').abort()")
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:
+        verdict = judge.evaluate(deadly, rewritten(SOFTMAX))
+        assert verdict.outcome is Outcome.HARNESS_FAILED
+        assert not verdict.is_scored
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_a_verdict_s_seed_makes_the_same_inputs_again() -> None:
+    wrong = rewritten(SOFTMAX, ("dim=-1", "dim=0"))
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:
+        first, other = judge.evaluate(SOFTMAX, wrong), judge.evaluate(SOFTMAX, wrong)
+    assert first.feedback != other.feedback
+    assert first.seeds != other.seeds
+    config = JudgeConfig(workers=1, timing=False, seed=first.seeds[0])
+    with Judge("cpu", "torch", config=config) as judge:
+        assert judge.evaluate(SOFTMAX, wrong).feedback == first.feedback
+
+
+def test_an_audit_record_lets_an_answer_be_judged_again(tmp_path: Path) -> None:
+    config = JudgeConfig(workers=1, timing=False, audit_dir=str(tmp_path))
+    with Judge("cpu", "torch", config=config) as judge:
+        verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX, ("dim=-1", "dim=0")))
+        (path,) = tmp_path.iterdir()
+        record = json.loads(path.read_text())
+        assert Verdict.from_json(json.dumps(record["verdict"])) == verdict
+        task = Task(source="record", **record["task"])
+        again = JudgeConfig.model_validate(record["config"] | {"seed": verdict.seeds[0], "audit_dir": None})
+    with Judge("cpu", "torch", config=again) as judge:
+        repeated = judge.evaluate(task, record["candidate"])
+    assert replace(repeated, stage_s={}) == replace(verdict, stage_s={})
+
+
+def test_nothing_is_left_when_a_judge_is_closed() -> None:
+    def children() -> set[str]:
+        return {
+            child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
+        }
+
+    before, descriptors = children(), len(os.listdir("/proc/self/fd"))
+    with Judge("cpu", "torch", config=JudgeConfig(workers=2)) as judge:
+        list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 4))
+    assert children() <= before
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 1
+    with pytest.raises(ValueError, match="the judge is closed"):
+        judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"device": "tpu"}, "device must be cpu, cuda or cuda:N; got 'tpu'"),
+        ({"backend": "pascal"}, "backend must be one of triton, cuda, cpp, torch; got 'pascal'"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Judge(**arguments)  # type: ignore[arg-type]
