@@ -164,6 +164,8 @@ def serve(fd: int, modules: Sequence[str]) -> None:
             importlib.import_module(name)
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             raise RuntimeError(f"importing {', '.join(modules)} initialised CUDA, which does not survive a fork")
+        if _opened_a_gpu():
+            raise RuntimeError(f"importing {', '.join(modules)} opened a GPU, which does not survive a fork")
         if threading.active_count() > 1:
             raise RuntimeError(f"importing {', '.join(modules)} started threads, which do not survive a fork")
     except BaseException as error:
@@ -194,6 +196,16 @@ def serve(fd: int, modules: Sequence[str]) -> None:
             keepers[pidfd] = pid
             poller.register(pidfd, select.POLLIN)
             _reply(connection, {"pid": pid}, [pidfd])
+
+
+def _opened_a_gpu() -> bool:
+    """The driver was started in this process, though perhaps not by torch."""
+    names = (
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    )
+    return any(name.startswith("/dev/nvidia") for name in names)
 
 
 def _reply(connection: socket.socket, answer: dict[str, Any], fds: Sequence[int] = ()) -> None:

@@ -46,6 +46,7 @@ RECYCLE = 200
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
+TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 
@@ -302,7 +303,7 @@ class Judge:
         """The warm parent: with Triton's interpreter, or without."""
         with self._servers_lock:
             if interpreted not in self._servers:
-                modules = [*WARM, *(["triton", "triton.language"] if _has_triton() else [])]
+                modules = [*WARM, *(TRITON if _has_triton() else ())]
                 self._servers[interpreted] = ForkServer(
                     self._sandbox, modules, environment=self.environment(interpreted)
                 )
@@ -310,6 +311,8 @@ class Judge:
 
     def environment(self, interpreted: bool) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
+        here = os.path.dirname(sys.executable)  # where ninja is
+        own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
         if self.device == "cpu":

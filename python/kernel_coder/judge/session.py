@@ -303,27 +303,44 @@ class Session:
 
     def _prove(self) -> None:
         """The result has to come from the candidate's own kernels."""
-        variant = self.problem.variants[0]
-        if self._check("own", variant, Mode.ABLATED):
-            raise Ended(
-                Outcome.REJECTED,
-                "no kernel of its own: with its kernels switched off the output is the same",
-                f"ModelNew must compute its result in its own {self.backend} kernels. With them switched off the "
-                "output was still right, so it came from elsewhere.",
-            )
-        sample = self.problem.sample("own")
-        self._prepare(variant, 0, sample)
-        self.link.ask(Say.CALL, 0, 1, 0, int(Mode.AUDITED))
-        frame = self.link.answer(Say.CALL)
-        self.refuse_status(frame)
-        audit = Audit(*frame.values[:3])
+        audit = Audit(*self._observe(Mode.AUDITED)[:3])
         if audit.launches < 1:
-            raise Ended(Outcome.REJECTED, f"no kernel of its own: no {self.backend} kernel was launched")
+            raise self._no_kernel(f"no {self.backend} kernel was launched")
         if audit.library_ops and audit.moving >= audit.launches:
-            raise Ended(
-                Outcome.REJECTED,
-                "no kernel of its own: its kernels only copy or fill what the library computed",
-            )
+            raise self._no_kernel("its kernels only copy or fill what the library computed")
+        if self.device.type == "cuda":
+            self._measure_share()
+        if self._check("own", self.problem.variants[0], Mode.ABLATED):
+            raise self._no_kernel("with its kernels switched off the output is the same")
+
+    def _no_kernel(self, why: str) -> Ended:
+        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}."
+        return Ended(Outcome.REJECTED, f"no kernel of its own: {why}", told)
+
+    def _observe(self, mode: Mode) -> tuple[int, ...]:
+        """What the Runner saw of a call. That convicts; nobody is acquitted by it."""
+        variant = self.problem.variants[0]
+        with shared(self.lock):
+            self._prepare(variant, 0, self.problem.sample("own"))
+            free_memory(self.device)
+            self.link.ask(Say.CALL, 0, 1, 0, int(mode))
+            frame = self.link.answer(Say.CALL)
+        self.refuse_status(frame)
+        return frame.values
+
+    def _measure_share(self) -> None:
+        for _ in range(2):
+            own, everything, records = self._observe(Mode.PROFILED)[:3]
+            if records > 0 and 0 <= own <= everything and everything > 0:
+                self.kernel_share = own / everything
+                break
+        else:
+            raise self._no_kernel("the profiler recorded nothing on the device")
+        if own == 0:
+            raise self._no_kernel("none of the time on the device was spent in them")
+        if self.kernel_share < self.config.min_kernel_share:
+            share, least = 100 * self.kernel_share, 100 * self.config.min_kernel_share
+            raise self._no_kernel(f"only {share:.3g}% of the time on the device is spent in them, not {least:.3g}%")
 
     # ---- time
 
