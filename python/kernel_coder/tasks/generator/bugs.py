@@ -105,6 +105,28 @@ def _swapped_arguments(code: str, rng: Random) -> str | None:
     return code[: launch.start(1)] + ", ".join(names) + code[launch.end(1) :]
 
 
+def _wrong_stride(code: str, rng: Random) -> str | None:
+    """The size that a row is multiplied by becomes another size of the kernel."""
+    signature = re.search(r"_kernel\(([^:]*:[^)]*)\)", code)
+    sizes = re.findall(r"\b(?:n_cols|n_rows|[MNKSTDCHWL]|O[HWL]|BLOCK\w*)\b", signature[1]) if signature else []
+    found = [
+        match for match in re.finditer(r"\* ([a-zA-Z_]+)\b", code) if re.search(r"_ptr \+", _line(code, match.start()))
+    ]
+    found = [match for match in found if match[1] in sizes]
+    if not found:
+        return None
+    match = rng.choice(found)
+    others = [size for size in sizes if size != match[1]]
+    return code[: match.start(1)] + rng.choice(others) + code[match.end(1) :] if others else None
+
+
+def _no_max_subtraction(code: str, rng: Random) -> str | None:
+    """exp of the scores as they are; what log_softmax and logsumexp subtract goes too."""
+    new = re.sub(r"tl\.exp\((\w+) - tl\.max\([^\n]*\)(?:\[[^\n]*\])?\)$", r"tl.exp(\1)", code, flags=re.MULTILINE)
+    new = re.sub(r"^    (\w+) = \1 - tl\.max\(.*\n(?=    \1 = \1 - tl\.log)", "", new, flags=re.MULTILINE)
+    return re.sub(r"^    largest = tl\.max\((\w+).*\n(?=.*tl\.exp)", r"    largest = 0.0\n", new, flags=re.MULTILINE)
+
+
 def _undefined_name(code: str, rng: Random) -> str | None:
     start, end = code.index("@triton.jit"), code.index("class ModelNew")
     names = [m for m in re.finditer(r"\b(mask|index|cols|rows|acc|x)\b(?!\s*=[^=])", code) if start < m.start() < end]
@@ -125,7 +147,8 @@ def _wrong_operator(code: str, rng: Random) -> str | None:
     found = [
         match
         for match in re.finditer(r" [+\-/>] ", code)
-        if start < match.start() < end and re.match(r"\s+\w+ [+]?= (?!tl\.load|tl\.arange|k \+)", _line(code, match.start()))
+        if start < match.start() < end
+        and re.match(r"\s+\w+ [+]?= (?!tl\.load|tl\.arange|k \+)", _line(code, match.start()))
         and not re.search(r"arange|program_id|tl\.load|mask", _line(code, match.start()))
     ]
     if not found:
@@ -149,7 +172,9 @@ def _returns_input(code: str, rng: Random) -> str | None:
 
 
 def _not_launched(code: str, rng: Random) -> str | None:
-    return re.sub(r"^        \w+_kernel\[.*\]\((?:.*\)|\n(?:            .*\n)+        \))\n", "", code, flags=re.MULTILINE)
+    return re.sub(
+        r"^        \w+_kernel\[.*\]\((?:.*\)|\n(?:            .*\n)+        \))\n", "", code, flags=re.MULTILINE
+    )
 
 
 def _wrong_shape(code: str, rng: Random) -> str | None:
@@ -160,8 +185,10 @@ KINDS: dict[str, Edit] = {
     "missing_load_mask": _replace_one(r"(tl\.load\([^\n]*?), mask=[^\n]*\)$", r"\1)", "tl.load"),
     "missing_store_mask": _replace_one(r"(tl\.store\([^\n]*), mask=[^\n]*\)$", r"\1)", "tl.store"),
     "wrong_padding": _replace_one(r"other=-?[\w.]+(?:\(\"inf\"\))?", lambda m: "other=1.0"),
-    "wrong_stride": _replace_one(r"\* (?:n_cols|N|K|W|L|D|n_rows)\b", "* BLOCK_STRIDE", "_ptr"),
-    "swapped_indices": _replace_one(r"rows\[:, None\] \* (\w+) \+ cols\[None, :\]", r"cols[None, :] * \1 + rows[:, None]"),
+    "wrong_stride": _wrong_stride,
+    "swapped_indices": _replace_one(
+        r"rows\[:, None\] \* (\w+) \+ cols\[None, :\]", r"cols[None, :] * \1 + rows[:, None]"
+    ),
     "grid_too_small": _replace_one(r"\(triton\.cdiv\(([\w.()]+), (\d+)\)", r"(\1 // \2"),
     "row_left_out": _replace_one(r"\[\(n_rows,\)\]", "[(n_rows - 1,)]"),
     "wrong_axis": _replace_one(r"axis=([01])", lambda m: f"axis={1 - int(m[1])}"),
@@ -171,7 +198,7 @@ KINDS: dict[str, Edit] = {
     "forgotten_operation": _drop_line(r"^    (x|acc|loss) = (?!tl\.load|tl\.zeros|tl\.full)"),
     "forgotten_eps": _replace_one(r" \+ 1e-\d+", ""),
     "large_eps": _replace_one(r"1e-\d+", "1e-2"),
-    "no_max_subtraction": _replace_one(r"tl\.exp\((\w+) - tl\.max\([^\n]*\)\)?$|^    x = x - tl\.max.*$", lambda m: _plain_exp(m)),
+    "no_max_subtraction": _no_max_subtraction,
     "wrong_constant": _wrong_constant,
     "wrong_operator": _wrong_operator,
     "max_for_min": _replace_one(r"tl\.(maximum|minimum|max|min)\(", lambda m: f"tl.{_OTHER[m[1]]}("),
@@ -198,10 +225,6 @@ KINDS: dict[str, Edit] = {
 """Every kind of bug, with the edit that plants it."""
 
 _OTHER = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max"}
-
-
-def _plain_exp(match: re.Match[str]) -> str:
-    return f"tl.exp({match[1]})" if match[1] else "    x = x + 0.0"
 
 
 def _halved(match: re.Match[str]) -> str:

@@ -125,12 +125,6 @@ ACTIVATIONS = (
         module="nn.Mish()",
     ),
     _op(
-        "logsigmoid",
-        "F.logsigmoid({x})",
-        "{x} = tl.minimum({x}, 0.0) - tl.log(1.0 + tl.exp(-tl.abs({x})))",
-        module="nn.LogSigmoid()",
-    ),
-    _op(
         "softshrink",
         "F.softshrink({x}, {a})",
         "{x} = tl.where({x} > {a}, {x} - {a}, tl.where({x} < -{a}, {x} + {a}, 0.0))",

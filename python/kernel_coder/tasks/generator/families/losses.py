@@ -35,8 +35,7 @@ _ELEMENTWISE = (
     (
         "soft_margin_loss",
         ("F.soft_margin_loss(x, 2 * target - 1{r})",),
-        "margin = -(2.0 * target - 1.0) * {x}\n"
-        "loss = tl.maximum(margin, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(margin)))",
+        "margin = -(2.0 * target - 1.0) * {x}\nloss = tl.maximum(margin, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(margin)))",
         True,
     ),
     (
@@ -101,7 +100,7 @@ def _elementwise(s: Sketch) -> None:
     rest = s.level + 1 - before - weighted
     direct = not weighted and (rest <= 0 or rng.random() < 0.5)
     if direct:
-        s.step(spelling.format(r='' if mean else ', reduction="sum"', m=reduced))
+        s.step(spelling.format(r="" if mean else ', reduction="sum"', m=reduced))
     else:
         s.step(spelling.format(r=', reduction="none"', m="").replace(".()", ""))
         if weighted:

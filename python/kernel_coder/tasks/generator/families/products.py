@@ -138,9 +138,7 @@ def bmm(s: Sketch) -> None:
     s.tensor("x", (batch, sizes[0], sizes[1]))
     s.tensor("y", (batch, sizes[2], sizes[1]) if turned else (batch, sizes[1], sizes[2]))
     along_row = s.level > 1 and rng.random() < 0.3
-    layout = Tile(
-        s, f"batch * M * K + {_A}", f"batch * K * N + {_B_T if turned else _B}", batched=True, full=along_row
-    )
+    layout = Tile(s, f"batch * M * K + {_A}", f"batch * K * N + {_B_T if turned else _B}", batched=True, full=along_row)
     layout.kernel.pointer("a", "x")
     layout.kernel.pointer("b", "y")
     right = "y.transpose(1, 2)" if turned else "y"

@@ -46,7 +46,8 @@ def pooling(s: Sketch) -> None:
     tape.chain(before, _BEFORE)
     inner, kernel.steps = kernel.steps, []
     positions = [
-        f"{name} = o{name} * STRIDE{' - PAD' * (padding > 0)} + {step}" for name, step in zip(names, window, strict=True)
+        f"{name} = o{name} * STRIDE{' - PAD' * (padding > 0)} + {step}"
+        for name, step in zip(names, window, strict=True)
     ]
     bounds = [f"({name} >= 0) & ({name} < {size_})" for name, size_ in zip(names, sizes, strict=True)]
     inside = " & ".join(["mask", *bounds]) if padding else "mask"
@@ -70,7 +71,9 @@ def pooling(s: Sketch) -> None:
             if planar
             else ["ot = index % OL", "plane = index // OL"]
         ),
-        f"acc = tl.full((BLOCK,), {start}, dtype=tl.float32)" if is_max else "acc = tl.zeros((BLOCK,), dtype=tl.float32)",
+        f"acc = tl.full((BLOCK,), {start}, dtype=tl.float32)"
+        if is_max
+        else "acc = tl.zeros((BLOCK,), dtype=tl.float32)",
         *loops,
         *("    " * depth + line for line in body),
     ]
