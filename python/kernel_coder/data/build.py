@@ -419,7 +419,7 @@ def _negatives(
         Candidate(Task(id=str(one["uuid"]), source="", reference=one["python_code"]), one["triton_code"])
         for one in rest
     )
-    for one, finding in zip(rest, verifier.verify(candidates), strict=True):
+    for finding in verifier.verify(candidates):
         entry = {"correct": finding.correct, "reason": finding.reason}
         journal.add(entry)
         entries.append(entry)

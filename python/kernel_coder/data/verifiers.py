@@ -23,7 +23,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`correct` is None where the verifier itself failed, so that nothing is known. `reason` is None if it is correct."""
+    """`correct` is None where the verifier itself failed: nothing is known. `reason` says why it is not True."""
 
     correct: bool | None
     reason: str | None = None
@@ -79,10 +79,11 @@ class JudgeVerifier:
     name = "judge"
 
     def __init__(self, device: str = "cpu", workers: int = 2, **options: Any) -> None:
-        from kernel_coder.judge import Judge, JudgeConfig
+        from kernel_coder.judge.config import JudgeConfig
+        from kernel_coder.judge.judge import Judge
 
         config = JudgeConfig(**{"workers": workers, "timing": False, **options})
-        self._judge = Judge(device=device, backend="triton", config=config)
+        self._judge: Any = Judge(device=device, backend="triton", config=config)
 
     def __enter__(self) -> JudgeVerifier:
         self._judge.__enter__()

@@ -1,7 +1,7 @@
 """An endless, seeded generator of training tasks, each with a hand-style Triton solution.
 
-A task is a composition of operations. Every operation knows how it is written in PyTorch and in Triton, so reference and
-solution grow together, and what a person would fuse is one kernel.
+A task is a composition of operations. Every operation knows how it is written in PyTorch and in Triton, so reference
+and solution grow together, and what a person would fuse is one kernel.
 """
 
 from kernel_coder.tasks.generator.families import FAMILIES

@@ -181,6 +181,9 @@ def _wrong_shape(code: str, rng: Random) -> str | None:
     return re.sub(r"        return (\w+)\n$", r"        return \1.reshape(-1)[None]\n", code)
 
 
+_OTHER = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max"}
+
+
 KINDS: dict[str, Edit] = {
     "missing_load_mask": _replace_one(r"(tl\.load\([^\n]*?), mask=[^\n]*\)$", r"\1)", "tl.load"),
     "missing_store_mask": _replace_one(r"(tl\.store\([^\n]*), mask=[^\n]*\)$", r"\1)", "tl.store"),
@@ -223,8 +226,6 @@ KINDS: dict[str, Edit] = {
     "forgotten_return": _drop_line(r"^        return "),
 }
 """Every kind of bug, with the edit that plants it."""
-
-_OTHER = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max"}
 
 
 def _halved(match: re.Match[str]) -> str:

@@ -41,7 +41,7 @@ class _Nameless(ast.NodeTransformer):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):  # -1 is a constant like 1
-            return self.visit(node.operand)  # type: ignore[no-any-return]
+            return self.visit(node.operand)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -255,7 +255,10 @@ def _namespace(dtype: type[np.floating[Any]]) -> SimpleNamespace:
     )
 
 
-_TL = {np.float32: _namespace(np.float32), np.float64: _namespace(np.float64)}
+_TL: dict[type[np.floating[Any]], SimpleNamespace] = {
+    np.float32: _namespace(np.float32),
+    np.float64: _namespace(np.float64),
+}
 _POINTS = 33
 
 
@@ -266,7 +269,11 @@ def _compiled(triton: str) -> CodeType:
 
 
 def evaluate(
-    op: Pointwise, values: Mapping[str, float], x: Array, y: Array | float = 0.0, dtype: type = np.float64
+    op: Pointwise,
+    values: Mapping[str, float],
+    x: Array,
+    y: Array | float = 0.0,
+    dtype: type[np.floating[Any]] = np.float64,
 ) -> Array:
     """The operation's Triton text on arrays.
 

@@ -1,7 +1,8 @@
 """Operations along one axis: those that keep the shape (softmax, norms, scans) and reductions.
 
 `{x}` is the running value, `{ax}` the kernel's axis, `{k}` broadcasts a reduced value back, `{n}` is the number of
-elements, `{mask}` says which are real; `{dim}` is PyTorch's dimension. A reference of several lines ends in an expression.
+elements, `{mask}` says which are real; `{dim}` is PyTorch's dimension. A reference of several lines ends in an
+expression.
 """
 
 from __future__ import annotations
@@ -169,8 +170,14 @@ REDUCTIONS = {
     for op in (
         RowOp("sum", ("{x}.sum({dims})", "torch.sum({x}, {dims})"), "{x} = tl.sum({x}, axis={ax})", "0.0", (-12, 12)),
         RowOp("mean", ("{x}.mean({dims})", "torch.mean({x}, {dims})"), "{x} = " + _MEAN, "0.0", (-0.6, 0.6)),
-        RowOp("max", ("{x}.amax({dims})", "torch.max({x}, {dims})[0]"), "{x} = tl.max({x}, axis={ax})", NEG_INF, (1, 4)),
-        RowOp("min", ("{x}.amin({dims})", "torch.min({x}, {dims})[0]"), "{x} = tl.min({x}, axis={ax})", POS_INF, (-4, -1)),
+        RowOp(
+            "max", ("{x}.amax({dims})", "torch.max({x}, {dims})[0]"),
+            "{x} = tl.max({x}, axis={ax})", NEG_INF, (1, 4),
+        ),
+        RowOp(
+            "min", ("{x}.amin({dims})", "torch.min({x}, {dims})[0]"),
+            "{x} = tl.min({x}, axis={ax})", POS_INF, (-4, -1),
+        ),
         RowOp(
             "l2_norm",
             ("torch.norm({x}, p=2, {dims})", "{x}.pow(2).sum({dims}).sqrt()"),

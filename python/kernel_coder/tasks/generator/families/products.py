@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.layouts import NEG_INF, Layout, Tape
-from kernel_coder.tasks.generator.pointwise import ACTIVATIONS, ARITHMETIC, BY_NAME, UNARY, Pointwise
+from kernel_coder.tasks.generator.pointwise import ACTIVATIONS, ARITHMETIC, BY_NAME, Pointwise
 from kernel_coder.tasks.generator.rowwise import REDUCTIONS, SHAPED, along
 from kernel_coder.tasks.generator.sketch import Sketch
 
@@ -238,7 +238,7 @@ def attention(s: Sketch) -> None:
         "rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)",
         "keys = tl.arange(0, BLOCK_T)",
         "dims = tl.arange(0, BLOCK_D)",
-        f"q_mask = (rows[:, None] < S) & (dims[None, :] < D)",
+        "q_mask = (rows[:, None] < S) & (dims[None, :] < D)",
         f"k_mask = (dims[:, None] < D) & (keys[None, :] < {length})",
         f"v_mask = (keys[:, None] < {length}) & (dims[None, :] < D)",
         "q = tl.load(q_ptr + batch * S * D + rows[:, None] * D + dims[None, :], mask=q_mask, other=0.0)",

@@ -186,7 +186,7 @@ def _convolution(s: Sketch, rank: int) -> None:
             *["    x_mask = x_mask & (h >= 0) & (h < H) & (w >= 0) & (w < W)"] * (padding > 0),
             "    x = tl.load(x_ptr + ((n * C + c) * H + h) * W + w, mask=x_mask, other=0.0)",
         ]
-        sizes, scalars = ("H", "W"), ("M", "N", "K", "C", "H", "W", "OH", "OW")
+        sizes, scalars = ["H", "W"], ["M", "N", "K", "C", "H", "W", "OH", "OW"]
     else:
         layout.out = "(n * N + cols[None, :]) * OL + ot"
         kernel.head = [
@@ -203,7 +203,7 @@ def _convolution(s: Sketch, rank: int) -> None:
             *["    x_mask = x_mask & (t >= 0) & (t < L)"] * (padding > 0),
             "    x = tl.load(x_ptr + (n * C + c) * L + t, mask=x_mask, other=0.0)",
         ]
-        sizes, scalars = ("L",), ("M", "N", "K", "C", "L", "OL")
+        sizes, scalars = ["L"], ["M", "N", "K", "C", "L", "OL"]
     kernel.head += [
         "    w_mask = (ks[:, None] < K) & (cols[None, :] < N)",
         "    weight = tl.load(w_ptr + cols[None, :] * K + ks[:, None], mask=w_mask, other=0.0)",
