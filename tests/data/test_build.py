@@ -145,7 +145,8 @@ def test_held_out_rows_come_only_when_asked_for(tmp_path: Path) -> None:
 MODULES = {
     "1_scaled_tanh.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 3 + x\n",
     "2_row_power.py": "class Model(nn.Module):\n    def __init__(self, eps):\n        super().__init__()\n"
-    "        self.eps = eps\n    def forward(self, x):\n        return x / (x.pow(2).sum(-1, keepdim=True) + self.eps)\n",
+    "        self.eps = eps\n    def forward(self, x):\n"
+    "        return x / (x.pow(2).sum(-1, keepdim=True) + self.eps)\n",
     "3_only_a_library_call.py": "class Model(nn.Module):\n    def forward(self, x):\n        return x @ x.T\n",
     "4_same_as_one.py": "class Model(nn.Module):\n    def forward(self, y):\n        return torch.tanh(y) * 5 + y\n",
     "5_broken.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.no_such_thing(x)\n",

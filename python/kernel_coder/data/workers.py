@@ -59,8 +59,10 @@ class Workers:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._started:
             process.kill()
-            process.wait()
         self._threads.shutdown(wait=True)
+        for process in self._started:
+            with process:  # closes its pipes and waits for it
+                pass
 
     def map(self, jobs: Iterable[Job]) -> Iterator[dict[str, Any]]:
         """The results, lazily; jobs are read a few ahead."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Range = tuple[float, float]
-NORMAL: Range = (-3.5, 3.5)
+NORMAL: Range = (-3.0, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,6 @@ ACTIVATIONS = (
         a=("cutoff", 0.25, 0.5, 1.0),
         b=("value", 0.0, -1.0, 2.0),
     ),
-    _op("tanhshrink", "F.tanhshrink({x}) | {x} - torch.tanh({x})", "{x} = {x} - (2.0 * tl.sigmoid(2.0 * {x}) - 1.0)"),
 )
 
 ARITHMETIC = (
@@ -327,7 +326,13 @@ def _image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range) -> Im
     largest, before = max(abs(low), abs(high)), max(abs(x[0]), abs(x[1]))
     changed = float((np.abs(exact - grid) > 1e-2 * before).mean())
     steps = np.abs(np.diff(exact, axis=1))
-    if high - low < max(0.05, 0.25 * largest) or largest > 60.0 or changed < 0.15 or float((steps == 0).mean()) > 0.6:
+    if (
+        high - low < 0.25 * largest
+        or largest < 1e-3
+        or largest > 60.0
+        or changed < 0.15
+        or float((steps == 0).mean()) > 0.6
+    ):
         return None
     growth = 1.0 if op.jumps else float(steps.max()) / (grid[1] - grid[0]) * before / largest
     # The grid's own rounding to float32 is not the operation's.

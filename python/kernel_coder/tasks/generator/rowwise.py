@@ -37,7 +37,7 @@ SHAPED = {
             ("torch.softmax({x}, dim={dim})", "F.softmax({x}, dim={dim})", "{x}.softmax(dim={dim})"),
             "{x} = tl.exp({x} - tl.max({x}, axis={ax}){k})\n{x} = {x} / tl.sum({x}, axis={ax}){k}",
             NEG_INF,
-            (0.0, 0.3),
+            (0.0, 0.03),
             leaves="0.0",
         ),
         RowOp(
@@ -96,7 +96,7 @@ SHAPED = {
             ("F.normalize({x}, dim={dim})", "F.normalize({x}, p=2, dim={dim})"),
             "norm = tl.sqrt(tl.sum({x} * {x}, axis={ax}))\n{x} = {x} / tl.maximum(norm, 1e-12){k}",
             "0.0",
-            (-0.4, 0.4),
+            (-0.3, 0.3),
             leaves="0.0",
         ),
         RowOp(
@@ -104,7 +104,7 @@ SHAPED = {
             ("{x} / ({x}.abs().sum(dim={dim}, keepdim=True) + 1e-6)",),
             "norm = tl.sum(tl.abs({x}), axis={ax})\n{x} = {x} / (norm + 1e-6){k}",
             "0.0",
-            (-0.1, 0.1),
+            (-0.03, 0.03),
             leaves="0.0",
         ),
         RowOp(

@@ -84,6 +84,7 @@ def pooling(s: Sketch) -> None:
         kernel.scalar(f"O{name}")
     layout.var = "acc"
     if not is_max:
+        tape.span = (tape.span[0] / 2, tape.span[1] / 2)  # means lie closer together
         kernel.steps.append(f"acc = acc / ({' * '.join(['SIZE'] * depth)})")
     tape.raw = False
     kind, rank = ("max" if is_max else "avg"), len(spatial)
