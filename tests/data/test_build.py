@@ -44,7 +44,7 @@ class Trusting:
             if self.stop_after is not None and self.seen > self.stop_after:
                 raise KeyboardInterrupt
             bad = self.wrong in candidate.code
-            yield Finding(not bad, f"seed 0: off by {self.seen}.0e-03" if bad else None, 1e-7)
+            yield Finding(not bad, f"seed 0: off by {len(candidate.code)}.0e-03" if bad else None, 1e-7)
 
 
 def files(folder: Path) -> dict[str, str]:

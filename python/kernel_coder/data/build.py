@@ -12,7 +12,8 @@ import json
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from itertools import islice
@@ -171,30 +172,30 @@ def build(
     out.parent.mkdir(parents=True, exist_ok=True)
     versions = _versions(verifier)
     header = {"plan": asdict(plan), "versions": versions}
-    journal = Journal(out.with_suffix(".journal.jsonl"), header)
-    report, rows = Report(), []
-
-    attempts = _attempts(plan, workers, timeout_s, skip=len(journal.entries))
-    entries = _journalled(journal, attempts, verifier, versions)
+    report = Report()
+    rows: list[dict[str, Any]] = []
     limit = None if plan.count is None else PATIENCE * plan.count
-    for number, entry in enumerate(entries, start=1):
-        report.attempts = number
-        if "row" in entry:
-            rows.append(entry["row"])
-        else:
-            report.drops.append(entry["drop"])
-        progress(len(rows), number)
-        if len(rows) == plan.count:
-            break
-        if limit is not None and number >= limit:
-            report.complete = False
-            break
-    entries.close()
-    negatives: list[dict[str, Any]] = []
-    negative_journal = None
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(out.with_suffix(".journal.jsonl"), header))
+        attempts = stack.enter_context(closing(_attempts(plan, workers, timeout_s, skip=len(journal.entries))))
+        entries = stack.enter_context(closing(_journalled(journal, attempts, verifier, versions)))
+        for number, entry in enumerate(entries, start=1):
+            report.attempts = number
+            if "row" in entry:
+                rows.append(entry["row"])
+            else:
+                report.drops.append(entry["drop"])
+            progress(len(rows), number)
+            if len(rows) == plan.count:
+                break
+            if limit is not None and number >= limit:
+                report.complete = False
+                break
+    journals = [journal.path]
     if plan.negatives:
-        negative_journal = Journal(out.with_suffix(".negatives.jsonl"), header)
-        negatives = _negatives(plan, rows, verifier, negative_journal, report)
+        with Journal(out.with_suffix(".negatives.jsonl"), header) as journal:
+            negatives = _negatives(plan, rows, verifier, journal, report)
+        journals.append(journal.path)
         _write_table(out.with_suffix(".negatives.parquet"), negatives, NEGATIVE_COLUMNS)
         report.negatives = len(negatives)
     report.rows, report.content_hash = len(rows), content_hash(rows)
@@ -213,16 +214,15 @@ def build(
         "negative_drops": report.negative_drops,
     }
     _replace(out.with_suffix(".drops.json"), json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
-    journal.remove()
-    if negative_journal is not None:
-        negative_journal.remove()
+    for path in journals:
+        path.unlink()
     return report
 
 
 # Attempts -------------------------------------------------------------------------------------------------------------
 
 
-def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Iterator[Attempt]:
+def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generator[Attempt, None, None]:
     """Attempts after the first `skip`, which are made again (cheaply) so that duplicates are known."""
     seen: Counter[str] = Counter()
     kernelbench = {} if plan.allow_kernelbench else kernelbench_fingerprints()
@@ -332,14 +332,16 @@ class Journal:
     def add(self, entry: dict[str, Any]) -> None:
         self._line(entry)
 
-    def remove(self) -> None:
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._file.close()
-        self.path.unlink()
 
 
 def _journalled(
     journal: Journal, attempts: Iterator[Attempt], verifier: Verifier, versions: dict[str, str]
-) -> Any:  # a generator
+) -> Generator[dict[str, Any], None, None]:
     yield from journal.entries
     waiting: deque[Attempt] = deque()
 
