@@ -19,7 +19,7 @@ from kernel_coder.data.build import BuildError, Plan, build, kernelbench_fingerp
 from kernel_coder.data.verifiers import Candidate, Finding
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
-from kernel_coder.tasks.generator import generate
+from kernel_coder.tasks.generator import generate, split_of
 
 KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH")
 
@@ -67,6 +67,7 @@ def test_rows_have_kernelbooks_columns_and_load_as_tasks(tmp_path: Path) -> None
     tasks = load_tasks(tmp_path / "pairs.parquet")
     assert [task.solution for task in tasks] == [one["triton_code"] for one in rows]
     assert not tasks.problems
+    assert {split_of(task) for task in tasks} == {"train"}
     assert {task.id for task in tasks} == {generate(r["seed"], r["family"], r["level"]).task.id for r in rows}
 
 

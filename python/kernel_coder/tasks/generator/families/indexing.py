@@ -106,9 +106,9 @@ def transpose(s: Sketch) -> None:
     """Two dimensions swapped, with operations before and after."""
     rng = s.rng
     batched = rng.random() < 0.6
-    rows = s.size("height" if not batched else "seq_len", rng.choice((10, 20, 33, 40, 48)))
-    cols = s.size("width" if not batched else "features", rng.choice((12, 24, 30, 45, 50)))
-    batch = [s.size("batch_size", rng.choice((1, 2)))] * batched
+    batch = [s.size("batch_size", rng.choice((1, 2)))] if batched else []
+    rows = s.size("seq_len" if batched else "height", rng.choice((10, 20, 33, 40, 48)))
+    cols = s.size("features" if batched else "width", rng.choice((12, 24, 30, 45, 50)))
     s.tensor("x", (*batch, rows, cols))
     layout = Turned(s, batched)
     tape = Tape(layout, (0.0, 1.0) if "rand(" in s.inputs["x"] else NORMAL)
