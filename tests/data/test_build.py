@@ -21,7 +21,8 @@ from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
 from kernel_coder.tasks.generator import generate, split_of
 
-KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH")
+_COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
+KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH", str(_COPY) if _COPY.is_dir() else None)
 
 
 class Trusting:

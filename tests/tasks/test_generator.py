@@ -38,7 +38,8 @@ from kernel_coder.tasks.generator.split import split_of_composition
 from kernel_coder.tasks.task import Task, reference_problem, solution_problem
 
 EVERYTHING = [(family, level) for family in FAMILIES for level in LEVELS]
-KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH")
+_COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
+KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH", str(_COPY) if _COPY.is_dir() else None)
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     add("--per-structure", type=int, default=1, help="pairs that may differ in names and constants alone")
     add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
     add("--against", metavar="FOLDER", help="problems that no pair may resemble, such as a copy of KernelBench")
+    add("--max-size", type=int, help="halve larger sizes of modules from files: the interpreter is slow")
     add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: to measure, not to train on")
     add("--workers", type=int, default=2, help="processes")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
@@ -67,6 +68,7 @@ def _build(options: argparse.Namespace) -> int:
         per_structure=options.per_structure,
         negatives=options.negatives,
         against=options.against,
+        max_size=options.max_size,
         allow_kernelbench=options.allow_kernelbench,
     )
     make = InterpreterVerifier if options.verifier == "interpreter" else _judge

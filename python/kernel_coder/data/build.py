@@ -7,6 +7,7 @@ are the same bytes as those of a build that was not.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -28,8 +29,7 @@ from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VER
 from kernel_coder.tasks.generator.bugs import plant_bug
 from kernel_coder.tasks.generator.fingerprint import Problems, fingerprint
 from kernel_coder.tasks.sources import load_tasks
-from kernel_coder.tasks.task import Task
-from kernel_coder.tasks.task_set import TaskSet
+from kernel_coder.tasks.task import Task, parse
 
 GENERATOR = "generator"
 MORE_COLUMNS = (
@@ -70,6 +70,8 @@ class Plan:
         per_structure: rows that may have the same syntax tree but for names and constants.
         negatives: for each row, so many wrong solutions with one planted bug each, in a file of their own.
         against: a folder of problems that no row may resemble.
+        max_size: in modules from files, each size that is a constant of the module is halved until it is no larger;
+            the interpreter is slow, and some modules no longer fit together then.
         allow_kernelbench: keep modules that are KernelBench's, to measure the builder; never train on them.
     """
 
@@ -82,6 +84,7 @@ class Plan:
     per_structure: int = 1
     negatives: int = 0
     against: str | None = None
+    max_size: int | None = None
     allow_kernelbench: bool = False
 
     def __post_init__(self) -> None:
@@ -97,7 +100,7 @@ class Plan:
         for level in self.levels:
             if level not in LEVELS:
                 raise BuildError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
-        for key in ("count", "per_structure"):
+        for key in ("count", "per_structure", "max_size"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise BuildError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
@@ -245,7 +248,7 @@ def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generato
     if plan.is_generated:
         tasks = (made.task for made in generate_many(plan.seed, plan.stream_families(), plan.levels))
     else:
-        tasks = _from_files(plan.sources)
+        tasks = _from_files(plan.sources, plan.max_size)
     fresh = islice((judged(task) for task in tasks), skip, None)
     with Workers(workers, interpret=False, timeout_s=timeout_s) as lowering:
         for attempt in _with_solutions(fresh, lowering):
@@ -256,10 +259,36 @@ def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generato
             yield attempt
 
 
-def _from_files(sources: Sequence[str]) -> Iterator[Task]:
+def _from_files(sources: Sequence[str], max_size: int | None) -> Iterator[Task]:
     for source in sources:
-        found: TaskSet = load_tasks(source)
-        yield from found
+        for task in load_tasks(source):
+            yield task if max_size is None else replace(task, reference=shrunk(task.reference, max_size))
+
+
+def shrunk(reference: str, max_size: int) -> str:
+    """The module with every integer constant of its top level halved until it is at most `max_size`.
+
+    >>> shrunk("batch, dim = 4096, 20\\nshape = (1024, 3)", 64)
+    'batch, dim = 64, 20\\nshape = (64, 3)'
+    """
+    tree = parse(reference)
+    if isinstance(tree, str):
+        return reference
+    lines = reference.encode().splitlines(keepends=True)
+    values = [
+        node
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > max_size
+    ]
+    for node in sorted(values, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        size = int(str(node.value))
+        while size > max_size:
+            size //= 2
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[: node.col_offset] + str(size).encode() + line[node.end_col_offset :]
+    return b"".join(lines).decode()
 
 
 def _with_solutions(attempts: Iterator[Attempt], lowering: Workers) -> Iterator[Attempt]:
