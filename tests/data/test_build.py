@@ -22,7 +22,7 @@ from kernel_coder.tasks.build_pairs import COLUMNS
 from kernel_coder.tasks.generator import generate, split_of
 
 _COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
-KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH", str(_COPY) if _COPY.is_dir() else None)
+KERNELBENCH = os.environ.get("KERNELBENCH_DIR", str(_COPY) if _COPY.is_dir() else None)
 
 
 class Trusting:

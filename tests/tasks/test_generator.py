@@ -39,7 +39,7 @@ from kernel_coder.tasks.task import Task, reference_problem, solution_problem
 
 EVERYTHING = [(family, level) for family in FAMILIES for level in LEVELS]
 _COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
-KERNELBENCH = os.environ.get("KERNEL_CODER_KERNELBENCH", str(_COPY) if _COPY.is_dir() else None)
+KERNELBENCH = os.environ.get("KERNELBENCH_DIR", str(_COPY) if _COPY.is_dir() else None)
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +403,7 @@ def test_no_generated_task_is_a_kernelbench_problem(capsys: pytest.CaptureFixtur
     tasks = [made.task for made in islice(generate_many(9), 345)]
     if KERNELBENCH is None:
         with capsys.disabled():
-            print("\nKERNEL_CODER_KERNELBENCH names no copy of KernelBench: only the fingerprints were compared")
+            print("\nKERNELBENCH_DIR names no copy of KernelBench: only the fingerprints were compared")
         from kernel_coder.data.build import kernelbench_fingerprints
 
         known = kernelbench_fingerprints()
