@@ -15,6 +15,9 @@ from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, refere
 
 Row = Mapping[str, Any]
 
+_GENERATED = ("family", "level", "composition", "split", "seed", "verified")
+"""Columns that the builder adds; see `kernel_coder.data.build`."""
+
 
 class BrokenRowError(ValueError):
     """Why a row cannot become a task, in one clause."""
@@ -57,7 +60,9 @@ def kernelbook_task(row: Row, source: str) -> Task:
         solution=solution,
         entry_point=entry_point,
         licence=_licence(row.get("licenses")),
-        metadata=_rest(row, ("uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link")),
+        metadata=_rest(
+            row, ("uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link", *_GENERATED)
+        ),
     )
 
 
@@ -88,6 +93,7 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
         required=("entry_point", "python_code"),
         optional=(
             "triton_code", "uuid", "licenses", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link",
+            *_GENERATED,
         ),
         make=kernelbook_task,
     ),
