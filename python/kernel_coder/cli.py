@@ -9,6 +9,7 @@ import sys
 
 COMMANDS = {
     "train": "train a model on tasks with rewards",
+    "judge": "judge candidates: correct or not, how fast, in a sandbox",
     "env": "versions, what was compiled, what is missing and how to get it",
 }
 

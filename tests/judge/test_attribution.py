@@ -354,12 +354,12 @@ def test_a_compiled_kernels_launcher_is_watched_where_it_is_handed_out(tmp_path:
     mine, theirs = _Compiled(shift), _Compiled(torch.nn.functional.softmax)
     common = (2, 1, 1, "stream", "function", "packed", "metadata", None, None)
 
-    def launch(kernel: Any) -> None:  # as Triton does: the handle is read after the launcher was asked for
+    def start(kernel: Any) -> None:  # as Triton does: the handle is read after the launcher was asked for
         kernel.run(2, 1, 1, "stream", kernel.function, "packed", "metadata", None, None, x, out)
 
     with record_launches(own, Mode.AUDITED) as seen:
-        launch(mine.kernel)
-        launch(theirs.kernel)
+        start(mine.kernel)
+        start(theirs.kernel)
     assert mine.launched == [(*common, x, out)] == theirs.launched
     assert (seen.count, seen.foreign, seen.by_name) == (1, 1, {"shift_0d1d": 1})
     (launch,) = seen.launches
@@ -368,7 +368,7 @@ def test_a_compiled_kernels_launcher_is_watched_where_it_is_handed_out(tmp_path:
     assert seen.facts["shift_0d1d"] == KernelFacts("shift_0d1d", 24, 8, 64, 128)
     assert own.kernel_names() == {"shift_0d1d"}
     with record_launches(own, Mode.ABLATED) as seen:
-        launch(mine.kernel)
+        start(mine.kernel)
     assert len(mine.launched) == seen.count == 1
 
 

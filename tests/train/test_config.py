@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kernel_coder.ops import LossSpec
-from kernel_coder.train.config import LossConfig, TrainConfig, _parse_flags, field_names, load_config
+from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, _parse_flags, field_names, load_config
 from kernel_coder.train.errors import UsageError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -35,7 +35,7 @@ def test_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_field_is_a_flag() -> None:
     values = {"bool": "true", "int": "3", "float": "0.5"}
-    config = TrainConfig()
+    config = TrainConfig(judge=JudgeSection())
     tried = 0
     for name in field_names():
         section, _, leaf = name.partition(".")

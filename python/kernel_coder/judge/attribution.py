@@ -69,6 +69,7 @@ class Launches:
         replays: CUDA graphs replayed. Their kernels show in a profile only; in an ablation they were left out.
         library_ops: operators of torch that computed something; of an audit. Views, allocations, copies and fills are
             left aside.
+        small: launches that changed one element at most; of an audit. A sum does that, and so does a probe.
         launches: the first :data:`KEPT` of them.
         by_name: launches by the kernel's name on the device.
         facts: of the compiled kernels among them.
@@ -80,9 +81,19 @@ class Launches:
     foreign: int = 0
     replays: int = 0
     library_ops: int = 0
+    small: int = 0
     launches: list[Launch] = field(default_factory=list)
     by_name: dict[str, int] = field(default_factory=dict)
     facts: dict[str, KernelFacts] = field(default_factory=dict)
+
+    _reached: set[int] = field(default_factory=set)
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether data of own kernels is in a tensor; of an audit. A decision that depends on it is no data.
+
+        What a CUDA graph wrote, nobody has seen: it counts.
+        """
+        return self.replays > 0 or _storage(tensor) in self._reached
 
     def _add(self, launch: Launch) -> None:
         self.count += 1
@@ -257,6 +268,7 @@ class _Looking:
         self.own, self.seen = own, seen
         self.results: set[tuple[int, int]] = set()  # contents of what library operators computed
         self.pauses = 0  # > 0: torch's operators are ours
+        self.fresh: set[int] = set()  # storages written by own kernels within the operator that runs
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -406,6 +418,10 @@ class _Looking:
             content in there or is_one_value(one) or any(is_cast_of(one, content, source) for source in kept)
             for one, content in zip(new, contents, strict=True)
         )
+        written = {_storage(one) for one in new}
+        self.seen._reached |= written
+        self.fresh |= written
+        self.seen.small += all(one.numel() <= 1 for one in new)
         names = tuple(changed) + (("result",) if made else ())
         return {"changed": names, "only_moves_data": moves}
 
@@ -438,9 +454,24 @@ class _Looking:
         with self.paused():
             self.results |= {fingerprint(one) for _, one in _tensors({"": result})}
 
+    def follow(self, given: Mapping[str, Any], result: Any) -> None:
+        """Data of own kernels goes from an operator's inputs to what it returns and to what it writes to."""
+        reached, inputs = self.seen._reached, [one for _, one in _tensors(given)]
+        has_some = any(_storage(one) in reached for one in inputs)
+        for _, one in _tensors({"": result}):
+            if has_some:
+                reached.add(_storage(one))
+            elif _storage(one) not in self.fresh and not any(one is given for given in inputs):
+                reached.discard(_storage(one))  # memory that had another tensor before
+        self.fresh.clear()
+
 
 class _Operators(TorchDispatchMode):
     """Sees operators of torch: a library's are counted, those of an own library are launches."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler with the first operator, which takes seconds
 
     def __init__(self, looking: _Looking) -> None:
         super().__init__()
@@ -456,6 +487,8 @@ class _Operators(TorchDispatchMode):
         if func.name() in looking.own.operators:
             return looking.call_function(name, func, args, kwargs)
         result = func(*args, **kwargs)
+        if looking.seen.mode is Mode.AUDITED:
+            looking.follow({"": args, **kwargs}, result)
         if looking.seen.mode is Mode.AUDITED and not func.is_view and not _only_moves(name):
             looking.library_result(result)
         return result

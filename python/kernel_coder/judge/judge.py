@@ -73,7 +73,7 @@ class Admission:
         reason: why not; None if it is admitted.
         families: kinds of inputs on which the reference says something.
         skipped: the other kinds, each with the reason.
-        hidden_batch: the second batch size that candidates are checked with; None where the task allows none.
+        hidden_sizes: the second sizes that candidates are checked with; None where the task allows none.
         verdict: of the reference as a candidate; None if it did not come to that.
     """
 
@@ -83,7 +83,7 @@ class Admission:
     reason: str | None = None
     families: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
-    hidden_batch: int | None = None
+    hidden_sizes: str | None = None
     verdict: Verdict | None = None
 
 
@@ -163,10 +163,12 @@ class Judge:
         self._servers: dict[bool, ForkServer] = {}
         self._servers_lock = threading.Lock()
         self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
-        for number in range(self.config.parallel()):
-            self._slots.put(_Slot(self, number))
+        self._all_slots = [_Slot(self, number) for number in range(self.config.parallel())]
+        for slot in self._all_slots:
+            self._slots.put(slot)
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._abandoned = False
         self.lock_path = ""
         if gpu is not None:
             self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
@@ -219,6 +221,8 @@ class Judge:
                 failures.append(str(error))
                 with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
                 slot.close()
+                if self._abandoned:
+                    return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
         return maker.verdict(Outcome.HARNESS_FAILED, failures[-1])
@@ -265,7 +269,7 @@ class Judge:
         known |= {
             "families": tuple(facts.get("families", ())),
             "skipped": facts.get("skipped", {}),
-            "hidden_batch": facts.get("hidden_batch"),
+            "hidden_sizes": facts.get("hidden_sizes"),
         }
         if verdict.outcome is Outcome.HARNESS_FAILED:
             return Admission(**known, admitted=False, reason=verdict.reason)
@@ -274,25 +278,36 @@ class Judge:
             return Admission(**known, admitted=False, reason=reason, verdict=verdict)
         return Admission(**known, admitted=True, verdict=verdict)
 
-    def close(self) -> None:
-        """End every process. Verdicts that are being made come first."""
+    def close(self, *, wait: bool = True) -> None:
+        """End every process. Verdicts that are being made come first; without `wait` they are given up."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._abandoned = True, not wait
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        for _ in range(self.config.parallel()):
-            self._slots.get().close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in self._all_slots:
+            self._free_slot().close()
+        if self._pool is not None:
+            self._pool.shutdown()
         for server in self._servers.values():
             server.close()
 
     def __enter__(self) -> Judge:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(wait=kind is None)
 
     # ---- processes
+
+    def _free_slot(self) -> _Slot:
+        """The next slot that nobody works with, or, where verdicts are given up, that nobody can work with any more."""
+        while self._abandoned:
+            for slot in self._all_slots:
+                slot.kill()
+            with contextlib.suppress(queue.Empty):
+                return self._slots.get(timeout=0.1)
+        return self._slots.get()
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -639,6 +654,11 @@ class _Slot:
             channel.close()
         if reference is not None:
             reference.close()
+
+    def kill(self) -> None:
+        """Take its Examiner away from whoever waits for it."""
+        if (examiner := self._examiner) is not None:
+            examiner.kill()
 
     def close(self) -> None:
         """End what belongs to the slot."""

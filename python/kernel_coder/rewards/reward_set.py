@@ -134,6 +134,19 @@ class RewardSet:
         """The terms' names, in order."""
         return tuple(self._rewards)
 
+    def needing(self, column: str, *, or_taking: bool = False) -> list[str]:
+        """The terms that cannot do without a column; with ``or_taking`` also those that name it and can.
+
+        >>> RewardSet(["format", "correct"]).needing("verdict")
+        ['correct']
+        """
+        found = []
+        for label, reward in self._rewards.items():
+            parameter = inspect.signature(reward.function).parameters.get(column)
+            if parameter is not None and (or_taking or parameter.default is parameter.empty):
+                found.append(label)
+        return found
+
     def weights(self, step: int) -> dict[str, float]:
         """The weights at this step."""
         return {

@@ -5,14 +5,18 @@ Leaf names and defaults are TRL's where the meaning is TRL's. Precedence: flags,
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.rewards import PRESETS
 from kernel_coder.train.errors import UsageError
 
 
@@ -150,6 +154,25 @@ class RewardConfig(Section):
     label: str | None = Field(default=None, description="name in tables and logs; default: the name or function")
 
 
+class JudgeSection(JudgeConfig):
+    """The judge that rewards on verdicts ask: where it works, and every field of ``judge.JudgeConfig``."""
+
+    device: str = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N")
+    backend: Literal["triton", "cuda", "cpp", "torch"] | None = Field(
+        default=None, description="what answers are written in; None: what each task asks for"
+    )
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_one(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            raise ValueError(f"must be auto, cpu, cuda or cuda:N; got {value}")
+        return value
+
+    def judge_config(self) -> JudgeConfig:
+        return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend"}))
+
+
 class OptimConfig(Section):
     """The optimiser and how a generation batch is cut into updates."""
 
@@ -212,10 +235,30 @@ class TrainConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
-    rewards: list[RewardConfig] = [RewardConfig(name="format"), RewardConfig(name="similarity")]
+    rewards: list[RewardConfig] = Field(
+        default=[RewardConfig(name="format"), RewardConfig(name="similarity")],
+        description="terms, names of rewards, and presets: kernel_coder, kevin, dr_kernel, kernel_tune",
+    )
+    judge: JudgeSection | None = Field(default=None, description="what judges answers; None: nothing does")
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
+
+    @field_validator("rewards", mode="before")
+    @classmethod
+    def _presets_are_their_parts(cls, value: Any) -> Any:
+        """``rewards: kevin`` and ``rewards: [kevin, {name: format, weight: 0.1}]``; other text is a reward's name."""
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",")]
+        if not isinstance(value, list):
+            return value
+        terms: list[Any] = []
+        for term in value:
+            if isinstance(term, str) and term in PRESETS:
+                terms += [dataclasses.asdict(part) for part in PRESETS[term]]
+            else:
+                terms.append({"name": term} if isinstance(term, str) else term)
+        return terms
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> TrainConfig:
@@ -314,8 +357,9 @@ def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
     names = []
     for name, field in model.model_fields.items():
         names.append(prefix + name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += field_names(field.annotation, f"{prefix}{name}.")
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not RewardConfig:
+                names += field_names(kind, f"{prefix}{name}.")
     return names
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import kernel_coder
-from kernel_coder.rewards import RewardSet, RewardTable
-from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, Turn, completion_seed
+from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, completion_seed
 from kernel_coder.train.batch import finite_or_nan, make_batch
 from kernel_coder.train.checkpoint import (
     TrainState,
@@ -34,10 +33,21 @@ from kernel_coder.train.checkpoint import (
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
-from kernel_coder.train.metrics import METRIC, Stopwatch, completion_metrics, reward_metrics, update_metrics
+from kernel_coder.train.metrics import (
+    METRIC,
+    Stopwatch,
+    completion_metrics,
+    reward_metrics,
+    update_metrics,
+    verdict_metrics,
+)
+from kernel_coder.train.scoring import describe, reward, verdicts_on
 from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
 from kernel_coder.train.signals import StopSignal, listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
+
+FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
+"""Of these the summary has the first number and the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +65,19 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
     seed_rng(config.run.seed)
     run_dir, checkpoint, notes = open_run_dir(config, resume)
     session = open_session(config, checkpoint)
-    if resume is None:
-        remove_run(run_dir)  # only now, when nothing that the config says can fail any more
-    run_dir.mkdir(parents=True, exist_ok=True)
-    remove_checkpoints_after(run_dir, session.state.step)
-    log = RunLog(run_dir, config, session.state.step)
-    try:
+    with session.judge, ExitStack() as files:
+        if resume is None:
+            remove_run(run_dir)  # only now, when nothing that the config says can fail any more
+        run_dir.mkdir(parents=True, exist_ok=True)
+        remove_checkpoints_after(run_dir, session.state.step)
+        log = RunLog(run_dir, config, session.state.step)
+        files.callback(log.close)
         for note in (*notes, *session.notes):
             log.message(note)
         restore_rng(session.rng)
         with listening() as stop:
             state, status = run_steps(config, session, log, run_dir, stop)
         return Outcome(status, log.finish(summarise(config, session, state, run_dir, status, log)))
-    finally:
-        log.close()
 
 
 def run_steps(
@@ -105,8 +114,10 @@ def run_step(
     prompts = draw(session.train, step, config.tasks_per_step, config.run.seed, config.data.shuffle)
     with watch.phase("rollout"):
         rollouts = generate(session.engine, prompts, session.sampling, group, (config.run.seed, step), poll)
+    with watch.phase("judge"):
+        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
     with watch.phase("reward"):
-        table = reward(session.rewards, prompts, rollouts, group, step)
+        table = reward(session.rewards, prompts, rollouts, verdicts, step)
         poll()
     with watch.phase("logprobs"):
         turns = [turn for rollout in rollouts for turn in rollout.turns]
@@ -145,6 +156,7 @@ def run_step(
     metrics = {
         **reward_metrics(table.total, table.parts, group, batch.advantages),
         "reward_errors": float(table.num_errors),
+        **verdict_metrics(verdicts),
         **completion_metrics(turns),
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
@@ -153,7 +165,7 @@ def run_step(
         with watch.phase("eval"):
             metrics |= evaluate(session, config, step=state.step)
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
-    return state, metrics, list(describe(state.step, prompts, rollouts, table, batch.advantages))
+    return state, metrics, list(describe(state.step, prompts, rollouts, verdicts, table, batch.advantages))
 
 
 def draw(prompts: Sequence[Prompt], step: int, count: int, seed: int, shuffle: bool) -> list[Prompt]:
@@ -188,45 +200,18 @@ def generate(
     return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
 
 
-def reward(
-    rewards: RewardSet, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], group: int, step: int
-) -> RewardTable:
-    """Scores every answer; the columns are TRL's."""
-    tasks = [rollout.task for rollout in rollouts]
-    asked = [prompt for prompt in prompts for _ in range(group)]
-    last: list[Turn] = [rollout.turns[-1] for rollout in rollouts]
-    return rewards(
-        [prompt.messages for prompt in asked],
-        [
-            [{"role": "assistant", "content": answer(rollout, prompt)}]
-            for rollout, prompt in zip(rollouts, asked, strict=True)
-        ],
-        step=step,
-        task=tasks,
-        solution=[task.solution for task in tasks],
-        reference=[task.reference for task in tasks],
-        completion_ids=[list(turn.completion_ids) for turn in last],
-        finish_reason=[turn.finish_reason for turn in last],
-    )
-
-
-def answer(rollout: Rollout, prompt: Prompt) -> str:
-    """What was said, with the beginning that the template put into the model's mouth."""
-    begun = prompt.messages[-1]["content"] if prompt.messages[-1]["role"] == "assistant" else ""
-    return begun + rollout.turns[-1].text
-
-
 def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, float]:
     """Rewards on the tasks that are never trained on. Leaves the random state as it was."""
     rng = capture_rng()
     group = config.eval.num_generations
     sampling = replace(session.sampling, temperature=config.eval.temperature)
     rollouts = generate(session.engine, session.held_out, sampling, group, (config.run.seed, "eval"))
-    table = reward(session.rewards, session.held_out, rollouts, group, step)
+    verdicts = verdicts_on(session.judge, session.held_out, rollouts)
+    table = reward(session.rewards, session.held_out, rollouts, verdicts, step)
     restore_rng(rng)
-    found = reward_metrics(table.total, table.parts, group, torch.zeros(0))
+    found = reward_metrics(table.total, table.parts, group, torch.zeros(0)) | verdict_metrics(verdicts)
     found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
-    kept = ("unscored", "rewards/", "completions/mean_length", "completions/clipped_ratio")
+    kept = ("unscored", "rewards/", "judge/", "completions/mean_length", "completions/clipped_ratio")
     return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
 
 
@@ -239,28 +224,6 @@ def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState
         skipped_in_a_row=result.skipped_in_a_row,
         trained_tokens=state.trained_tokens + int(result.sums[METRIC["tokens"]]),
     )
-
-
-def describe(
-    step: int, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor
-) -> Iterator[dict[str, Any]]:
-    """A line of ``samples.jsonl`` for every answer."""
-    group = len(rollouts) // len(prompts)
-    for i, rollout in enumerate(rollouts):
-        turn = rollout.turns[-1]
-        yield {
-            "step": step,
-            "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
-            "task": rollout.task.id,
-            "prompt": prompts[i // group].messages,
-            "completion": answer(rollout, prompts[i // group]),
-            "finish_reason": turn.finish_reason,
-            "tokens": len(turn.completion_ids),
-            "logprob": sum(turn.logprobs),
-            "reward": table.total[i],
-            "rewards": {name: values[i] for name, values in table.parts.items()},
-            "advantage": float(advantages[i]),
-        }
 
 
 def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path) -> None:
@@ -280,8 +243,8 @@ def summarise(
         "trained_tokens": state.trained_tokens,
         "tasks": len(session.train),
         "held_out_tasks": len(session.held_out),
-        **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in ("reward", "eval/reward")},
-        **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in ("reward", "eval/reward")},
+        **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in FIRST_AND_LAST},
+        **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in FIRST_AND_LAST},
         "weights_sha256": weights_hash(session.policy.trainable()),
         "checkpoint": str(newest[0].resolve()) if newest else None,
         "model": config.model.name_or_path,

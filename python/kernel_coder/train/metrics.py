@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.rollout import Turn
 from kernel_coder.train.batch import finite_or_nan
 from kernel_coder.train.update import METRIC, UpdateResult
@@ -40,6 +41,26 @@ def reward_metrics(
         metrics[f"rewards/{name}/mean"] = _mean(part)
         metrics[f"rewards/{name}/std"] = float(_std(part[~part.isnan()]))
     return metrics
+
+
+def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
+    """The share of every outcome, and of the answers that were judged what they achieved and how long it took."""
+    if not verdicts:
+        return {}
+    share = {outcome: sum(one.outcome is outcome for one in verdicts) / len(verdicts) for outcome in Outcome}
+    run = {(one.task_hash, one.candidate_hash): one for one in verdicts if "all" in one.stage_s}
+    seconds = torch.tensor([one.stage_s["all"] for one in run.values()], dtype=torch.float64)
+    speedups = torch.tensor([one.speedup for one in verdicts if one.speedup is not None], dtype=torch.float64)
+    shares = torch.tensor([one.kernel_share for one in verdicts if one.kernel_share is not None], dtype=torch.float64)
+    return {
+        **{f"judge/{outcome}": value for outcome, value in share.items()},
+        "judge/compiled": sum(one.compiled for one in verdicts) / len(verdicts),
+        "judge/distinct": float(len(run)),
+        "judge/speedup_geomean": float(speedups.log().mean().exp()),
+        "judge/kernel_share": _mean(shares),
+        "time/verdict_p50_s": float(seconds.quantile(0.5)) if len(run) else math.nan,
+        "time/verdict_p95_s": float(seconds.quantile(0.95)) if len(run) else math.nan,
+    }
 
 
 def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:

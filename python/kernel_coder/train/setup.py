@@ -31,6 +31,7 @@ from kernel_coder.train.checkpoint import (
 )
 from kernel_coder.train.config import OptimConfig, TrainConfig
 from kernel_coder.train.errors import UsageError
+from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
 
@@ -54,6 +55,7 @@ class Session:
     reference: Policy | None
     engine: RolloutEngine
     rewards: RewardSet
+    judge: AnswerJudge
     spec: LossSpec
     sampling: Sampling
     train: tuple[Prompt, ...]
@@ -70,12 +72,15 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     spec = config.loss_spec()
     find_trackers(config.run.report_to)
     rewards = load_rewards(config)
+    judge = AnswerJudge(config.judge)
     try:
         tasks = load_tasks(config.data)
     except (ValueError, OSError, ImportError) as error:
         raise UsageError(str(error)) from None
     policy = load_policy(config.model, resume_from=checkpoint)
     prompts, notes = make_prompts(tasks, policy, config)
+    if config.judge is not None and not rewards.needing("verdict", or_taking=True):
+        notes = [*notes, "no reward names the column verdict: answers are judged for the log only"]
     notes = [tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS]), *notes]
     train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
     if not train:
@@ -102,6 +107,7 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         reference=reference,
         engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
         rewards=rewards,
+        judge=judge,
         spec=spec,
         sampling=Sampling(
             max_completion_length=config.rollout.max_completion_length,
@@ -120,10 +126,17 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
+    """The rewards of the config; those on verdicts need a judge."""
     try:
-        return RewardSet([reward.model_dump() for reward in config.rewards])
+        rewards = RewardSet([reward.model_dump() for reward in config.rewards])
     except RewardError as error:
         raise UsageError(str(error)) from None
+    if config.judge is None and (needy := rewards.needing("verdict")):
+        raise UsageError(
+            f"reward {needy[0]} is about verdicts, and there is no judge: add the section judge "
+            "(judge: {} in YAML, --judge.device cpu as a flag)"
+        )
+    return rewards
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
