@@ -10,6 +10,7 @@ import sys
 COMMANDS = {
     "train": "train a model on tasks with rewards",
     "judge": "judge candidates: correct or not, how fast, in a sandbox",
+    "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",
     "env": "versions, what was compiled, what is missing and how to get it",
 }
 

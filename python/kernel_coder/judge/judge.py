@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
-from kernel_coder.judge import feedback
+from kernel_coder.judge import feedback, nvml
 from kernel_coder.judge.channel import Channel, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
@@ -90,8 +90,8 @@ class Admission:
 def as_task(task: Task | str) -> Task:
     """A task, or the source of one.
 
-    >>> as_task("class Model: ...").id
-    'bab4a09f5e49'
+    >>> as_task("class Model: ...").id == _sha("class Model: ...")[:12]
+    True
     """
     if isinstance(task, Task):
         return task
@@ -149,7 +149,12 @@ class Judge:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
-        gpu = int(index or 0) if kind == "cuda" else None
+        gpu = None if kind == "cpu" else int(index or 0)
+        self.visible = ""
+        if gpu is not None:  # CUDA counts GPUs in its own way; nodes and identities are the driver's
+            node, identity = nvml.minor_number(gpu), nvml.uuid(gpu)
+            self.visible = identity or str(gpu)
+            gpu = gpu if node is None else node
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
         self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
@@ -330,10 +335,8 @@ class Judge:
         own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
-        if self.device == "cpu":
-            own["CUDA_VISIBLE_DEVICES"] = ""
-        else:
-            own["CUDA_VISIBLE_DEVICES"] = self.device.partition(":")[2]
+        own["CUDA_VISIBLE_DEVICES"] = self.visible
+        if self.visible:
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
             if name in os.environ:

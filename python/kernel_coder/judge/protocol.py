@@ -71,6 +71,7 @@ class Audit(NamedTuple):
     library_ops: int  # operators of torch that computed something
     small: int  # launches that changed one element at most
     reached: int  # outputs that data of own kernels is in
+    replays: int  # of CUDA graphs, whose kernels only a profile shows
 
 
 class TensorSpec(NamedTuple):

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 
-from kernel_coder.judge.attribution import NoDeviceTime, OwnKernels, device_records, kernel_share, record_launches
+from kernel_coder.judge.attribution import (
+    NoDeviceTime,
+    OwnKernels,
+    device_records,
+    kernel_share,
+    record_launches,
+    without_tuning,
+)
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
@@ -164,6 +171,9 @@ class _Runner:
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
         self.prepared: dict[tuple[int, int], _Prepared] = {}
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            self.untuned = without_tuning()
+            self.untuned.__enter__()
         self.own = OwnKernels(FILE)
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.watching = self.own.watch_extensions()
@@ -203,7 +213,7 @@ class _Runner:
         with record_launches(self.own, mode) as seen:
             calls()
             reached = sum(seen.reaches(one) for one in self.returned) if mode is Mode.AUDITED else 0
-        return (seen.count, seen.moving, seen.library_ops, seen.small, reached)
+        return (seen.count, seen.moving, seen.library_ops, seen.small, reached, seen.replays)
 
     def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
         """Nanoseconds of device time in own kernels and in all, and the number of records. All 0: nothing was seen."""
@@ -220,10 +230,7 @@ class _Runner:
         """One call. What can be known before it is, so that the clock sees little but the candidate."""
         prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
         result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
-        if type(result) is Tensor and prepared.plain:
-            found = [result]
-        else:
-            found = self._taken_apart(result, prepared.tree)
+        found = [result] if type(result) is Tensor and prepared.plain else self._taken_apart(result, prepared.tree)
         self.returned = found
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:

@@ -304,17 +304,17 @@ class Session:
 
     def _prove(self) -> None:
         """The result has to come from the candidate's own kernels."""
-        audit = Audit(*self._observe(Mode.AUDITED)[:5])
-        if audit.launches < 1:
+        audit = Audit(*self._observe(Mode.AUDITED)[:6])
+        if audit.launches + audit.replays < 1:
             raise self._no_kernel(f"no {self.backend} kernel was launched")
         if audit.reached < 1:
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
         idle = audit.moving
         if any(math.prod(spec.shape) > 1 for spec in self.problem.variants[0].output_specs):
             idle = max(idle, audit.moving + audit.small)  # one number cannot be the result, but can be a probe
-        if audit.library_ops and idle >= audit.launches:
+        if audit.library_ops and not audit.replays and idle >= audit.launches:
             raise self._no_kernel("its kernels only copy or fill what the library computed")
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.config.profile:
             self._measure_share()
         if self._check(self._telling_family(), self.problem.variants[0], Mode.ABLATED):
             raise self._no_kernel("with its kernels switched off the output is the same")
