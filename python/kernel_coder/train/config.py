@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -173,8 +174,8 @@ class JudgeSection(JudgeConfig):
         return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend"}))
 
 
-class OptimConfig(Section):
-    """The optimiser and how a generation batch is cut into updates."""
+class AdamConfig(Section):
+    """The optimiser, its schedule, and the size of a forward pass."""
 
     learning_rate: float = Field(default=1e-6, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -187,6 +188,11 @@ class OptimConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
     gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+
+
+class OptimConfig(AdamConfig):
+    """The optimiser and how a generation batch is cut into updates."""
+
     steps_per_generation: int | None = Field(
         default=None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
     )
@@ -227,7 +233,23 @@ class RunConfig(Section):
     project: str = "kernel-coder"
 
 
-class TrainConfig(Section):
+class RunnableConfig(Section):
+    """What every kind of run has: a model, data, and where and how long it runs."""
+
+    if TYPE_CHECKING:  # each kind declares its own, in the order in which they are written out
+
+        @property
+        def model(self) -> ModelConfig: ...
+        @property
+        def data(self) -> DataConfig: ...
+        @property
+        def run(self) -> RunConfig: ...
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+class TrainConfig(RunnableConfig):
     """Every choice of a training run."""
 
     model: ModelConfig = ModelConfig()
@@ -318,20 +340,21 @@ class TrainConfig(Section):
         except (ValueError, TypeError) as error:
             raise UsageError(f"the loss section is not a loss: {error}") from None
 
-    def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
-
-class _Flags(BaseSettings, TrainConfig):  # type: ignore[misc]
-    """The same fields, seen by the command-line parser."""
+Config = TypeVar("Config", bound=RunnableConfig)
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:
-    """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`.
+    """The config of a training run: :func:`load`.
 
     >>> load_config(None, ["--optim.learning_rate", "1e-3"]).optim.learning_rate
     0.001
     """
+    return load(TrainConfig, path, flags)
+
+
+def load(kind: type[Config], path: str | Path | None, flags: list[str] | None = None) -> Config:
+    """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`."""
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -347,9 +370,9 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Trai
                 f"config file {path} must hold sections such as model and data; got a {type(values).__name__}"
             )
     try:
-        return TrainConfig.model_validate(_merge(values, _parse_flags(flags or [])))
+        return kind.model_validate(_merge(values, _parse_flags(flags or [], kind)))
     except ValidationError as error:
-        raise UsageError(_sentence(error)) from None
+        raise UsageError(_sentence(error, kind)) from None
 
 
 def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
@@ -363,18 +386,24 @@ def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
     return names
 
 
-def _parse_flags(flags: list[str]) -> dict[str, Any]:
-    valid = field_names()
+@cache
+def _flags_of(kind: type[BaseModel]) -> type[BaseSettings]:
+    """The same fields, seen by the command-line parser."""
+    return type(kind.__name__, (BaseSettings, kind), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+
+
+def _parse_flags(flags: list[str], kind: type[BaseModel] = TrainConfig) -> dict[str, Any]:
+    valid = field_names(kind)
     for flag in flags:
         name = flag[2:].partition("=")[0]
         if flag.startswith("--") and name not in (*valid, "help"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
     try:
         source = CliSettingsSource[Any](
-            _Flags,
+            _flags_of(kind),
             cli_parse_args=flags,
             cli_exit_on_error=False,
-            cli_prog_name="kernel-coder train [--config FILE] [--resume [PATH]]",
+            cli_prog_name=f"kernel-coder {kind.__name__.removesuffix('Config').lower()} [--config FILE] [--resume [PATH]]",
             cli_hide_none_type=True,
         )
     except SettingsError as error:
@@ -400,11 +429,11 @@ def _nearest(name: str, valid: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        valid = field_names() + [
+        valid = field_names(kind) + [
             f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"
         ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"

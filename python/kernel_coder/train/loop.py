@@ -7,31 +7,25 @@ same number of threads).
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import kernel_coder
 from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, completion_seed
 from kernel_coder.train.batch import finite_or_nan, make_batch
 from kernel_coder.train.checkpoint import (
     TrainState,
     capture_rng,
-    list_checkpoints,
     remove_checkpoints_after,
     restore_rng,
     save_checkpoint,
     seed_rng,
-    weights_hash,
 )
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import (
     METRIC,
@@ -41,21 +35,14 @@ from kernel_coder.train.metrics import (
     update_metrics,
     verdict_metrics,
 )
+from kernel_coder.train.running import Outcome, facts, run_steps
 from kernel_coder.train.scoring import describe, reward, verdicts_on
 from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
-from kernel_coder.train.signals import StopSignal, listening
+from kernel_coder.train.signals import listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
 
 FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
 """Of these the summary has the first number and the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    status: str  # "finished" or "stopped"
-    summary: Path
 
 
 def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
@@ -75,34 +62,20 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
         for note in (*notes, *session.notes):
             log.message(note)
         restore_rng(session.rng)
+        if session.state.step == 0 and config.run.eval_on_start and session.held_out:
+            log.step(0, evaluate(session, config, step=0))
         with listening() as stop:
-            state, status = run_steps(config, session, log, run_dir, stop)
+            state, status = run_steps(
+                lambda state: run_step(config, session, state, stop.poll),
+                lambda state: save(config, session, state, run_dir),
+                session.state,
+                total=config.run.max_steps,
+                save_steps=config.run.save_steps,
+                run_dir=run_dir,
+                log=log,
+                stop=stop,
+            )
         return Outcome(status, log.finish(summarise(config, session, state, run_dir, status, log)))
-
-
-def run_steps(
-    config: TrainConfig, session: Session, log: RunLog, run_dir: Path, stop: StopSignal
-) -> tuple[TrainState, str]:
-    """Every step that is left. Returns the last state and ``finished`` or, after a signal, ``stopped``."""
-    state, rng = session.state, capture_rng()
-    if state.step == 0 and config.run.eval_on_start and session.held_out:
-        log.step(0, evaluate(session, config, step=0))
-    try:
-        while state.step < config.run.max_steps:
-            rng = capture_rng()
-            stop.poll()
-            state, metrics, samples = run_step(config, session, state, stop.poll)
-            log.step(state.step, metrics, samples)
-            if state.step % config.run.save_steps == 0 or state.step == config.run.max_steps:
-                save(config, session, state, run_dir)
-    except StopRequested as signal:
-        # The step that was under way has touched neither weights nor files.
-        restore_rng(rng)
-        if list_checkpoints(run_dir)[:1] != [run_dir / f"checkpoint-{state.step:08d}"]:
-            save(config, session, state, run_dir)
-        log.message(f"{signal} received: step {state.step} is saved, go on with --resume")
-        return state, "stopped"
-    return state, "finished"
 
 
 def run_step(
@@ -234,7 +207,6 @@ def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
     """What ``summary.json`` holds: flat, the same keys in every run (None where a run has no such number)."""
-    newest = list_checkpoints(run_dir)[:1]
     return {
         "status": status,
         "steps": state.step,
@@ -245,16 +217,5 @@ def summarise(
         "held_out_tasks": len(session.held_out),
         **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in FIRST_AND_LAST},
         **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in FIRST_AND_LAST},
-        "weights_sha256": weights_hash(session.policy.trainable()),
-        "checkpoint": str(newest[0].resolve()) if newest else None,
-        "model": config.model.name_or_path,
-        "data": config.data.path,
-        "data_fingerprint": state.data_fingerprint,
-        "seed": config.run.seed,
-        "threads": torch.get_num_threads(),
-        "device": str(session.policy.device),
-        "kernel_coder": kernel_coder.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **facts(config, session.policy, state, run_dir),
     }

@@ -29,7 +29,7 @@ from kernel_coder.train.checkpoint import (
     newest_valid,
     verify,
 )
-from kernel_coder.train.config import OptimConfig, TrainConfig
+from kernel_coder.train.config import AdamConfig, RunnableConfig, TrainConfig
 from kernel_coder.train.errors import UsageError
 from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
@@ -118,7 +118,7 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         train=tuple(train),
         held_out=tuple(held_out),
         optimizer=optimizer,
-        learning_rate=schedule(config),
+        learning_rate=schedule(config.optim, config.run.max_steps * config.updates_per_step),
         state=state,
         rng=rng,
         notes=tuple(notes),
@@ -175,7 +175,7 @@ def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[
     return [p for p in prompts if p.task.id not in ids], [p for p in prompts if p.task.id in ids]
 
 
-def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer:
+def make_optimizer(policy: Policy, config: AdamConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         policy.trainable().values(),
         lr=config.learning_rate,
@@ -186,25 +186,24 @@ def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer
     )
 
 
-def schedule(config: TrainConfig) -> Callable[[int], float]:
-    """The learning rate of the n-th update: a pure function, so a resumed run needs only n."""
-    updates = config.run.max_steps * config.updates_per_step
-    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.optim.learning_rate)
+def schedule(config: AdamConfig, updates: int) -> Callable[[int], float]:
+    """The learning rate of the n-th of so many updates: a pure function, so a resumed run needs only n."""
+    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.learning_rate)
     try:
         made: Any = get_scheduler(
-            config.optim.lr_scheduler_type,
+            config.lr_scheduler_type,
             probe,
-            num_warmup_steps=config.optim.warmup_steps,
+            num_warmup_steps=config.warmup_steps,
             num_training_steps=updates,
-            scheduler_specific_kwargs=config.optim.lr_scheduler_kwargs or None,
+            scheduler_specific_kwargs=config.lr_scheduler_kwargs or None,
         )
         factor = made.lr_lambdas[0]
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"optim.lr_scheduler_type {config.optim.lr_scheduler_type} cannot be used: {error}") from None
-    return lambda update: config.optim.learning_rate * factor(update)
+        raise UsageError(f"optim.lr_scheduler_type {config.lr_scheduler_type} cannot be used: {error}") from None
+    return lambda update: config.learning_rate * factor(update)
 
 
-def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
+def fresh_state(config: RunnableConfig, fingerprint: str) -> TrainState:
     return TrainState(
         step=0,
         update=0,
@@ -217,7 +216,7 @@ def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
     )
 
 
-def config_hash(config: TrainConfig) -> str:
+def config_hash(config: RunnableConfig) -> str:
     """Of all that decides the numbers; where the run is written is left out."""
     values = config.model_dump(mode="json")
     for name in (
@@ -233,7 +232,7 @@ def config_hash(config: TrainConfig) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
+def open_run_dir(config: RunnableConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
     """The run's folder, the checkpoint to go on from, and what to tell about it.
 
     ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path
