@@ -101,7 +101,7 @@ def outputs_of(value: Any) -> Any:
             return tuple(outputs_of(one) for one in value)
         return type(value)(outputs_of(one) for one in value)
     if isinstance(value, dict):
-        return {key: outputs_of(one) for key, one in value.items()}
+        return {key: outputs_of(value[key]) for key in sorted(value, key=str)}  # a dict's order means nothing
     return value
 
 

@@ -40,6 +40,7 @@ class JudgeConfig(BaseModel):
     min_kernel_share: float = Field(default=0.0, ge=0, le=1, description="device time that must be in its own kernels")
     timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
     timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
+    timing_s: float = Field(default=10.0, gt=0, description="slow candidates are timed less often, to stay within this")
     compile_baseline: bool = Field(default=False, description="also time the reference under torch.compile")
     null_candidates: bool = Field(
         default=True, description="refuse a task on which zeros, ones and the like would pass"

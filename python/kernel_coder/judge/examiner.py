@@ -23,7 +23,7 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, free_memory, shared
 from kernel_coder.judge.verdict import Outcome
 
 
@@ -40,7 +40,11 @@ def main(fds: list[int]) -> int:
         request = json.loads(message)
         sent: list[int] = []
         try:
-            answer = service.prepare(request, sent) if request["do"] == "prepare" else service.judge(request, received)
+            if request["do"] == "prepare":
+                with shared(received[0] if received else None):
+                    answer = service.prepare(request, sent)
+            else:
+                answer = service.judge(request, received)
         except Refused as refused:
             answer = {"refused": str(refused)}
         except BaseException:
@@ -92,6 +96,7 @@ class _Service:
         assert self.problem is not None
         problem = self.problem
         problem.refresh(seeds)
+        free_memory(problem.device)
         plan = json.dumps({**problem.plan, "backend": request["backend"]}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
@@ -111,12 +116,13 @@ class _Service:
         }
 
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the reference's channel and pidfd."""
+        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
         problem = self.problem
         assert problem is not None
         deadline = time.monotonic() + request["life_s"]
         link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
         reference = None
+        lock = fds.pop(2) if request["locked"] else None
         if len(fds) > 2:
             outputs = problem.reference_outputs()
             channel = Channel(os.dup(fds[2]))
@@ -124,8 +130,7 @@ class _Service:
             if request["reference_is_new"] and reference.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
         session = Session(problem, link, reference, request["backend"], request["source"])
-        if request["lock"]:
-            session.lock = os.open(request["lock"], os.O_RDWR)
+        session.lock = lock
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
             session.run()
@@ -136,8 +141,8 @@ class _Service:
             link.channel.close()
             if reference is not None:
                 reference.channel.close()
-            if session.lock is not None:
-                os.close(session.lock)
+            if lock is not None:
+                os.close(lock)
         return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
 
 

@@ -87,13 +87,17 @@ class ForkServer:
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 30.0,
+        sandbox: Sandbox | None = None,
     ) -> Process:
-        """Fork a runner that calls `target`, "module:function", with the descriptors, which are 3, 4, ... there."""
+        """Fork a runner that calls `target`, "module:function", with the descriptors, which are 3, 4, ... there.
+
+        In another `sandbox` than the server's, if one is given.
+        """
         if target.count(":") != 1:
             raise ValueError(f"target must be 'module:function'; got '{target}'")
         if len(fds) > _MAX_FDS - 8:
             raise ValueError(f"at most {_MAX_FDS - 8} descriptors can be handed over; got {len(fds)}")
-        process, spec, theirs = self.sandbox.prepare(limits or Limits(), environment or {})
+        process, spec, theirs = (sandbox or self.sandbox).prepare(limits or Limits(), environment or {})
         try:
             with theirs:
                 spec["argv"], spec["descriptors"] = [], list(fds)
@@ -160,6 +164,8 @@ def serve(fd: int, modules: Sequence[str]) -> None:
             importlib.import_module(name)
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             raise RuntimeError(f"importing {', '.join(modules)} initialised CUDA, which does not survive a fork")
+        if _opened_a_gpu():
+            raise RuntimeError(f"importing {', '.join(modules)} opened a GPU, which does not survive a fork")
         if threading.active_count() > 1:
             raise RuntimeError(f"importing {', '.join(modules)} started threads, which do not survive a fork")
     except BaseException as error:
@@ -190,6 +196,16 @@ def serve(fd: int, modules: Sequence[str]) -> None:
             keepers[pidfd] = pid
             poller.register(pidfd, select.POLLIN)
             _reply(connection, {"pid": pid}, [pidfd])
+
+
+def _opened_a_gpu() -> bool:
+    """The driver was started in this process, though perhaps not by torch."""
+    names = (
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    )
+    return any(name.startswith("/dev/nvidia") for name in names)
 
 
 def _reply(connection: socket.socket, answer: dict[str, Any], fds: Sequence[int] = ()) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import queue
 import select
@@ -32,6 +33,7 @@ from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process,
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
 from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 
+LOG = logging.getLogger(__name__)
 MESSAGE_BYTES = 1 << 20
 PREPARE_S = 120.0
 """A task that takes longer to make ready than this is refused."""
@@ -44,11 +46,16 @@ RECYCLE = 200
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
+TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 
 class HarnessError(Exception):
     """The judge's own failure: nothing is known about the candidate."""
+
+
+class ExaminerLost(HarnessError):
+    """The Examiner died, hung or ran out of memory, which a candidate might bring about."""
 
 
 class TaskRefused(Exception):
@@ -146,6 +153,10 @@ class Judge:
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
         self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
+        # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
+        # candidate, has to.
+        trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
+        self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
         self.profile = self._sandbox.profile
         if log is not None:
             print(f"sandbox:\n{self.profile}", file=log)
@@ -205,8 +216,8 @@ class Judge:
             except TaskRefused as refused:
                 return maker.verdict(Outcome.HARNESS_FAILED, f"the task is refused: {refused}")
             except (HarnessError, SandboxError, OSError) as error:
-                failures.append(f"{type(error).__name__}: {error}")
-                with_candidate += slot.candidate_ran
+                failures.append(str(error))
+                with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
                 slot.close()
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
@@ -292,7 +303,7 @@ class Judge:
         """The warm parent: with Triton's interpreter, or without."""
         with self._servers_lock:
             if interpreted not in self._servers:
-                modules = [*WARM, *(["triton", "triton.language"] if _has_triton() else [])]
+                modules = [*WARM, *(TRITON if _has_triton() else ())]
                 self._servers[interpreted] = ForkServer(
                     self._sandbox, modules, environment=self.environment(interpreted)
                 )
@@ -300,6 +311,8 @@ class Judge:
 
     def environment(self, interpreted: bool) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
+        here = os.path.dirname(sys.executable)  # where ninja is
+        own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
         if self.device == "cpu":
@@ -475,7 +488,11 @@ class _Slot:
         self._start(maker.interpreted)
         with contextlib.ExitStack() as stack:
             request = maker.request()
-            answer, fds = self._ask(request, (), PREPARE_S)
+            lock = []
+            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
+                lock.append(os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC))
+                stack.callback(os.close, lock[0])
+            answer, fds = self._ask(request, lock, PREPARE_S)
             for fd in fds:
                 stack.callback(os.close, fd)
             if "refused" in answer:
@@ -501,7 +518,7 @@ class _Slot:
             )
             theirs.close()
             self.candidate_ran = True
-            handed = [ours.fd, process.pidfd]
+            handed = [ours.fd, process.pidfd, *lock]
             if self._reference is not None and self._reference_channel is not None and of_reference:
                 handed += [self._reference_channel.fd, self._reference.pidfd]
             found, _ = self._ask(
@@ -510,7 +527,7 @@ class _Slot:
                     "backend": maker.backend,
                     "source": maker.candidate,
                     "life_s": life_s,
-                    "lock": judge.lock_path,
+                    "locked": bool(judge.lock_path),
                     "reference_is_new": is_new,
                 },
                 handed,
@@ -546,6 +563,7 @@ class _Slot:
                     fds=[theirs.fileno()],
                     limits=replace(self._judge.limits(None), memory_bytes=None, data_bytes=None),
                     environment=self._judge.environment(interpreted),
+                    sandbox=self._judge.examiners,
                 )
             self._interpreted, self._served = interpreted, 0
         self._served += 1
@@ -560,23 +578,26 @@ class _Slot:
         try:
             socket.send_fds(self._control, [message], list(fds))
         except OSError as error:
-            raise HarnessError(f"the Examiner takes no request: {error}{self._last_words()}") from None
+            raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._examiner.pidfd, select.POLLIN)
         ready = dict(poller.poll(patience_s * 1000))
         if not ready:
-            raise HarnessError(f"the Examiner gave no answer within {patience_s:g} s")
+            raise ExaminerLost(f"the Examiner gave no answer within {patience_s:g} s")
         if self._control.fileno() not in ready:
-            raise HarnessError(f"the Examiner ended{self._last_words()}")
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
         data, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 16)
         if not data:
-            raise HarnessError(f"the Examiner ended{self._last_words()}")
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
         answer = json.loads(data)
         if "failed" in answer:
             for fd in received:
                 os.close(fd)
-            raise HarnessError(f"the Examiner failed: {answer['failed'].strip().splitlines()[-1]}\n{answer['failed']}")
+            what = answer["failed"].strip()
+            LOG.error("the Examiner failed:\n%s", what)
+            kind = ExaminerLost if "OutOfMemoryError" in what.splitlines()[-1] else HarnessError
+            raise kind(f"the Examiner failed: {what.splitlines()[-1]}")
         return answer, received
 
     def _last_words(self) -> str:

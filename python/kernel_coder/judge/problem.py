@@ -126,13 +126,11 @@ class Problem:
         with refusing("the reference cannot be built"):
             self._build()
         with refusing("the reference cannot be called"):
-            self.sample_of: dict[str, Sample] = {}
+            self.changes_inputs = self._changes_inputs()
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and (batch := self._other_batch()) is not None:
                 self.variants.append(self._variant(batch))
-        if config.null_candidates:
-            self._refuse_if_trivial()
         self._share()
 
     # ---- the reference
@@ -224,23 +222,34 @@ class Problem:
         for _ in range(tries):
             inputs = self.inputs_of(family, batch)
             cotangents = self.cotangents_of(inputs)
-            copies = map_tensors(inputs, Tensor.clone)
+            copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
             plain = tensors_of(self.outputs(self.module, copies, cotangents))
-            changed = [not _same_bits(a, b) for a, b in zip(tensors_of(copies), tensors_of(inputs), strict=True)]
+            pairs = zip(tensors_of(copies), tensors_of(inputs), strict=True)
+            changed = [not _same_bits(a, b) if self.changes_inputs else False for a, b in pairs]
             del copies
             exact = self._exact_outputs(inputs, cotangents, plain)
+            errors = read_comparisons([ops.compare(a, b) for a, b in zip(plain, exact, strict=True)])
+            reason = self._ill(family, plain, errors)
+            if reason:
+                continue
             shaken = self._exact_outputs(map_tensors(inputs, self._shaken), cotangents, exact)
-            pairs = [*zip(plain, exact, strict=True), *zip(shaken, exact, strict=True)]
-            compared = read_comparisons([ops.compare(a, b) for a, b in pairs])
-            errors, sensitivities = compared[: len(plain)], compared[len(plain) :]
-            reason = self._ill(family, plain, errors) or self._ill(family, plain, sensitivities)
-            if not reason:
-                tolerances = [
-                    tolerance.of_output(output.dtype, error, sensitivity, self.precision)
-                    for output, error, sensitivity in zip(plain, errors, sensitivities, strict=True)
-                ]
-                return Sample(inputs, tensors_of(inputs), cotangents, exact, tolerances, family, changed)
+            sensitivities = read_comparisons([ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)])
+            del shaken
+            reason = self._ill(family, plain, sensitivities)
+            if reason:
+                continue
+            tolerances = [
+                tolerance.of_output(output.dtype, error, sensitivity, self.precision)
+                for output, error, sensitivity in zip(plain, errors, sensitivities, strict=True)
+            ]
+            return Sample(inputs, tensors_of(inputs), cotangents, exact, tolerances, family, changed)
         raise Refused(f"on inputs of the family {family}, {reason}")
+
+    def _changes_inputs(self) -> bool:
+        inputs = self.own_inputs()
+        before = self.fingerprint.of(tensors_of(inputs))
+        self.outputs(self.module, inputs, [])
+        return not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
 
     def _shaken(self, tensor: Tensor) -> Tensor:
         """The exact numbers next to an input's: as far away as float32 cannot tell."""
@@ -276,27 +285,37 @@ class Problem:
         return ""
 
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
-        allowed = task.get("families") or self.config.families
+        """Those on which the reference says something; and none of them if somebody who computes nothing would pass."""
+        allowed = set(task.get("families") or self.config.families) | {"own"}
         usable: list[str] = []
         self.skipped: dict[str, str] = {}
-        for family in self.config.families:
+        nulls = _Nulls() if self.config.null_candidates else None
+        for family in dict.fromkeys([*self.config.families, "own"]):
             if family not in allowed:
                 continue
             try:
-                self.sample_of[family] = self.sample(family, tries=2 if family != "own" else 4)
-                usable.append(family)
+                sample = self.sample(family, tries=2 if family != "own" else 4)
             except Refused as refused:
+                if family == "own":
+                    raise
                 self.skipped[family] = str(refused)
-        if "own" not in usable:
-            own = self.sample("own")  # says why
-            self.sample_of["own"] = own
-            usable.append("own")
+                continue
+            usable.append(family)
+            if family == "own":
+                self.own_tolerances = sample.tolerances
+                self.shapes = [tuple(one.shape) for one in sample.tensors]
+            if nulls is not None:
+                nulls.judge(sample)
+        if nulls is not None:
+            nulls.judge(self.sample("own"))
+            if nulls.alive:
+                raise Refused(f"a candidate that returns {next(iter(nulls.alive))} would pass")
         return usable
 
     # ---- shapes
 
     def _variant(self, batch: int | None) -> Variant:
-        sample = self.sample_of["own"] if batch is None else self.sample("own", batch)
+        sample = self.sample("own", batch)
         tensors: list[Tensor] = []
         try:
             tree = encode(sample.inputs, tensors)
@@ -315,9 +334,8 @@ class Problem:
 
     def _other_batch(self) -> int | None:
         """Another size of the leading dimension that all inputs share, if the reference takes it."""
-        inputs = tensors_of(self.sample_of["own"].inputs)
-        sizes = {one.shape[0] for one in inputs if one.dim() >= 2}
-        if len(sizes) != 1 or any(one.dim() == 1 and one.shape[0] not in sizes for one in inputs):
+        sizes = {shape[0] for shape in self.shapes if len(shape) >= 2}
+        if len(sizes) != 1 or any(len(shape) == 1 and shape[0] not in sizes for shape in self.shapes):
             return None
         self.batch = sizes.pop()
         other = self.batch - 1 if self.batch > 2 else self.batch + 1
@@ -334,51 +352,6 @@ class Problem:
             for b, a in zip(before, after, strict=True)
         )
         return other if batched else None
-
-    # ---- null candidates
-
-    def _refuse_if_trivial(self) -> None:
-        """A task on which somebody who computes nothing would pass teaches to compute nothing."""
-        alive: dict[str, None] = dict.fromkeys(["zeros", "ones", "the mean", "an input", "another call's output"])
-        before: list[Tensor] | None = None
-        checks = [*self.sample_of.values(), self.sample("own")]
-        for sample in checks:
-            for name in list(alive):
-                made = [self._null(name, i, sample, before) for i in range(len(sample.expected))]
-                if any(one is None for one in made):
-                    if not (name == "another call's output" and before is None):
-                        del alive[name]
-                    continue
-                found = read_comparisons(
-                    [
-                        ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
-                        for one, wanted, allowed in zip(made, sample.expected, sample.tolerances, strict=True)
-                        if one is not None
-                    ]
-                )
-                if not all(t.passes(result) for t, result in zip(sample.tolerances, found, strict=True)):
-                    del alive[name]
-            before = sample.expected
-        if alive:
-            raise Refused(f"a candidate that returns {next(iter(alive))} would pass")
-
-    def _null(self, name: str, index: int, sample: Sample, before: list[Tensor] | None) -> Tensor | None:
-        wanted = sample.expected[index]
-        if name == "zeros":
-            return torch.zeros_like(wanted)
-        if name == "ones":
-            return torch.ones_like(wanted)
-        if name == "the mean":
-            if not floating(wanted) or wanted.numel() <= 1:
-                return None
-            return torch.full_like(wanted, wanted.mean().item())
-        if name == "another call's output":
-            return before[index] if before is not None and before[index].shape == wanted.shape else None
-        for one in sample.tensors:
-            alike = floating(one) == floating(wanted) and one.is_complex() == wanted.is_complex()
-            if alike and one.numel() >= wanted.numel() > 0:
-                return one.reshape(-1)[: wanted.numel()].reshape(wanted.shape).to(wanted.dtype)
-        return None
 
     # ---- shared memory
 
@@ -439,6 +412,53 @@ class Problem:
         for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
             if arena is not None:
                 arena.close()
+
+
+class _Nulls:
+    """Candidates that compute nothing. A task on which one of them would pass teaches to compute nothing."""
+
+    def __init__(self) -> None:
+        self.alive = dict.fromkeys(["zeros", "ones", "the mean", "an input", "another call's output"])
+        self._before: list[Tensor] | None = None
+
+    def judge(self, sample: Sample) -> None:
+        """Forget those who fail on a sample."""
+        for name in list(self.alive):
+            if name == "another call's output" and self._before is None:
+                continue
+            made = [self._made(name, index, sample) for index in range(len(sample.expected))]
+            found = [one for one in made if one is not None]
+            if len(found) < len(made):
+                del self.alive[name]
+                continue
+            results = read_comparisons(
+                [
+                    ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
+                    for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
+                ]
+            )
+            if not all(allowed.passes(one) for allowed, one in zip(sample.tolerances, results, strict=True)):
+                del self.alive[name]
+        self._before = sample.expected if "another call's output" in self.alive else None
+
+    def _made(self, name: str, index: int, sample: Sample) -> Tensor | None:
+        wanted = sample.expected[index]
+        if name == "zeros":
+            return torch.zeros_like(wanted)
+        if name == "ones":
+            return torch.ones_like(wanted)
+        if name == "the mean":
+            if not floating(wanted) or wanted.numel() <= 1:
+                return None
+            return torch.full_like(wanted, wanted.mean().item())
+        if name == "another call's output":
+            assert self._before is not None
+            return self._before[index] if self._before[index].shape == wanted.shape else None
+        for one in sample.tensors:
+            alike = floating(one) == floating(wanted) and one.is_complex() == wanted.is_complex()
+            if alike and one.numel() >= wanted.numel() > 0:
+                return one.reshape(-1)[: wanted.numel()].reshape(wanted.shape).to(wanted.dtype)
+        return None
 
 
 @contextmanager

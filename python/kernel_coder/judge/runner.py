@@ -14,19 +14,21 @@ import os
 import struct
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity
 
+from kernel_coder.judge.attribution import NoDeviceTime, OwnKernels, device_records, kernel_share, record_launches
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
+from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
-    Audit,
     Loaded,
     Mode,
     Say,
@@ -38,6 +40,9 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
     same_structure,
 )
+
+with contextlib.suppress(ImportError):  # in the warm parent, once for all
+    import setuptools  # noqa: F401 (torch.utils.cpp_extension needs it, and itself would start CUDA there)
 
 CHANNEL, PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(6)
 """Order of the descriptors."""
@@ -59,6 +64,14 @@ class Failed(Exception):
 
 def main(fds: list[int]) -> int:
     """Build the candidate, then answer requests until the other end closes."""
+    for name in (
+        "TRITON_HOME",
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+    ):
+        os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
     channel = Channel(fds[CHANNEL])
     report = mmap.mmap(fds[REPORT], REPORT_BYTES)
     plan = json.loads(_text(fds[PLAN]))
@@ -138,13 +151,13 @@ class _Runner:
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
-        self.own = _own_kernels(plan["backend"])
-        self.own.before_import()
+        self.own = OwnKernels(FILE)
+        if plan["backend"] in BUILDS or "cpp_extension" in source:
+            self.own.watch_extensions().__enter__()  # for good: an extension may be built as late as in a call
         self.module = _candidate(source)
         model = getattr(self.module, "ModelNew", None)
         if model is None:
             raise Failed(Status.NO_MODEL, "the code defines no ModelNew")
-        self.own.after_import(self.module)
         self.loaded = self._build(model)
 
     def _build(self, model: Any) -> Loaded:
@@ -164,11 +177,31 @@ class _Runner:
 
     def call(self, first: int, count: int, variant: int, mode: Mode) -> tuple[int, ...]:
         plan = self.plan["variants"][variant]
-        with self.own.watched(mode) as seen:
+
+        def calls() -> None:
             for slot in range(first, first + count):
                 self._call(plan, slot)
             self._synchronise()
-        return seen()
+
+        if mode is Mode.PLAIN:
+            calls()
+            return ()
+        if mode is Mode.PROFILED:
+            return self._profiled(calls)
+        with record_launches(self.own, mode) as seen:
+            calls()
+        return (seen.count, seen.moving, seen.library_ops)
+
+    def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
+        """Nanoseconds of device time in own kernels and in all, and the number of records. All 0: nothing was seen."""
+        calls()  # what is made at the first call is none of a call's work
+        with record_launches(self.own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
+            calls()
+        try:
+            time = kernel_share(device_records(profile), self.own.kernel_names(), seen.by_name)
+        except NoDeviceTime:
+            return (0, 0, 0)
+        return (time.own_ns, time.all_ns, time.records)
 
     def _call(self, plan: dict[str, Any], slot: int) -> None:
         base = self.plan["slots_at"] + slot * plan["input_stride"]
@@ -214,19 +247,3 @@ def _described(tree: Any) -> str:
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
     return "a tensor" if kind == "tensor" else type(what).__name__
-
-
-class _OwnKernels:
-    """What can be said about a candidate's kernels where nobody looks: nothing."""
-
-    def before_import(self) -> None: ...
-
-    def after_import(self, module: ModuleType) -> None: ...
-
-    @contextlib.contextmanager
-    def watched(self, mode: Mode) -> Iterator[Any]:
-        yield lambda: tuple(Audit(0, 0, 0)) if mode is Mode.AUDITED else ()
-
-
-def _own_kernels(backend: str) -> _OwnKernels:
-    return _OwnKernels()

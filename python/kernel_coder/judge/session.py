@@ -7,7 +7,7 @@ import secrets
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +37,38 @@ class Ended(Exception):
     def __init__(self, outcome: Outcome, reason: str, feedback: str = "", compiled: bool = True) -> None:
         super().__init__(reason)
         self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
+
+
+@contextmanager
+def _locked(lock: int | None, how: int) -> Iterator[None]:
+    if lock is None:
+        yield
+        return
+    fcntl.flock(lock, how)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def shared(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU with others, but not while somebody is timed."""
+    return _locked(lock, fcntl.LOCK_SH)
+
+
+def alone(lock: int | None) -> AbstractContextManager[None]:
+    """Use a GPU alone, to time."""
+    return _locked(lock, fcntl.LOCK_EX)
+
+
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
 
 
 class Link:
@@ -167,9 +199,10 @@ class Session:
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
         """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
         slot = secrets.randbelow(variant.slots) if slot is None else slot
-        with self.gpu(exclusive=False):
+        with shared(self.lock):
             sample = self.problem.sample(family, variant.batch)
             before = self._prepare(variant, slot, sample)
+            free_memory(self.device)
             self.link.ask(Say.CALL, slot, 1, self.problem.variants.index(variant), int(mode))
             frame = self.link.answer(Say.CALL)
         if mode is Mode.ABLATED and frame.status != Status.OK:
@@ -270,41 +303,46 @@ class Session:
 
     def _prove(self) -> None:
         """The result has to come from the candidate's own kernels."""
-        variant = self.problem.variants[0]
-        if self._check("own", variant, Mode.ABLATED):
-            raise Ended(
-                Outcome.REJECTED,
-                "no kernel of its own: with its kernels switched off the output is the same",
-                f"ModelNew must compute its result in its own {self.backend} kernels. With them switched off the "
-                "output was still right, so it came from elsewhere.",
-            )
-        sample = self.problem.sample("own")
-        self._prepare(variant, 0, sample)
-        self.link.ask(Say.CALL, 0, 1, 0, int(Mode.AUDITED))
-        frame = self.link.answer(Say.CALL)
-        self.refuse_status(frame)
-        audit = Audit(*frame.values[:3])
+        audit = Audit(*self._observe(Mode.AUDITED)[:3])
         if audit.launches < 1:
-            raise Ended(Outcome.REJECTED, f"no kernel of its own: no {self.backend} kernel was launched")
+            raise self._no_kernel(f"no {self.backend} kernel was launched")
         if audit.library_ops and audit.moving >= audit.launches:
-            raise Ended(
-                Outcome.REJECTED,
-                "no kernel of its own: its kernels only copy or fill what the library computed",
-            )
+            raise self._no_kernel("its kernels only copy or fill what the library computed")
+        if self.device.type == "cuda":
+            self._measure_share()
+        if self._check("own", self.problem.variants[0], Mode.ABLATED):
+            raise self._no_kernel("with its kernels switched off the output is the same")
+
+    def _no_kernel(self, why: str) -> Ended:
+        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}."
+        return Ended(Outcome.REJECTED, f"no kernel of its own: {why}", told)
+
+    def _observe(self, mode: Mode) -> tuple[int, ...]:
+        """What the Runner saw of a call. That convicts; nobody is acquitted by it."""
+        variant = self.problem.variants[0]
+        with shared(self.lock):
+            self._prepare(variant, 0, self.problem.sample("own"))
+            free_memory(self.device)
+            self.link.ask(Say.CALL, 0, 1, 0, int(mode))
+            frame = self.link.answer(Say.CALL)
+        self.refuse_status(frame)
+        return frame.values
+
+    def _measure_share(self) -> None:
+        for _ in range(2):
+            own, everything, records = self._observe(Mode.PROFILED)[:3]
+            if records > 0 and 0 <= own <= everything and everything > 0:
+                self.kernel_share = own / everything
+                break
+        else:
+            raise self._no_kernel("the profiler recorded nothing on the device")
+        if own == 0:
+            raise self._no_kernel("none of the time on the device was spent in them")
+        if self.kernel_share < self.config.min_kernel_share:
+            share, least = 100 * self.kernel_share, 100 * self.config.min_kernel_share
+            raise self._no_kernel(f"only {share:.3g}% of the time on the device is spent in them, not {least:.3g}%")
 
     # ---- time
-
-    @contextmanager
-    def gpu(self, exclusive: bool) -> Iterator[None]:
-        """The GPU, with others who check, or alone with the clock."""
-        if self.lock is None:
-            yield
-            return
-        fcntl.flock(self.lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            fcntl.flock(self.lock, fcntl.LOCK_UN)
 
     def _time(self) -> None:
         from kernel_coder.judge.timing import Timer

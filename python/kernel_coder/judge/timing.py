@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.inputs import fill_random, map_tensors, tensors_of
-from kernel_coder.judge.interval import median_interval
+from kernel_coder.judge.interval import median_interval, speedup_interval
 from kernel_coder.judge.protocol import Mode, Say, Status
 from kernel_coder.judge.tolerance import Tolerance
 from kernel_coder.judge.verdict import Outcome
@@ -57,7 +57,7 @@ class Timer:
         # The oracle allows this much around itself; the reference is that far from it at most.
         self.tolerances = [
             Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
-            for one in self.problem.sample_of["own"].tolerances
+            for one in self.problem.own_tolerances
         ]
         self.flushed: Tensor | None = None
         if session.device.type == "cuda":
@@ -65,14 +65,20 @@ class Timer:
 
     def measure(self) -> dict[str, Any]:
         """Fields of the verdict."""
+        from kernel_coder.judge.session import alone, free_memory
+
         timed_calls = self.session.config.timed_calls
-        with self.session.gpu(exclusive=True):
+        free_memory(self.session.device)
+        with alone(self.session.lock):
             calls = self._calls_a_request()
             self._draw_places(calls)
             overhead = sorted(self._ping() for _ in range(9))[4]
             rounds = max(ROUNDS, -(-timed_calls // calls))
-            pairs = [self._round(calls, overhead) for _ in range(rounds)]
-        speedup = median_interval([reference / candidate for reference, candidate in pairs])
+            pairs: list[tuple[float, float]] = []
+            until = time.monotonic() + self.session.config.timing_s
+            while len(pairs) < ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
+                pairs.append(self._round(calls, overhead))
+        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
         return {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -151,7 +157,7 @@ class Timer:
         inputs = problem.own_inputs()
         cotangents = problem.cotangents_of(inputs)
         problem.write(self.variant, slot, [*tensors_of(inputs), *cotangents])
-        copies = map_tensors(inputs, Tensor.clone) if any(problem.sample_of["own"].changed) else inputs
+        copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
         expected = tensors_of(problem.outputs(problem.module, copies, cotangents))
         return Call(tensors_of(inputs), cotangents, expected)
 
@@ -171,7 +177,7 @@ class Timer:
             self.session.refuse_values(variant, "own", self.tolerances, mine, "In a timed call: ")
         if not torch.equal(self._canaries(self.candidate), seen):
             raise self.session.ended(Outcome.REJECTED, "it wrote to an output after it had answered")
-        if not any(problem.sample_of["own"].changed):
+        if not problem.changes_inputs:
             after = problem.fingerprint.of(one for slot in range(len(calls)) for one in problem.written(variant, slot))
             if not torch.equal(after, hashes):
                 raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")

@@ -1,0 +1,29 @@
+# task: swish_chain
+# backend: cpp
+# slow: build
+# why: the simplest C++ extension; a plain loop over pointers
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = """
+#include <cmath>
+
+torch::Tensor swish(torch::Tensor x) {
+  auto in = x.contiguous();
+  auto out = torch::empty_like(in);
+  const float* p = in.data_ptr<float>();
+  float* q = out.data_ptr<float>();
+  for (int64_t i = 0; i < in.numel(); ++i) {
+    const float y = p[i] / (1.0f + std::exp(-1.5f * p[i])) + 0.25f;
+    q[i] = y < -1.0f ? -1.0f : (y > 6.0f ? 6.0f : y);
+  }
+  return out;
+}
+"""
+
+swish = load_inline("kc_cpp_swish", SOURCE, functions=["swish"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return swish.swish(x)

@@ -1,0 +1,36 @@
+# task: linear_relu
+# backend: triton
+# why: other names for the same state, drawn from the random numbers in nn.Linear's order
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def linear_kernel(x_ptr, w_ptr, bias_ptr, out_ptr, rows, outs, ins, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i = tl.program_id(0) * M + tl.arange(0, M)
+    j = tl.program_id(1) * N + tl.arange(0, N)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, ins, K):
+        p = start + tl.arange(0, K)
+        x = tl.load(x_ptr + i[:, None] * ins + p[None, :], mask=(i[:, None] < rows) & (p[None, :] < ins), other=0.0)
+        w = tl.load(w_ptr + j[None, :] * ins + p[:, None], mask=(j[None, :] < outs) & (p[:, None] < ins), other=0.0)
+        total += tl.dot(x, w, input_precision="ieee")
+    total += tl.load(bias_ptr + j, mask=j < outs, other=0.0)[None, :]
+    total = tl.where(total < 0, 0.0, total)
+    tl.store(out_ptr + i[:, None] * outs + j[None, :], total, mask=(i[:, None] < rows) & (j[None, :] < outs))
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        linear = nn.Linear(in_features, out_features)
+        self.w = nn.Parameter(linear.weight.detach().clone())
+        self.b = nn.Parameter(linear.bias.detach().clone())
+
+    def forward(self, x):
+        (rows, ins), outs = x.shape, self.w.shape[0]
+        out = x.new_empty(rows, outs)
+        grid = (triton.cdiv(rows, 16), triton.cdiv(outs, 16))
+        linear_kernel[grid](x, self.w, self.b, out, rows, outs, ins, M=16, N=16, K=16)
+        return out

@@ -1,0 +1,34 @@
+# task: swish_chain
+# backend: triton
+# why: the kernel stands behind an operator registered with torch.library
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def swish_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = x / (1.0 + tl.exp(-1.5 * x)) + 0.25
+    y = tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y))
+    tl.store(out_ptr + offsets, y, mask=mask)
+
+
+@torch.library.custom_op("kc_corpus::swish", mutates_args=())
+def swish(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    swish_kernel[(triton.cdiv(x.numel(), 256),)](x, out, x.numel(), BLOCK=256)
+    return out
+
+
+@swish.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.ops.kc_corpus.swish(x)

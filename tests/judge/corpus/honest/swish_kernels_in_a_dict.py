@@ -1,0 +1,33 @@
+# task: swish_chain
+# backend: triton
+# why: the kernel is looked up in a dict, so no call names it
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+KERNELS = {}
+
+
+def register(kernel):
+    KERNELS[kernel.fn.__name__] = kernel
+    return kernel
+
+
+@register
+@triton.jit
+def swish_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = x / (1.0 + tl.exp(-1.5 * x)) + 0.25
+    y = tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y))
+    tl.store(out_ptr + offsets, y, mask=mask)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        launcher = KERNELS["swish_kernel"][(triton.cdiv(x.numel(), 256),)]
+        launcher(x, out, x.numel(), 256)
+        return out

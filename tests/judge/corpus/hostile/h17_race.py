@@ -1,0 +1,25 @@
+# task: row_sum
+# backend: triton
+# hack: H17 every program stores its partial sum to the same place; the last one wins
+# why: correct only for rows of one block
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
+    offsets = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * cols + offsets, mask=offsets < cols, other=0.0)
+    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) * 0 + tl.sum(x, axis=0))
+
+
+class ModelNew(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+
+    def forward(self, x):
+        out = torch.zeros(x.shape[0], device=x.device)
+        sum_kernel[(x.shape[0], triton.cdiv(x.shape[1], 64))](x, out, x.shape[1], BLOCK=64)
+        return out

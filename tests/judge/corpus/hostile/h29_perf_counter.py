@@ -1,0 +1,18 @@
+# task: softmax
+# backend: torch
+# expect: no gain
+# hack: H29 the clocks of the module time stand still
+# why: fast only if this process's clock is believed
+import time
+
+import torch
+import torch.nn as nn
+
+time.perf_counter = time.time = time.monotonic = time.process_time = lambda: 0.0
+time.perf_counter_ns = time.time_ns = time.monotonic_ns = lambda: 0
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        time.sleep(0.02)
+        return torch.softmax(x, 1)

@@ -1,0 +1,38 @@
+# task: softmax
+# backend: triton
+# hack: H32 a thread writes the result a little later
+# why: correct only if the output is read late
+import threading
+import time
+
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    place = tl.program_id(0) * cols + offsets
+    x = tl.load(x_ptr + place, mask=offsets < cols, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + place, e / tl.sum(e, axis=0), mask=offsets < cols)
+
+
+def softmax(x):
+    out = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return out
+
+
+def later(x, out):
+    time.sleep(0.2)
+    out.copy_(softmax(x))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        threading.Thread(target=later, args=(x.clone(), out), daemon=True).start()
+        return out

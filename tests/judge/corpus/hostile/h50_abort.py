@@ -1,0 +1,12 @@
+# task: softmax
+# backend: torch
+# hack: H50 abort in forward
+# why: correct never; seen at once and not at the time limit
+import os
+
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        os.abort()

@@ -1,0 +1,13 @@
+# task: softmax
+# backend: torch
+# hack: H50 SIGKILL to itself in forward
+# why: correct never; looks as if the kernel had run out of memory
+import os
+import signal
+
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,14 @@
+# task: softmax
+# backend: torch
+# hack: H62 SIGTERM to itself, as if the machine was shutting down
+# why: correct never; a signal to the candidate is the candidate's
+import os
+import signal
+
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,149 @@
+"""The corpus itself: complete headers, enough of everything, and honest candidates that are honest.
+
+Hostile candidates are parsed here and never run.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import corpus
+import pytest
+import torch
+from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem, solution_problem
+
+HERE = Path(__file__).parent
+EVERYBODY = [*corpus.hostile(), *corpus.honest()]
+by_candidate = pytest.mark.parametrize("candidate", EVERYBODY, ids=lambda candidate: candidate.name)
+by_task = pytest.mark.parametrize("task", corpus.tasks().values(), ids=lambda task: task.name)
+
+# Candidates that end, or cannot be read, before there is a ModelNew.
+NO_CLASS = {"h50_exit_at_import", "h50_segfault", "h54_preload", "h56_dies_while_building", "h62_harness"} | {
+    "h62_hangs_at_start",
+    "h62_memory_at_import",
+    "h63_loop_at_import",
+}
+
+
+def test_there_are_enough_of_both():
+    assert len(corpus.hostile()) >= 110
+    assert len(corpus.honest()) >= 110
+    assert 15 <= len(corpus.tasks()) <= 30
+    for backend, least in {"triton": 70, "cuda": 12, "cpp": 8, "torch": 6}.items():
+        assert sum(candidate.backend == backend for candidate in corpus.honest()) >= least
+
+
+def test_most_can_be_judged_without_a_gpu():
+    assert sum(not candidate.needs_cuda for candidate in corpus.hostile()) >= 90
+    assert sum(not candidate.needs_cuda for candidate in corpus.honest()) >= 90
+
+
+def test_every_task_is_answered_honestly_and_most_are_attacked():
+    assert {candidate.task.name for candidate in corpus.honest()} == set(corpus.tasks())
+    assert len({candidate.task.name for candidate in corpus.hostile()}) >= 15
+
+
+def test_every_hack_has_a_form_or_a_reason_not_to():
+    everything = {f"H{number:02}" for number in range(1, 74)}
+    assert corpus.HACKS.keys() | corpus.NOT_EXPRESSED.keys() == everything
+    assert not corpus.HACKS.keys() & corpus.NOT_EXPRESSED.keys()
+    assert {candidate.hack for candidate in corpus.hostile()} == corpus.HACKS.keys()
+
+
+def test_the_common_hacks_have_several_forms():
+    forms = [candidate.hack for candidate in corpus.hostile()]
+    for hack in ("H01", "H02", "H03", "H04", "H05", "H08", "H09", "H10", "H11", "H14", "H16", "H19", "H20", "H22", "H25"):
+        assert forms.count(hack) >= 3, hack
+    for hack in ("H28", "H29", "H32", "H35", "H37", "H45", "H49", "H50", "H51", "H52", "H57", "H60", "H62", "H63"):
+        assert forms.count(hack) >= 3, hack
+
+
+@by_candidate
+def test_headers_are_complete(candidate):
+    assert candidate.backend in BACKENDS
+    assert candidate.expect in corpus.EXPECTATIONS
+    assert candidate.slow in (None, "build")
+    assert len(candidate.why) > 10
+    if candidate.is_hostile:
+        assert len(candidate.form) > 5
+        assert candidate.name.startswith(candidate.hack.lower() + "_")
+    else:
+        assert (candidate.expect, candidate.leak) == ("rejected", None)
+
+
+@by_candidate
+def test_it_parses(candidate):
+    ast.parse(candidate.source)
+    problem = solution_problem(candidate.source)
+    assert (problem is not None) == (candidate.name in NO_CLASS), problem
+
+
+@by_candidate
+def test_it_is_short(candidate):
+    assert len(candidate.source.splitlines()) <= 70
+
+
+@by_candidate
+def test_cuda_is_said_to_be_needed(candidate):
+    if candidate.backend == "cuda" or "torch.cuda.Stream" in candidate.source:
+        assert candidate.needs_cuda
+    if "load_inline(" in candidate.source and not candidate.is_hostile:
+        assert candidate.slow == "build"
+
+
+def test_no_two_are_the_same():
+    code = {}
+    for candidate in EVERYBODY:
+        tree = ast.dump(ast.parse(candidate.source))
+        assert code.setdefault(tree, candidate.name) == candidate.name
+
+
+@by_task
+def test_the_reference_runs(task):
+    assert reference_problem(task.source) is None
+    assert task.precision in PRECISIONS
+    space: dict = {}
+    exec(compile(task.source, task.name, "exec"), space)
+    assert all(name in space and space[name] != size for name, size in task.second.items())
+    for sizes in ({}, task.second):
+        space.update(sizes)
+        init = space["get_init_inputs"]()
+        args, kwargs = init if len(init) == 2 and isinstance(init[1], dict) else (init, {})
+        out = space["Model"](*args, **kwargs)(*space["get_inputs"]())
+        parts = out.values() if isinstance(out, dict) else out if isinstance(out, tuple | list) else [out]
+        for part in parts:
+            assert isinstance(part, torch.Tensor)
+            assert not part.isnan().any()
+
+
+def trusted_run(candidates, timeout_s):
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', '')}"  # ninja
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", HERE / "trusted_run.py", *(candidate.name for candidate in candidates)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    results = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [result["name"] for result in results] == [candidate.name for candidate in candidates]
+    return {result["name"]: result["problem"] for result in results if result["problem"]}
+
+
+def test_honest_candidates_agree_with_their_references():
+    pytest.importorskip("triton")
+    assert trusted_run([c for c in corpus.honest() if not c.needs_cuda and not c.slow], timeout_s=250) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_honest_candidates_with_a_compiler_agree_with_their_references(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    assert trusted_run([c for c in corpus.honest() if not c.needs_cuda and c.slow], timeout_s=1150) == {}

@@ -1,0 +1,172 @@
+"""Does an honest candidate of the corpus do what its reference does? Run in a process of its own, outside the sandbox.
+
+    [TRITON_INTERPRET=1] python trusted_run.py [--device cpu] NAME...
+
+writes a line {"name", "problem", "seconds"} for each candidate; problem is null if it agrees. The weights are moved off
+their initial values and given to the candidate by name, or by order where the names differ. Each output must be as near
+to the reference in float64 as the reference in its own precision is, times a small factor; over the task's own inputs,
+normal ones, larger, shifted and partly NaN ones, and over a second shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import corpus
+import torch
+from torch import Tensor, nn
+
+FACTOR = 4.0  # times the reference's own error
+FLOOR = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # of the output's largest magnitude
+FAMILIES = ("own", "normal", "large", "shifted", "nan")
+WITHOUT_NAN = {"triu_matmul"}  # leaving out a product with zero is fair there, and loses a NaN
+
+
+def load(source: str, name: str, folder: Path) -> ModuleType:
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(module: ModuleType, name: str, init: list[Any]) -> nn.Module:
+    """KernelBench's arguments of __init__: a list of them, or a list of those by place and a dict of those by name."""
+    by_place, by_name = init if len(init) == 2 and isinstance(init[1], dict) else (init, {})
+    return getattr(module, name)(*by_place, **by_name)
+
+
+def change_state(model: nn.Module) -> None:
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.is_floating_point():
+                value.add_(0.2 * torch.rand_like(value))
+
+
+def give_state(model: nn.Module, new: nn.Module) -> None:
+    state, wanted = model.state_dict(), new.state_dict()
+    if state.keys() != wanted.keys():
+        assert [v.shape for v in state.values()] == [v.shape for v in wanted.values()], "other state"
+        state = dict(zip(wanted, state.values(), strict=True))
+    new.load_state_dict(state, strict=True)
+
+
+def inputs_of(family: str, values: list[Tensor]) -> list[Tensor]:
+    changed = []
+    for value in values:
+        if value.is_floating_point() and family != "own":
+            fresh = torch.randn_like(value)
+            fresh = {"large": fresh * 10, "shifted": fresh + 5}.get(family, fresh)
+            if family == "nan":
+                fresh.view(-1)[0] = float("nan")
+            changed.append(fresh)
+        else:
+            changed.append(value)
+    return changed
+
+
+def double(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def flat(value: Any) -> dict[str, Tensor]:
+    if isinstance(value, Tensor):
+        return {"output": value}
+    if isinstance(value, dict):
+        return {f"output[{key!r}]": part for key, part in sorted(value.items())}
+    return {f"{type(value).__name__} {index}": part for index, part in enumerate(value)}
+
+
+def difference(got: Any, like: Any, exact: Any) -> str | None:
+    parts, likes, exacts = flat(got), flat(like), flat(exact)
+    if parts.keys() != likes.keys():
+        return f"outputs {list(parts)} instead of {list(likes)}"
+    for name, part in parts.items():
+        reference, oracle = likes[name], exacts[name]
+        if type(part) not in (Tensor, nn.Parameter) or (part.dtype, part.shape) != (reference.dtype, reference.shape):
+            return f"{name} is {type(part).__name__} {part.dtype} {list(part.shape)}"
+        if part.device != reference.device:
+            return f"{name} is on {part.device}"
+        if not part.is_floating_point():
+            if not torch.equal(part, reference):
+                return f"{name} differs"
+            continue
+        finite = oracle.isfinite() & reference.isfinite()
+        if not torch.equal(part[~finite].nan_to_num(1.5), reference[~finite].nan_to_num(1.5)):
+            return f"{name} differs where the reference is not finite"
+        if not finite.any():
+            continue
+        oracle = oracle[finite]
+        scale = oracle.abs().max().item()
+        bound = max(FACTOR * (reference[finite].double() - oracle).abs().max().item(), FLOOR[part.dtype] * scale)
+        error = (part[finite].double() - oracle).abs().max().item()
+        if not error <= bound:
+            return f"{name} is off by {error:.1e} where {bound:.1e} is allowed"
+    return None
+
+
+def check(candidate: corpus.Candidate, device: str, folder: Path) -> str | None:
+    reference, new_module = load(candidate.task.source, "reference", folder), load(candidate.source, "new", folder)
+    for shape, families in (({}, FAMILIES), (candidate.task.second, ("own",))):
+        vars(reference).update(shape)
+        init = reference.get_init_inputs()
+        torch.manual_seed(3)
+        model = build(reference, "Model", init)
+        change_state(model)
+        new = build(new_module, "ModelNew", init)
+        give_state(model, new)
+        model, new = model.to(device), new.to(device)
+        for family in families:
+            if family == "nan" and candidate.task.name in WITHOUT_NAN:
+                continue
+            inputs = [value.to(device) for value in inputs_of(family, reference.get_inputs())]
+            theirs = [value.clone() for value in inputs]
+            exact_inputs = [double(value).clone() for value in inputs]
+            with torch.no_grad():
+                got = new(*theirs)
+                like = model(*inputs)
+                exact = copy.deepcopy(model).double()(*exact_inputs)
+            problem = difference(got, like, exact)
+            if problem is None and not all(
+                torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True) for a, b in zip(theirs, inputs, strict=True)
+            ):
+                problem = "an input was written to"
+            if problem:
+                return f"{family} inputs, {'second' if shape else 'own'} shape: {problem}"
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("names", nargs="+")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
+    by_name = {candidate.name: candidate for candidate in corpus.honest()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.names:
+            start = time.perf_counter()
+            place = Path(folder) / name  # its own: Python remembers the source of a path
+            place.mkdir()
+            try:
+                problem = check(by_name[name], options.device, place)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            print(json.dumps({"name": name, "problem": problem, "seconds": time.perf_counter() - start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
