@@ -8,6 +8,7 @@ import runpy
 import sys
 
 COMMANDS = {
+    "sft": "warm a model up on known answers",
     "train": "train a model on tasks with rewards",
     "judge": "judge candidates: correct or not, how fast, in a sandbox",
     "env": "versions, what was compiled, what is missing and how to get it",

@@ -6,6 +6,7 @@ and costs what the examples cost alone; a block-diagonal mask of the whole row w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,13 +54,15 @@ def packed_attention(
         return _flash(query, key, value, cu_seq_lens_q, max_length_q, scaling, window), None
     pieces = []
     ends = cu_seq_lens_q.tolist()
-    for start, end in zip(ends, ends[1:], strict=False):
+    for start, end in itertools.pairwise(ends):
         if start == end:
             continue
         mask = None if window is None or end - start <= window else _band(end - start, window, query.device)
         pieces.append(
             scaled_dot_product_attention(
-                *(tensor[:, :, start:end] for tensor in (query, key, value)),
+                query[:, :, start:end],
+                key[:, :, start:end],
+                value[:, :, start:end],
                 attn_mask=mask,
                 dropout_p=dropout,
                 is_causal=mask is None,
@@ -75,12 +78,12 @@ def _flash(
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    repeats = query.shape[1] // key.shape[1]  # torch 2.11 has no grouped heads here
-    rows = [query, *(t if repeats == 1 else t.repeat_interleave(repeats, dim=1) for t in (key, value))]
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:  # torch 2.11 has no grouped heads here
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))  # [T, heads, d]
     span = (-1 if window is None else window - 1, 0)
-    found = varlen_attn(
-        *(t[0].transpose(0, 1).contiguous() for t in rows), ends, ends, longest, longest, scale=scale, window_size=span
-    )
+    found = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scale, window_size=span)
     assert isinstance(found, Tensor)
     return found[None]
 
@@ -145,4 +148,6 @@ def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch) -> 
     with packed(policy.model):
         one, two = (hidden_states(policy.model, each)[start:].double() for each in (batch, other))
     if not bool((one - two).norm() <= SEPARATE * one.norm()):
-        raise UsageError("this model lets an example see its neighbour in a packed sequence, so it cannot be trained here")
+        raise UsageError(
+            "this model lets an example see its neighbour in a packed sequence, so it cannot be trained here"
+        )

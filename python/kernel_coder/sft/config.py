@@ -46,8 +46,12 @@ class SftOptimConfig(AdamConfig):
 class SftEvalConfig(EvalConfig):
     """Evaluation on tasks that are never trained on: loss on all of them, answers to some."""
 
-    path: str | None = Field(default=None, description="data set of held-out tasks; None: they are taken out of data.path")
-    num_answered: int = Field(default=0, ge=0, description="held-out tasks that are answered, and judged if judge is set")
+    path: str | None = Field(
+        default=None, description="data set of held-out tasks; None: they are taken out of data.path"
+    )
+    num_answered: int = Field(
+        default=0, ge=0, description="held-out tasks that are answered, and judged if judge is set"
+    )
     max_completion_length: int = Field(default=256, ge=1)
     batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all")
 

@@ -84,15 +84,14 @@ class Encoder:
         return self._finished(name, parts)
 
     def of_text(self, name: str, text: str) -> list[Example]:
-        """The whole text, cut into pieces of ``max_length`` if it is longer."""
+        """The text, if need be in pieces of ``max_length`` tokens, each beginning with the last one before it."""
         begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
         ids = [*begin, *self._text(text), int(self.tokenizer.eos_token_id)]
         size = self.config.max_length
-        pieces = [ids[start : start + size] for start in range(0, len(ids), size)]
+        pieces = [ids[start : start + size] for start in range(0, len(ids) - 1, size - 1)]
         return [
             self._finished(f"{name}/{place}", [(piece[:1], False), (piece[1:], True)])
             for place, piece in enumerate(pieces)
-            if len(piece) > 1
         ]
 
     def _text(self, text: str) -> list[int]:

@@ -175,7 +175,7 @@ def summarise(
         "skipped_updates": state.skipped,
         "trained_tokens": state.trained_tokens,
         "examples": len(session.examples),
-        "held_out_tasks": len(session.asked),
+        "held_out_tasks": session.num_held_out,
         **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in FIRST_AND_LAST},
         **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in FIRST_AND_LAST},
         "trained_model": trained,

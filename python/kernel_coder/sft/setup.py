@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -44,6 +44,7 @@ class Session:
     packs: tuple[tuple[int, ...], ...]  # examples that share a sequence
     held_out: tuple[PackedBatch, ...]
     asked: tuple[Prompt, ...]  # held-out tasks that are answered
+    num_held_out: int
     optimizer: torch.optim.Optimizer
     learning_rate: Callable[[int], float]  # of the n-th update
     total_steps: int
@@ -89,13 +90,12 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
         policy=policy,
         engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.eval.batch_size),
         judge=judge,
-        sampling=Sampling(
-            max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature
-        ),
+        sampling=Sampling(max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature),
         examples=tuple(data.train),
         packs=packs,
         held_out=tuple(batches_of(data.held_out, make_packs(data.held_out, config.data), config, policy.device)),
         asked=tuple(asked),
+        num_held_out=data.num_held_out,
         optimizer=optimizer,
         learning_rate=schedule(config.optim, steps),
         total_steps=steps,
@@ -112,6 +112,7 @@ class Data:
     train: list[Example]
     held_out: list[Example]
     asked: list[Task]
+    num_held_out: int
     notes: list[str]
 
 
@@ -145,7 +146,7 @@ def load_data(config: SftConfig, encoder: Encoder) -> Data:
         held_out
     )
     notes += [f"no loss of held-out {why}" for why in too_long[:SHOWN_PROBLEMS]]
-    return Data(train, examples, list(held_out)[: config.eval.num_answered], notes)
+    return Data(train, examples, list(held_out)[: config.eval.num_answered], len(held_out), notes)
 
 
 def held_out_of(tasks: TaskSet, count: int) -> tuple[TaskSet, TaskSet]:
@@ -212,15 +213,14 @@ def total_steps(config: SftConfig, packs: int) -> int:
     return max(1, math.ceil(config.run.num_train_epochs * steps_per_epoch(config, packs)))
 
 
-def describe(
-    examples: Sequence[Example], packs: Sequence[Sequence[int]], config: SftConfig, steps: int
-) -> str:
+def describe(examples: Sequence[Example], packs: Sequence[Sequence[int]], config: SftConfig, steps: int) -> str:
     """One line for people about what an epoch is."""
     tokens = sum(map(len, examples))
     learnt = sum(int(example.in_loss.sum()) for example in examples)
     filled = tokens / (len(packs) * config.data.max_length)
     packed = f"{len(packs):,} sequences of {config.data.max_length} tokens, {filled:.1%} full"
+    epoch = steps_per_epoch(config, len(packs))
     return (
         f"{len(examples):,} examples, {tokens:,} tokens, {learnt:,} of them learnt; "
-        f"{packed if config.data.packing else 'not packed'}; {steps:,} steps, {steps_per_epoch(config, len(packs)):,} an epoch"
+        f"{packed if config.data.packing else 'not packed'}; {steps:,} steps, {epoch:,} an epoch"
     )

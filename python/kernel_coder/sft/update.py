@@ -123,7 +123,7 @@ def update(
     policy.model.eval()
     if norm is None and skipped_in_a_row + 1 >= max_skipped:
         raise TrainingDiverged(
-            f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates), for their loss or gradient "
-            "was not finite; the weights are those from before: lower optim.learning_rate"
+            f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates), for their loss or "
+            "gradient was not finite; the weights are those from before: lower optim.learning_rate"
         )
     return UpdateResult(losses, norm, learning_rate(number), skipped_in_a_row + 1 if norm is None else 0)

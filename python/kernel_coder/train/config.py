@@ -398,12 +398,13 @@ def _parse_flags(flags: list[str], kind: type[BaseModel] = TrainConfig) -> dict[
         name = flag[2:].partition("=")[0]
         if flag.startswith("--") and name not in (*valid, "help"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+    command = kind.__name__.removesuffix("Config").lower()
     try:
         source = CliSettingsSource[Any](
             _flags_of(kind),
             cli_parse_args=flags,
             cli_exit_on_error=False,
-            cli_prog_name=f"kernel-coder {kind.__name__.removesuffix('Config').lower()} [--config FILE] [--resume [PATH]]",
+            cli_prog_name=f"kernel-coder {command} [--config FILE] [--resume [PATH]]",
             cli_hide_none_type=True,
         )
     except SettingsError as error:
