@@ -121,7 +121,8 @@ def test_every_answer_of_a_conversation_is_learnt() -> None:
 def test_template_that_rewrites_earlier_answers_is_dropped() -> None:
     forgetful = (
         "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'user' or loop.last %}"
-        "{{ m['content'] }}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{{ m['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     turns = [("user", "a?"), ("assistant", "A!"), ("user", "b?"), ("assistant", "B!")]
     with pytest.raises(DroppedError, match="differently in a later turn"):
