@@ -169,7 +169,7 @@ def export(checkpoint: Path, folder: Path, *, dtype: str = "float16") -> dict[st
     Raises:
         ValueError: a file would be larger than what is shipped may be, or a weight does not fit the dtype.
     """
-    model = AutoModelForCausalLM.from_pretrained(_folder(checkpoint), dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(_folder(checkpoint), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     model.to(dtype=DTYPES[dtype])
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
