@@ -13,6 +13,7 @@ from kernel_coder import _core
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu: about the CPU alone, whatever devices there are")
+    config.addinivalue_line("markers", "gpu: about a GPU alone; skipped, and reported so, where there is none")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,7 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.exit("KC_REQUIRE_CUDA=1, but the CUDA ops are not loaded or no GPU is visible", returncode=1)
     if metafunc.definition.get_closest_marker("cpu"):
         cuda = False
-    if "kernels" in metafunc.fixturenames:
+    if metafunc.definition.get_closest_marker("gpu"):
+        metafunc.parametrize("device", ["cuda"] * cuda)
+    elif "kernels" in metafunc.fixturenames:
         everywhere = [("cpu", "any")] + [("cuda", "any"), ("cuda", "general")] * cuda
         metafunc.parametrize(("device", "kernels"), everywhere, ids=["-".join(each) for each in everywhere])
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kernel_coder.judge import Outcome, Verdict, example_verdict
+from kernel_coder.judge.sandbox import probe
 from kernel_coder.judge.unjudged import sha256
 from kernel_coder.tasks import Task
 
@@ -26,6 +26,7 @@ class FakeJudge:
         self.judged: list[str] = []
         self.is_open = False
         self.opened = 0
+        self.profile = probe()
         FakeJudge.made.append(self)
 
     def __enter__(self) -> FakeJudge:
@@ -36,12 +37,11 @@ class FakeJudge:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         self.is_open = False
 
     def evaluate(self, task: Task, candidate: str, backend: str | None = None) -> Verdict:
         assert self.is_open
-        assert threading.current_thread() is threading.main_thread()
         self.judged.append(candidate)
         if "# crash the judge" in candidate:
             raise RuntimeError("the judge is broken")
@@ -58,7 +58,7 @@ class FakeJudge:
             device="cpu" if self.device == "cpu" else "NVIDIA H200",
             interpreted=self.device == "cpu" and speedup is None,
             seeds=(2**127 + 1,),
-            stage_s={"compile": 0.25, "checks": 0.5},
+            stage_s={"build": 0.25, "check": 0.25, "all": 0.75},
         )
 
     def evaluate_many(self, pairs: Iterable[tuple[Any, ...]], progress: bool = False) -> Iterator[Verdict]:

@@ -11,6 +11,7 @@ COMMANDS = {
     "sft": "warm a model up on known answers",
     "train": "train a model on tasks with rewards",
     "judge": "judge candidates: correct or not, how fast, in a sandbox",
+    "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",
     "env": "versions, what was compiled, what is missing and how to get it",
 }
 

@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
-import kernel_coder.judge
+import kernel_coder.judge.judge
 import pytest
 from fake_judge import FakeJudge
 from kernel_coder import cli
 from kernel_coder.judge import Outcome, Verdict, example_verdict
 from kernel_coder.judge.__main__ import describe, main
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.judge import Judge
 
 REFERENCE = """import torch
 
@@ -38,7 +41,7 @@ def get_init_inputs():
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge, "Judge", FakeJudge, raising=False)
+    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)
@@ -150,13 +153,13 @@ def test_harness_failure_has_its_own_code_and_still_a_verdict(
 def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
     """Not even what a library or a child process prints."""
     code = (
-        "import os, sys, kernel_coder.judge\n"
+        "import os, sys, kernel_coder.judge.judge\n"
         "from fake_judge import FakeJudge\n"
         "class Loud(FakeJudge):\n"
         "    def evaluate(self, *given, **more):\n"
         "        print('python'); os.system('echo shell'); os.write(1, b'descriptor')\n"
         "        return super().evaluate(*given, **more)\n"
-        "kernel_coder.judge.Judge = Loud\n"
+        "kernel_coder.judge.judge.Judge = Loud\n"
         "from kernel_coder.judge.__main__ import main\n"
         "sys.exit(main())\n"
     )
@@ -394,3 +397,41 @@ def test_signal_keeps_what_is_done(
     assert not fake[0].is_open
     assert main(command(pairs)) == 0
     assert [row["verdict"]["outcome"] for row in written(pairs)] == ["correct", "wrong_output", "rejected", "timeout"]
+
+
+# ---- the real judge ------------------------------------------------------------------------------------------------
+
+
+def test_real_verdicts_on_the_cpu(one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    honest = REFERENCE.replace("class Model", "class ModelNew").replace("torch.relu(x)", "x.clamp(min=0)")
+    arguments = one(honest, "--backend", "torch", "--no-timing", "--workers", "1")
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("correct: relu (torch on cpu)\nspeedup: not measured\n")
+    assert "error of output: 0" in out
+    assert "seccomp" in err
+    folder = Path(arguments[1]).parent
+    wrong = honest.replace("min=0", "min=1")
+    rows = [
+        {"task": "relu.py", "candidate": source, "backend": "torch"} for source in (honest, wrong, "class ModelNew(")
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(command(folder / "pairs.jsonl", "--no-timing", "--workers", "1")) == 0
+    verdicts = [Verdict.from_json(json.dumps(row["verdict"])) for row in written(folder / "pairs.jsonl")]
+    assert [verdict.outcome for verdict in verdicts] == ["correct", "wrong_output", "compile_error"]
+    assert verdicts[1].errors[0].mismatches > 0
+    assert main(["--admit", str(folder / "relu.py"), "--device", "cpu", "--json", "--no-timing"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"task": ANY, "admitted": True, "reason": None}
+
+
+def test_closing_does_not_wait_for_a_candidate_if_something_went_wrong() -> None:
+    endless = "class ModelNew: pass\nwhile True: pass"
+    started = time.monotonic()
+    try:
+        with Judge(device="cpu", backend="torch", config=JudgeConfig(workers=2, timing=False)) as judge:
+            verdicts = judge.evaluate_many([(REFERENCE, "class ModelNew("), *[(REFERENCE, endless)] * 5])
+            assert next(verdicts).outcome is Outcome.COMPILE_ERROR
+            time.sleep(1.0)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert time.monotonic() - started < 30

@@ -6,13 +6,14 @@ import json
 import os
 import random
 import signal
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge
+import kernel_coder.judge.judge
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -41,7 +42,7 @@ def answer(code: str) -> str:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge, "Judge", FakeJudge, raising=False)
+    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)
@@ -160,13 +161,37 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
     assert main(flags(tasks, tmp_path / "run", **JUDGED)) == EXIT_STOPPED
     assert 0 < summary(tmp_path / "run")["steps"] < 4
-    assert len(fake[1].judged) == 13
+    assert len(fake[1].judged) in (13, 14)
     assert main([*flags(tasks, tmp_path / "run", **JUDGED), "--resume"]) == 0
     assert timeless(tmp_path / "run") == timeless(tmp_path / "straight")
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
     assert [line["verdict"]["outcome"] for line in samples(tmp_path / "run")] == [
         line["verdict"]["outcome"] for line in samples(tmp_path / "straight")
     ]
+
+
+def test_stopping_does_not_wait_for_a_candidate(
+    fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have minutes left to live."""
+    judged = FakeJudge.evaluate
+
+    def evaluate(self: FakeJudge, *given: Any, **more: Any) -> Verdict:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(600):
+            if not self.is_open:  # by whoever does not wait
+                return judged(FakeJudge.__enter__(FakeJudge()), *given, **more)
+            time.sleep(0.1)
+        raise AssertionError("nobody stopped it")
+
+    monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
+    say(monkeypatch, lambda one: "# outcome: timeout")
+    started = time.monotonic()
+    assert main(flags(tasks, tmp_path, **JUDGED)) == EXIT_STOPPED
+    assert time.monotonic() - started < 30
+    assert summary(tmp_path)["steps"] == 0
+    for judge in fake:
+        judge.close()
 
 
 def test_a_run_without_judge_says_nothing_about_one(tasks: Path, tmp_path: Path) -> None:
@@ -253,3 +278,29 @@ def test_the_section_has_every_field_of_the_judges_config(tmp_path: Path) -> Non
     (tmp_path / "c.yaml").write_text("judge: {chekcs: 3}\n")
     with pytest.raises(UsageError, match="unknown key judge\\.chekcs in the config; did you mean judge\\.checks"):
         load_config(tmp_path / "c.yaml")
+
+
+# ---- the real judge ------------------------------------------------------------------------------------------------
+
+
+def test_known_solutions_are_rewarded_and_broken_ones_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packaged tasks, Triton through its interpreter, nothing faked but what the model says."""
+
+    def solution(one: Rollout) -> str:
+        text = f"# {zlib.crc32(one.turns[0].text.encode()) % 2}\n{one.task.solution}"
+        return text if text.startswith("# 0") else text.replace("tl.store(", "tl.store(0 * ", 1)
+
+    say(monkeypatch, solution)
+    changes = {"rewards": "kevin", "judge__device": "cpu", "run__max_steps": 2, "data__max_prompt_length": 1500}
+    changes |= {"judge__ablation": "false", "judge__hidden_shapes": "false"}
+    assert main(flags(Path("packaged"), tmp_path, **changes)) == 0
+    lines = samples(tmp_path)
+    outcomes = {line["verdict"]["outcome"] for line in lines if "# 0" in line["completion"]}
+    assert outcomes == {"correct"}, [line["verdict"]["feedback"] for line in lines]
+    for line in lines:
+        verdict = Verdict.from_json(json.dumps(line["verdict"]))
+        assert verdict.interpreted
+        assert line["reward"] == pytest.approx(0.3 if verdict.correct else 0.0)
+        assert verdict.correct == ("# 0" in line["completion"])
+    assert any(not line["verdict"]["correct"] for line in lines)
+    assert all(line["grad_norm"] >= 0 for line in records(tmp_path / "metrics.jsonl"))

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.flags import FlagParser, UsageError, add_flags, read_flags
@@ -30,6 +30,9 @@ from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem
+
+if TYPE_CHECKING:
+    from kernel_coder.judge.judge import Judge
 
 EXIT_MISTAKE = 2
 EXIT_HARNESS = 3
@@ -101,6 +104,8 @@ def check_options(options: argparse.Namespace) -> None:
     if options.precision not in PRECISIONS:
         raise UsageError(f"--precision must be one of {', '.join(PRECISIONS)}; got {options.precision}")
     options.device = find_device(options.device)
+    if options.backend == "cuda" and options.device == "cpu" and not options.admit:
+        raise UsageError("--backend cuda needs a GPU; triton, cpp and torch can be judged on the CPU")
 
 
 def find_device(device: str | None) -> str:
@@ -120,18 +125,16 @@ def find_device(device: str | None) -> str:
 
 
 @contextlib.contextmanager
-def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[Any]:
+def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[Judge]:
     """A judge, with its sandbox on stderr."""
-    from kernel_coder.judge import Judge
-    from kernel_coder.judge.sandbox import probe
+    from kernel_coder.judge.judge import Judge
 
     try:
         judge = Judge(device=options.device, backend=options.backend, config=config)
     except ValueError as error:
         raise UsageError(str(error)) from None
     with judge:
-        profile = getattr(judge, "profile", None) or probe()
-        print(f"judging {options.backend} on {options.device} in this sandbox:\n{profile}", file=sys.stderr)
+        print(f"judging {options.backend} on {options.device} in this sandbox:\n{judge.profile}", file=sys.stderr)
         yield judge
 
 
@@ -226,7 +229,7 @@ def describe(verdict: Verdict) -> str:
     """A verdict for people."""
     where = f"{verdict.backend} on {verdict.device}" + ", interpreted" * verdict.interpreted
     lines = [f"{verdict.outcome.replace('_', ' ')}: {verdict.task} ({where})"]
-    if verdict.reason:
+    if verdict.reason and not verdict.feedback.startswith(verdict.reason):
         lines.append(f"reason: {verdict.reason}")
     if verdict.speedup is not None:
         times = f"{verdict.runtime_ms:.4g} ms, reference {verdict.reference_ms:.4g} ms"
@@ -244,7 +247,7 @@ def describe(verdict: Verdict) -> str:
         lines.append(
             f"error of {error.name}: {error.relative_error:.2g}{own}; {error.mismatches} of {error.elements} wrong"
         )
-    if verdict.feedback and verdict.feedback != verdict.reason:
+    if verdict.feedback:
         lines += ["feedback:", textwrap.indent(verdict.feedback, "  ")]
     return "\n".join(lines)
 
@@ -325,9 +328,13 @@ def results_only(on: bool) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise :class:`_Stopped`, so that every process that was started is ended on the way out."""
+    """SIGTERM and SIGINT raise :class:`_Stopped`: what was started is ended on the way out. A second does not wait."""
+    seen: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(128 + number)  # runners die with the process that started them
         raise _Stopped(signal.Signals(number).name)
 
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.inputs import floating, map_tensors, tensors_of
-from kernel_coder.judge.protocol import Loaded
+from kernel_coder.judge.protocol import Loaded, Number
 
 COMPUTE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 COMPUTE["bf16"] = torch.bfloat16
@@ -93,9 +93,9 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only
 
 
 def outputs_of(value: Any) -> Any:
-    """What a forward returned, with numbers as tensors of no dimension."""
+    """What a forward returned, with its numbers as :class:`Number`."""
     if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float32)
+        return Number(torch.tensor(value, dtype=torch.float32))
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         if hasattr(value, "_fields"):
             return tuple(outputs_of(one) for one in value)

@@ -37,6 +37,9 @@ class JudgeConfig(BaseModel):
         default=None, description="call train() or eval() on both modules; None: as constructed"
     )
     ablation: bool = Field(default=True, description="reject results that do not come from the candidate's own kernels")
+    profile: bool = Field(
+        default=True, description="measure kernel_share, on a GPU; takes some two seconds a candidate"
+    )
     min_kernel_share: float = Field(default=0.0, ge=0, le=1, description="device time that must be in its own kernels")
     timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
     timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
@@ -62,6 +65,8 @@ class JudgeConfig(BaseModel):
     def _consistent(self) -> JudgeConfig:
         if not 0 < len(self.families) <= len(set(self.families)):
             raise ValueError(f"families must name each kind once; got {', '.join(self.families)}")
+        if self.min_kernel_share > 0 and not (self.profile and self.ablation):
+            raise ValueError("min_kernel_share needs profile and ablation, which are switched off")
         return self
 
     def life_s(self, backend: str) -> float:

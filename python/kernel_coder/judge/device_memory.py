@@ -54,6 +54,10 @@ class DeviceBuffer:
         pointer: the address in this process.
     """
 
+    size: int
+    device: int
+    fd: int
+
     def __init__(self, size: int, device: int | str | torch.device = 0) -> None:
         self._begin(size, device)
         self._memory = _C.sandbox.DeviceMemory.create(self.size, self.device)

@@ -110,7 +110,7 @@ class _Service:
             "new": is_new,
             "families": problem.families,
             "skipped": problem.skipped,
-            "hidden_batch": problem.variants[-1].batch,
+            "hidden_sizes": problem.variants[-1].sizes,
             "device": _device_name(problem.device),
             "large": problem.inputs.size + problem.outputs_of_candidate.size,
         }

@@ -23,8 +23,8 @@ from torch import Tensor
 OUTLIER = 100.0
 """exp(100) is no float32: who forgets to subtract the maximum finds out."""
 
-CHUNK = 1 << 22
-"""Elements that a fingerprint takes at a time."""
+CHUNK = {"cuda": 1 << 22, "cpu": 1 << 14}
+"""Words that a fingerprint takes at a time."""
 
 
 def floating(tensor: Tensor) -> bool:
@@ -137,15 +137,14 @@ class Fingerprint:
         """One int64 a tensor; stays on the device."""
         found = []
         for tensor in tensors:
-            words = bits(tensor)
-            if self._multipliers is None or self._multipliers.numel() < min(words.numel(), CHUNK):
-                size = min(max(words.numel(), 1 << 12), CHUNK)
+            words, chunk = bits(tensor), CHUNK[tensor.device.type]
+            if self._multipliers is None:
                 self._multipliers = torch.randint(
-                    -(1 << 62), 1 << 62, (size,), generator=self._rng, device=tensor.device, dtype=torch.int64
+                    -(1 << 62), 1 << 62, (chunk,), generator=self._rng, device=tensor.device, dtype=torch.int64
                 )
             total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-            for index, start in enumerate(range(0, words.numel(), CHUNK)):
-                part = words[start : start + CHUNK]
+            for index, start in enumerate(range(0, words.numel(), chunk)):
+                part = words[start : start + chunk]
                 total = total * 31 + (part * self._multipliers[: part.numel()]).sum() + index
             found.append(total)
         return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)

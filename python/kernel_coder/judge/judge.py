@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
-from kernel_coder.judge import feedback
+from kernel_coder.judge import feedback, nvml
 from kernel_coder.judge.channel import Channel, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
@@ -73,7 +73,7 @@ class Admission:
         reason: why not; None if it is admitted.
         families: kinds of inputs on which the reference says something.
         skipped: the other kinds, each with the reason.
-        hidden_batch: the second batch size that candidates are checked with; None where the task allows none.
+        hidden_sizes: the second sizes that candidates are checked with; None where the task allows none.
         verdict: of the reference as a candidate; None if it did not come to that.
     """
 
@@ -83,15 +83,15 @@ class Admission:
     reason: str | None = None
     families: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict, hash=False)
-    hidden_batch: int | None = None
+    hidden_sizes: str | None = None
     verdict: Verdict | None = None
 
 
 def as_task(task: Task | str) -> Task:
     """A task, or the source of one.
 
-    >>> as_task("class Model: ...").id
-    'bab4a09f5e49'
+    >>> as_task("class Model: ...").id == _sha("class Model: ...")[:12]
+    True
     """
     if isinstance(task, Task):
         return task
@@ -149,7 +149,12 @@ class Judge:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
-        gpu = int(index or 0) if kind == "cuda" else None
+        gpu = None if kind == "cpu" else int(index or 0)
+        self.visible = ""
+        if gpu is not None:  # CUDA counts GPUs in its own way; nodes and identities are the driver's
+            node, identity = nvml.minor_number(gpu), nvml.uuid(gpu)
+            self.visible = identity or str(gpu)
+            gpu = gpu if node is None else node
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
         self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
@@ -163,10 +168,12 @@ class Judge:
         self._servers: dict[bool, ForkServer] = {}
         self._servers_lock = threading.Lock()
         self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
-        for number in range(self.config.parallel()):
-            self._slots.put(_Slot(self, number))
+        self._all_slots = [_Slot(self, number) for number in range(self.config.parallel())]
+        for slot in self._all_slots:
+            self._slots.put(slot)
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._abandoned = False
         self.lock_path = ""
         if gpu is not None:
             self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
@@ -219,6 +226,8 @@ class Judge:
                 failures.append(str(error))
                 with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
                 slot.close()
+                if self._abandoned:
+                    return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
         return maker.verdict(Outcome.HARNESS_FAILED, failures[-1])
@@ -265,7 +274,7 @@ class Judge:
         known |= {
             "families": tuple(facts.get("families", ())),
             "skipped": facts.get("skipped", {}),
-            "hidden_batch": facts.get("hidden_batch"),
+            "hidden_sizes": facts.get("hidden_sizes"),
         }
         if verdict.outcome is Outcome.HARNESS_FAILED:
             return Admission(**known, admitted=False, reason=verdict.reason)
@@ -274,25 +283,36 @@ class Judge:
             return Admission(**known, admitted=False, reason=reason, verdict=verdict)
         return Admission(**known, admitted=True, verdict=verdict)
 
-    def close(self) -> None:
-        """End every process. Verdicts that are being made come first."""
+    def close(self, *, wait: bool = True) -> None:
+        """End every process. Verdicts that are being made come first; without `wait` they are given up."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._abandoned = True, not wait
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        for _ in range(self.config.parallel()):
-            self._slots.get().close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in self._all_slots:
+            self._free_slot().close()
+        if self._pool is not None:
+            self._pool.shutdown()
         for server in self._servers.values():
             server.close()
 
     def __enter__(self) -> Judge:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(wait=kind is None)
 
     # ---- processes
+
+    def _free_slot(self) -> _Slot:
+        """The next slot that nobody works with, or, where verdicts are given up, that nobody can work with any more."""
+        while self._abandoned:
+            for slot in self._all_slots:
+                slot.kill()
+            with contextlib.suppress(queue.Empty):
+                return self._slots.get(timeout=0.1)
+        return self._slots.get()
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -315,10 +335,8 @@ class Judge:
         own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if interpreted:
             own["TRITON_INTERPRET"] = "1"
-        if self.device == "cpu":
-            own["CUDA_VISIBLE_DEVICES"] = ""
-        else:
-            own["CUDA_VISIBLE_DEVICES"] = self.device.partition(":")[2]
+        own["CUDA_VISIBLE_DEVICES"] = self.visible
+        if self.visible:
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
             if name in os.environ:
@@ -639,6 +657,11 @@ class _Slot:
             channel.close()
         if reference is not None:
             reference.close()
+
+    def kill(self) -> None:
+        """Take its Examiner away from whoever waits for it."""
+        if (examiner := self._examiner) is not None:
+            examiner.kill()
 
     def close(self) -> None:
         """End what belongs to the slot."""

@@ -9,8 +9,8 @@ or none: ``python -m kernel_coder.judge.kernelbench scripts/run_and_check.py ...
 function replaced, and ``pytest -p kernel_coder.judge.kernelbench`` their tests. Processes that a script starts by
 ``spawn`` import KernelBench anew, and with it the original; there the import has to change.
 
-What differs is what the judge is for: the candidate runs in a process and a sandbox of its own, seeds are secret, inputs
-differ in every call, each timed call is checked, and tolerances follow the error of the reference itself.
+What differs is what the judge is for: the candidate runs in a process and a sandbox of its own, seeds are secret, every
+call has other inputs, each timed call is checked, and tolerances follow the error of the reference itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
 if TYPE_CHECKING:
-    from kernel_coder.judge import Judge
+    from kernel_coder.judge.judge import Judge
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -100,17 +100,18 @@ def eval_kernel_against_ref(
         judge_config: everything else about the judge; not among KernelBench's parameters.
 
     Returns:
-        The result, with these keys in ``metadata`` (all values can be written as JSON): ``hardware``, ``device``;
-        ``correctness_trials`` of a correct candidate; ``compilation_error`` or ``runtime_error`` with ``_name`` and, for
-        the second, ``_traceback``; ``correctness_issue`` with ``max_difference`` (a list with a number for each output);
-        ``rejected`` with the reason; ``excessive_speedup``; and beyond KernelBench ``outcome``, ``speedup`` with
+        The result. All of its ``metadata`` can be written as JSON: ``hardware``, ``device``; of a correct candidate
+        ``correctness_trials``; of others ``compilation_error`` or ``runtime_error``, each with ``_name`` and the second
+        with ``_traceback``, or ``correctness_issue`` with ``max_difference`` (a list, a number for each output), or
+        ``rejected`` with the reason; ``excessive_speedup``; and beyond KernelBench's keys ``outcome``, ``speedup`` with
         ``speedup_low`` and ``speedup_high``, ``kernel_share``, ``feedback`` and the whole ``verdict``.
 
         None where the judge itself failed, as KernelBench's function returns None for "try again": it says nothing
         about the candidate.
 
     Raises:
-        ValueError: an unknown backend, precision, timing method or device, or a number of trials below 1.
+        ValueError: an unknown backend, precision, timing method or device, a number of trials below 1, or a reference
+            against which nothing can be judged; the message says why.
     """
     if backend.lower() not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
@@ -122,15 +123,12 @@ def eval_kernel_against_ref(
         raise ValueError(
             f"num_correct_trials and num_perf_trials must be at least 1; got {num_correct_trials}, {num_perf_trials}"
         )
-    config = (judge_config or JudgeConfig()).model_copy(
-        update={
-            "checks": num_correct_trials,
-            "timed_calls": num_perf_trials,
-            "timing": measure_performance,
-            "hidden_shapes": False,
-        }
-    )
+    wanted = {"checks": num_correct_trials, "timed_calls": num_perf_trials, "timing": measure_performance}
+    base = (judge_config or JudgeConfig()).model_dump()
+    config = JudgeConfig.model_validate({**base, **wanted, "hidden_shapes": False})
     place = device_name(device)
+    if backend.lower() == "cuda" and place == "cpu":
+        raise ValueError("backend cuda needs a GPU; triton, cpp and torch can be judged on the CPU")
     task = Task(
         id="reference",
         source="KernelBench",
@@ -139,6 +137,8 @@ def eval_kernel_against_ref(
         precision=next(name for name, dtype in PRECISIONS.items() if dtype == precision),
     )
     verdict = cached_judge(place, task.backend, config).evaluate(task, custom_model_src, backend=task.backend)
+    if not verdict.is_scored and (verdict.reason or "").startswith("the task is refused"):
+        raise ValueError(f"original_model_src cannot be judged against: {verdict.reason}")
     if verbose:
         print(f"[Eval] {verdict.outcome}: {verdict.reason or 'matches the reference'}")
     return result_of(verdict, place, config, excessive_speedup_threshold if check_for_excessive_speedup else math.inf)
@@ -214,14 +214,15 @@ def device_name(device: torch.device | int | str | None) -> str:
     ('cpu', 'cpu')
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # asking would put a context there
     if device is None:
-        return f"cuda:{torch.cuda.current_device()}" if gpus else "cpu"
+        return f"cuda:{current}" if gpus else "cpu"
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if place.type == "cpu":
         return "cpu"
     if place.type != "cuda" or (place.index or 0) >= gpus:
         raise ValueError(f"device must be cpu or one of the {gpus} GPUs that torch sees; got {device}")
-    return f"cuda:{torch.cuda.current_device() if place.index is None else place.index}"
+    return f"cuda:{current if place.index is None else place.index}"
 
 
 # ---- judges that stay open -----------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ _lock = threading.Lock()
 
 def cached_judge(device: str, backend: str, config: JudgeConfig) -> Judge:
     """The judge of these settings in this process; started at the first call and closed when the process ends."""
-    from kernel_coder.judge import Judge
+    from kernel_coder.judge.judge import Judge
 
     key = (os.getpid(), device, backend, config)
     with _lock:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +85,9 @@ class Sample:
 class Variant:
     """One set of shapes."""
 
-    batch: int | None
+    sizes: str | None
+    """What is another here than in the task itself."""
+
     input_tree: Any
     input_specs: list[TensorSpec]
     cotangent_specs: list[TensorSpec]
@@ -129,8 +132,8 @@ class Problem:
             self.changes_inputs = self._changes_inputs()
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
-            if config.hidden_shapes and (batch := self._other_batch()) is not None:
-                self.variants.append(self._variant(batch))
+            if config.hidden_shapes and not config.backward:
+                self._add_second_sizes(task["reference"])
         self._share()
 
     # ---- the reference
@@ -182,15 +185,15 @@ class Problem:
         for (_, spec), tensor in zip(self.state_specs, state_of(self.module).values(), strict=True):
             self.inputs.at(spec).copy_(tensor.detach())
 
-    def own_inputs(self, batch: int | None = None) -> list[Any]:
+    def own_inputs(self, second: bool = False) -> list[Any]:
         torch.manual_seed(self.seeds.next())
         try:
             with self.device:
-                values = self.get_inputs()
+                values = (self.second_inputs if second else self.get_inputs)()
         except Exception:
             if self.device.type == "cpu":
                 raise
-            values = self.get_inputs()
+            values = (self.second_inputs if second else self.get_inputs)()
         values = list(values) if isinstance(values, list | tuple) else [values]
 
         def placed(tensor: Tensor) -> Tensor:
@@ -198,11 +201,10 @@ class Problem:
             tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
             return tensor.contiguous()
 
-        values = map_tensors(values, placed)
-        return values if batch is None else map_tensors(values, lambda tensor: _rebatched(tensor, self.batch, batch))
+        return map_tensors(values, placed)
 
-    def inputs_of(self, family: str, batch: int | None = None) -> list[Any]:
-        own = self.own_inputs(batch)
+    def inputs_of(self, family: str, second: bool = False) -> list[Any]:
+        own = self.own_inputs(second)
         return map_tensors(own, lambda tensor: of_family(family, tensor, self.rng))
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
@@ -216,11 +218,11 @@ class Problem:
             outputs = tensors_of(self.module(*map_tensors(inputs, Tensor.clone)))
         return [torch.randn(o.shape, generator=self.rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
 
-    def sample(self, family: str, batch: int | None = None, tries: int = 4) -> Sample:
+    def sample(self, family: str, second: bool = False, tries: int = 4) -> Sample:
         """Inputs of a family with what has to come out. Refused if the reference is far from exact on all of them."""
         reason = ""
         for _ in range(tries):
-            inputs = self.inputs_of(family, batch)
+            inputs = self.inputs_of(family, second)
             cotangents = self.cotangents_of(inputs)
             copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
             plain = tensors_of(self.outputs(self.module, copies, cotangents))
@@ -314,8 +316,8 @@ class Problem:
 
     # ---- shapes
 
-    def _variant(self, batch: int | None) -> Variant:
-        sample = self.sample("own", batch)
+    def _variant(self, sizes: str | None) -> Variant:
+        sample = self.sample("own", second=sizes is not None)
         tensors: list[Tensor] = []
         try:
             tree = encode(sample.inputs, tensors)
@@ -328,30 +330,43 @@ class Problem:
         out_tree = encode(plain, outputs)
         out_specs, out_end = laid_out(outputs)
         return Variant(
-            batch, tree, specs, cotangents, max(end, 512), out_tree, out_specs, max(out_end, 512), 1,
+            sizes, tree, specs, cotangents, max(end, 512), out_tree, out_specs, max(out_end, 512), 1,
             names_of_leaves(out_tree),
         )  # fmt: skip
 
-    def _other_batch(self) -> int | None:
-        """Another size of the leading dimension that all inputs share, if the reference takes it."""
-        sizes = {shape[0] for shape in self.shapes if len(shape) >= 2}
-        if len(sizes) != 1 or any(len(shape) == 1 and shape[0] not in sizes for shape in self.shapes):
-            return None
-        self.batch = sizes.pop()
-        other = self.batch - 1 if self.batch > 2 else self.batch + 1
-        before = [one.shape for one in tensors_of(self.outputs(self.module, self.own_inputs(), []))]
-        try:
-            sample = self.sample("own", other)
-        except Exception:
-            return None
-        after = [one.shape for one in sample.expected]
-        if self.config.backward:
-            return None
-        batched = all(
-            b and a and b[0] == self.batch and a[0] == other and b[1:] == a[1:]
-            for b, a in zip(before, after, strict=True)
-        )
-        return other if batched else None
+    def _add_second_sizes(self, source: str) -> None:
+        """Other sizes that the reference takes too: who is right on the public ones only has not solved the task."""
+        for sizes, inputs in self._possible_sizes(source):
+            self.second_inputs = inputs
+            try:
+                variant = self._variant(sizes)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # the reference does not take them
+                continue
+            if variant.input_specs != self.variants[0].input_specs:
+                self.variants.append(variant)
+                return
+
+    def _possible_sizes(self, source: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Numbers that only the inputs depend on, all smaller, then one at a time; then the batch alone."""
+        own = input_sizes(source)
+        smaller = {name: max(size - 1 - place, 1) for place, (name, size) in enumerate(own.items())}
+        choices = [smaller, *({name: size} for name, size in smaller.items())] if len(own) > 1 else [smaller] * len(own)
+        for choice in choices:
+            namespace: dict[str, Any] = {"__name__": "reference"}
+            exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
+            yield ", ".join(f"{name} = {size}" for name, size in choice.items()), namespace["get_inputs"]
+        batches = {shape[0] for shape in self.shapes if len(shape) >= 2}
+        if len(batches) == 1 and all(shape[0] in batches for shape in self.shapes if shape):
+            batch = batches.pop()
+            other = batch - 1 if batch > 2 else batch + 1
+            if all(spec.shape and spec.shape[0] == batch for spec in self.variants[0].output_specs):
+
+                def rebatched() -> Any:
+                    return map_tensors(self.get_inputs(), lambda one: _rebatched(one, batch, other))
+
+                yield f"batch = {other}", rebatched
 
     # ---- shared memory
 
@@ -369,6 +384,8 @@ class Problem:
         for variant in self.variants:
             fits = max(SLOT_BYTES // (variant.input_stride + variant.output_stride), 1)
             variant.slots = min(fits, MAX_SLOTS) if self.config.timing else 1
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         inputs = self.slots_at + max(v.slots * v.input_stride for v in self.variants)
         outputs = max(v.slots * v.output_stride for v in self.variants)
         self.inputs = Arena(inputs, self.device)
@@ -412,6 +429,53 @@ class Problem:
         for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
             if arena is not None:
                 arena.close()
+
+
+def input_sizes(source: str) -> dict[str, int]:
+    """Whole numbers above 2 with a name at the top of a reference that nothing but ``get_inputs`` depends on.
+
+    >>> input_sizes("n, m, k = 8, 32, 5\\nclass Model:\\n  x = k\\ndef get_inputs(): return (n, m, k)")
+    {'n': 8, 'm': 32}
+    """
+    tree = ast.parse(source)
+    found: dict[str, int] = {}
+    for name, value in _assigned(tree):
+        if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 2:
+            found[name] = value.value
+    for node in tree.body:
+        is_inputs = isinstance(node, ast.FunctionDef) and node.name == "get_inputs"
+        used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        for name in list(found):
+            if (name in used) != is_inputs:  # get_inputs has to use it, and nobody else may
+                del found[name]
+    return found
+
+
+def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
+    """The reference with other numbers.
+
+    >>> with_sizes("n, m = 8, 9\\nk = 3", {"n": 7})
+    'n, m = (7, 9)\\nk = 3'
+    """
+    tree = ast.parse(source)
+    for name, value in _assigned(tree):
+        if name in sizes and isinstance(value, ast.Constant):
+            value.value = sizes[name]
+    return ast.unparse(tree)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names at the top level and what they are assigned, also several at a time."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, node.value
+            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                for one, value in zip(target.elts, node.value.elts, strict=False):
+                    if isinstance(one, ast.Name):
+                        yield one.id, value
 
 
 class _Nulls:

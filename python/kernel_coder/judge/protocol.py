@@ -69,6 +69,9 @@ class Audit(NamedTuple):
     launches: int
     moving: int  # launches that only copied or filled
     library_ops: int  # operators of torch that computed something
+    small: int  # launches that changed one element at most
+    reached: int  # outputs that data of own kernels is in
+    replays: int  # of CUDA graphs, whose kernels only a profile shows
 
 
 class TensorSpec(NamedTuple):
@@ -119,6 +122,12 @@ class Unsendable(ValueError):
     """A value that cannot be handed to a Runner."""
 
 
+class Number(NamedTuple):
+    """A number that was computed: a tensor for comparisons, and yet not the same as one."""
+
+    tensor: Tensor
+
+
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -132,6 +141,9 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return ["tensor", len(tensors) - 1]
+    if isinstance(value, Number):
+        tensors.append(value.tensor)
+        return ["number", len(tensors) - 1]
     if isinstance(value, float) and not math.isfinite(value):
         return ["float", repr(value)]
     if type(value) in PLAIN:
@@ -184,7 +196,7 @@ def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
     ['output 0', "output 1['loss']"]
     """
     kind, what = tree
-    if kind == "tensor":
+    if kind in ("tensor", "number"):
         return [name]
     if kind in ("list", "tuple"):
         if name != "output":
@@ -207,4 +219,4 @@ def same_structure(tree: Any, other: Any) -> bool:
         return [key for key, _ in what] == [key for key, _ in other_what] and all(
             same_structure(one, another) for (_, one), (_, another) in zip(what, other_what, strict=True)
         )
-    return kind == "tensor" or what == other_what
+    return kind in ("tensor", "number") or what == other_what

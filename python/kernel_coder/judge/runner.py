@@ -16,13 +16,20 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 
-from kernel_coder.judge.attribution import NoDeviceTime, OwnKernels, device_records, kernel_share, record_launches
+from kernel_coder.judge.attribution import (
+    NoDeviceTime,
+    OwnKernels,
+    device_records,
+    kernel_share,
+    record_launches,
+    without_tuning,
+)
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
@@ -144,6 +151,18 @@ def _candidate(source: str) -> ModuleType:
     return module
 
 
+class _Prepared(NamedTuple):
+    """A call on one slot of the shared memory."""
+
+    args: list[Any]
+    cotangents: list[Tensor] | None
+    tree: Any
+    plain: bool  # one tensor is to be returned, and nothing around it
+    names: list[str]
+    specs: list[TensorSpec]
+    places: list[Tensor]
+
+
 class _Runner:
     def __init__(self, plan: dict[str, Any], fds: list[int], source: str) -> None:
         self.plan = plan
@@ -151,9 +170,14 @@ class _Runner:
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
+        self.prepared: dict[tuple[int, int], _Prepared] = {}
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            self.untuned = without_tuning()
+            self.untuned.__enter__()
         self.own = OwnKernels(FILE)
         if plan["backend"] in BUILDS or "cpp_extension" in source:
-            self.own.watch_extensions().__enter__()  # for good: an extension may be built as late as in a call
+            self.watching = self.own.watch_extensions()
+            self.watching.__enter__()  # for good: an extension may be built as late as in a call
         self.module = _candidate(source)
         model = getattr(self.module, "ModelNew", None)
         if model is None:
@@ -176,11 +200,9 @@ class _Runner:
         return loaded
 
     def call(self, first: int, count: int, variant: int, mode: Mode) -> tuple[int, ...]:
-        plan = self.plan["variants"][variant]
-
         def calls() -> None:
             for slot in range(first, first + count):
-                self._call(plan, slot)
+                self._call(variant, slot)
             self._synchronise()
 
         if mode is Mode.PLAIN:
@@ -190,7 +212,8 @@ class _Runner:
             return self._profiled(calls)
         with record_launches(self.own, mode) as seen:
             calls()
-        return (seen.count, seen.moving, seen.library_ops)
+            reached = sum(seen.reaches(one) for one in self.returned) if mode is Mode.AUDITED else 0
+        return (seen.count, seen.moving, seen.library_ops, seen.small, reached, seen.replays)
 
     def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
         """Nanoseconds of device time in own kernels and in all, and the number of records. All 0: nothing was seen."""
@@ -203,33 +226,50 @@ class _Runner:
             return (0, 0, 0)
         return (time.own_ns, time.all_ns, time.records)
 
-    def _call(self, plan: dict[str, Any], slot: int) -> None:
+    def _call(self, variant: int, slot: int) -> None:
+        """One call. What can be known before it is, so that the clock sees little but the candidate."""
+        prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
+        result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
+        found = [result] if type(result) is Tensor and prepared.plain else self._taken_apart(result, prepared.tree)
+        self.returned = found
+        for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
+            if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+                raise Wrong(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
+            if tensor.shape != place.shape:
+                raise Wrong(f"{name} has the wrong shape: expected {list(spec.shape)}, got {list(tensor.shape)}")
+            if tensor.dtype != place.dtype:
+                raise Wrong(f"{name} has the wrong dtype: expected {spec.dtype}, got {dtype_name(tensor.dtype)}")
+            if tensor.device != place.device:
+                raise Wrong(f"{name} is on the wrong device: expected {place.device}, got {tensor.device}")
+            with torch.no_grad():
+                place.copy_(tensor)
+
+    def _prepare(self, variant: int, slot: int) -> _Prepared:
+        plan = self.plan["variants"][variant]
         base = self.plan["slots_at"] + slot * plan["input_stride"]
-        specs = [TensorSpec(*one) for one in plan["input_specs"]]
-        args = decode(plan["inputs"], lambda index: self.inputs.at(specs[index], base))
-        cotangents = None
-        if plan["cotangents"]:
-            cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
+        inputs = [self.inputs.at(TensorSpec(*one), base) for one in plan["input_specs"]]
+        cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
+        specs = [TensorSpec(*one) for one in plan["output_specs"]]
+        self.prepared[variant, slot] = _Prepared(
+            decode(plan["inputs"], lambda index: inputs[index]),
+            cotangents or None,
+            plan["outputs"],
+            plan["outputs"][0] == "tensor",
+            names_of_leaves(plan["outputs"]),
+            specs,
+            [self.outputs.at(spec, slot * plan["output_stride"]) for spec in specs],
+        )
+        return self.prepared[variant, slot]
+
+    def _taken_apart(self, result: Any, wanted: Any) -> list[Tensor]:
         found: list[Tensor] = []
         try:
-            tree = encode(called(self.model, args, cotangents, self.parameters), found)
+            tree = encode(result, found)
         except ValueError as error:
             raise Wrong(str(error)) from None
-        names, specs = names_of_leaves(plan["outputs"]), [TensorSpec(*one) for one in plan["output_specs"]]
-        if not same_structure(plan["outputs"], tree):
-            raise Wrong(f"it returned {_described(tree)} instead of {_described(plan['outputs'])}")
-        for name, spec, tensor in zip(names, specs, found, strict=True):
-            if type(tensor) not in (Tensor, torch.nn.Parameter):
-                raise Wrong(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
-            if tuple(tensor.shape) != tuple(spec.shape):
-                raise Wrong(f"{name} has the wrong shape: expected {list(spec.shape)}, got {list(tensor.shape)}")
-            if tensor.dtype != spec.torch_dtype:
-                raise Wrong(f"{name} has the wrong dtype: expected {spec.dtype}, got {dtype_name(tensor.dtype)}")
-            if tensor.device.type != self.device.type:
-                raise Wrong(f"{name} is on the wrong device: expected {self.device.type}, got {tensor.device.type}")
-        with torch.no_grad():
-            for spec, tensor in zip(specs, found, strict=True):
-                self.outputs.at(spec, slot * plan["output_stride"]).copy_(tensor)
+        if not same_structure(wanted, tree):
+            raise Wrong(f"it returned {_described(tree)} instead of {_described(wanted)}")
+        return found
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -246,4 +286,4 @@ def _described(tree: Any) -> str:
         return "(" + ", ".join(_described(one) for one in what) + ")"
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
-    return "a tensor" if kind == "tensor" else type(what).__name__
+    return {"tensor": "a tensor", "number": "a number"}.get(kind, type(what).__name__)

@@ -342,10 +342,14 @@ class Process:
             max_rss_bytes=rss * 1024,
         )
 
-    def kill_tree(self, patience_s: float = 10.0) -> Ended:
-        """Kill every process of the tree, wait until the last is gone. SandboxError if the kernel does not let go."""
+    def kill(self) -> None:
+        """Have every process of the tree killed; returns at once. Any thread may call it, also while another waits."""
         with contextlib.suppress(OSError):
             self._lifeline.send(b"k")
+
+    def kill_tree(self, patience_s: float = 10.0) -> Ended:
+        """Kill every process of the tree, wait until the last is gone. SandboxError if the kernel does not let go."""
+        self.kill()
         try:
             return self.wait(patience_s)
         except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,6 +22,10 @@ TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
 PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
 PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
+KERNELBENCH = "kernelbench"
+KERNELBENCH_HUB_ID = "ScalingIntelligence/KernelBench"
+KERNELBENCH_LEVELS = (1, 2, 3, 4)
+KERNELBENCH_VARIABLE = "KERNELBENCH_DIR"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -42,9 +47,7 @@ HUB_DATASETS: Mapping[str, HubDataset] = {
     "GPUMODE/KernelBook": HubDataset(
         revision="1576375bc92745b490e1cdf2fce01eba76d9f847", split="train", data_file="dataset_permissive.parquet"
     ),
-    "ScalingIntelligence/KernelBench": HubDataset(
-        revision="ca1464e5d4723fd14f87b8e68306aaa1fe66b81b", split="level_1", licence="MIT"
-    ),
+    KERNELBENCH_HUB_ID: HubDataset(revision="ca1464e5d4723fd14f87b8e68306aaa1fe66b81b", split="level_1", licence="MIT"),
 }
 
 
@@ -64,6 +67,7 @@ class DataSource:
     revision: str | None = None
     split: str | None = None
     limit: int | None = None
+    kernelbench_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -84,6 +88,9 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     ``path`` is one of
 
     - ``packaged``: the pairs that come with Kernel Coder;
+    - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from ``kernelbench_dir`` or the
+      folder that the environment variable ``KERNELBENCH_DIR`` names (a copy of KernelBench, with a folder for each
+      level), and otherwise from the hub, at a known revision;
     - a ``.parquet``, ``.jsonl`` or ``.json`` file in the columns of KernelBook (``entry_point``, ``python_code``; also
       ``triton_code``, ``uuid``, ``licenses``, ...) or KernelBench (``code``; also ``level``, ``name``, ``problem_id``);
     - a ``.py`` file, or a folder of them (its subfolders too), each with ``Model``, ``get_inputs`` and
@@ -160,6 +167,8 @@ def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
     """The source's name for people, and its rows one by one."""
     if str(source.path) == PACKAGED:
         return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
+    if str(source.path).startswith(f"{KERNELBENCH}:"):
+        return _kernelbench(source)
     path = Path(source.path).expanduser()
     if path.is_dir():
         return path.name or str(path), _folder(path, source.format)
@@ -302,6 +311,58 @@ def _read_module(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BrokenRowError(f"{file.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _kernelbench(source: DataSource) -> tuple[str, Iterable[Attempt]]:
+    levels = kernelbench_levels(str(source.path))
+    folder = source.kernelbench_dir or os.environ.get(KERNELBENCH_VARIABLE)
+    if folder is not None:
+        found = [_kernelbench_level(Path(folder).expanduser(), level) for level in levels]
+        name = f"KernelBench level {', '.join(map(str, levels))}"
+        return name, chain.from_iterable(map(_kernelbench_files, found, levels))
+    tables = [_hub(replace(source, path=KERNELBENCH_HUB_ID, split=f"level_{level}")) for level in levels]
+    return tables[0][0], chain.from_iterable(rows for _, rows in tables)
+
+
+def kernelbench_levels(path: str) -> list[int]:
+    """The levels that a path such as ``kernelbench:level1,level3`` names.
+
+    >>> kernelbench_levels("kernelbench:level3,level1")
+    [3, 1]
+    """
+    parts = [part.strip().lower() for part in path.partition(":")[2].split(",")]
+    known = {f"level{level}": level for level in KERNELBENCH_LEVELS}
+    for part in parts:
+        if part not in known:
+            raise ValueError(
+                f"{path} names no level of KernelBench; the levels are {', '.join(known)}, as in {KERNELBENCH}:level1"
+            )
+    return list(dict.fromkeys(known[part] for part in parts))
+
+
+def _kernelbench_level(folder: Path, level: int) -> Path:
+    for parent in (folder, folder / "KernelBench"):  # the second: a checkout of the whole repository
+        if (path := parent / f"level{level}").is_dir():
+            return path
+    raise FileNotFoundError(
+        f"{folder} is no copy of KernelBench: it has no folder level{level} (it comes from kernelbench_dir or the "
+        f"environment variable {KERNELBENCH_VARIABLE})"
+    )
+
+
+def _kernelbench_files(folder: Path, level: int) -> Iterator[Attempt]:
+    """What the hub's rows of this level would give, from its files."""
+    licence = HUB_DATASETS[KERNELBENCH_HUB_ID].licence
+    for attempt in _folder(folder, "python"):
+        if isinstance(attempt, Problem):
+            yield attempt
+            continue
+        row, task = attempt
+        name = task.id.rpartition("/")[2]
+        metadata = {"level": level, "name": name, "evaluation_only": True}
+        if number := re.match(r"\d+", name):
+            metadata["problem_id"] = int(number[0])
+        yield row, replace(task, id=f"level{level}/{name}", licence=licence, metadata=metadata)
 
 
 def _hub(source: DataSource) -> tuple[str, Iterator[Attempt]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
@@ -96,6 +97,25 @@ class TaskSet(Sequence[Task]):
             raise ValueError(f"limit must be at least 1 or None; got {count}")
         return self[:count]
 
+    def pick(self, numbers: Iterable[int]) -> TaskSet:
+        """The tasks of these numbers, in the order of this set; see :func:`task_numbers`.
+
+        Raises:
+            ValueError: no task has one of the numbers.
+
+        >>> tasks = TaskSet([Task(id=f"level1/{i}_x", source="example", reference="...") for i in (19, 20, 100)])
+        >>> [task.id for task in tasks.pick([100, 19])]
+        ['level1/19_x', 'level1/100_x']
+        """
+        wanted, own = set(numbers), task_numbers(self._tasks)
+        if missing := sorted(wanted - set(own)):
+            raise ValueError(
+                f"there is no problem {', '.join(map(str, missing))}; {self.source or 'the set'} has "
+                f"{_count(len(self), 'problem')}, numbered {min(own)} to {max(own)}"
+            )
+        chosen = (task for task, number in zip(self._tasks, own, strict=True) if number in wanted)
+        return TaskSet(chosen, self.problems, self.source)
+
     def split(self, eval_fraction: float, seed: int = 0) -> tuple[TaskSet, TaskSet]:
         """The tasks to train on and those to evaluate on, each in the order of this set.
 
@@ -126,6 +146,21 @@ class TaskSet(Sequence[Task]):
         train = [task for task in self._tasks if task.id not in first]
         evaluation = [task for task in self._tasks if task.id in first]
         return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
+
+
+def task_numbers(tasks: Sequence[Task]) -> list[int]:
+    """The number of each task: KernelBench's, which stands in its table or begins its file's name.
+
+    Where not every task has one, tasks are counted from 1. Several levels of KernelBench share their numbers.
+    """
+    numbers: list[int] = []
+    for task in tasks:
+        begun = re.match(r"(\d+)_", task.id.rpartition("/")[2])
+        number = task.metadata.get("problem_id", int(begun[1]) if begun else None)
+        if not isinstance(number, int):
+            return list(range(1, len(tasks) + 1))
+        numbers.append(number)
+    return numbers
 
 
 def _position(task_id: str, seed: int) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +18,12 @@ from kernel_coder.train.config import JudgeSection
 from kernel_coder.train.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernel_coder.judge import Judge
+    from kernel_coder.judge.judge import Judge
 
 logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+"""Seconds between two looks at whether the run is to stop."""
 
 
 class AnswerJudge:
@@ -37,7 +41,7 @@ class AnswerJudge:
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
-        from kernel_coder.judge import Judge
+        from kernel_coder.judge.judge import Judge
         from kernel_coder.judge.sandbox import SandboxError
 
         rng = capture_rng()
@@ -73,12 +77,8 @@ class AnswerJudge:
         asked = list(zip(tasks, answers, responses, strict=True))
         wanted = {(task.id, response.code): task for task, _, response in asked if response.code is not None}
         pairs = ((task, code, self._backend(task)) for (_, code), task in wanted.items())
-        judged = {}
         rng = capture_rng()
-        for key, verdict in zip(wanted, self._judge.evaluate_many(pairs), strict=True):
-            judged[key] = verdict
-            if poll is not None:
-                poll()
+        judged = dict(zip(wanted, self._waited_for(self._judge.evaluate_many(pairs), len(wanted), poll), strict=True))
         restore_rng(rng)
         verdicts = [
             self._format_error(task, answer, response.error)
@@ -90,6 +90,24 @@ class AnswerJudge:
         if failed:
             logger.warning("the judge failed on %d of %d answers; first: %s", len(failed), len(asked), failed[0].reason)
         return verdicts
+
+    def _waited_for(
+        self, verdicts: Iterator[Verdict], count: int, poll: Callable[[], None] | None
+    ) -> Iterator[Verdict]:
+        """The verdicts; a candidate may take minutes, and ``poll`` is not kept waiting for it."""
+        assert self._judge is not None
+        with ThreadPoolExecutor(1, thread_name_prefix="verdicts") as other:
+            for _ in range(count):
+                verdict = other.submit(next, verdicts)
+                try:
+                    while not verdict.done():
+                        wait([verdict], POLL_S)
+                        if poll is not None:
+                            poll()
+                except BaseException:
+                    self._judge.close(wait=False)  # the run ends here
+                    raise
+                yield verdict.result()
 
     def _backend(self, task: Task) -> str:
         assert self.config is not None

@@ -48,8 +48,8 @@ def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
     if not verdicts:
         return {}
     share = {outcome: sum(one.outcome is outcome for one in verdicts) / len(verdicts) for outcome in Outcome}
-    run = {(one.task_hash, one.candidate_hash): one for one in verdicts if one.stage_s}
-    seconds = torch.tensor([sum(one.stage_s.values()) for one in run.values()], dtype=torch.float64)
+    run = {(one.task_hash, one.candidate_hash): one for one in verdicts if "all" in one.stage_s}
+    seconds = torch.tensor([one.stage_s["all"] for one in run.values()], dtype=torch.float64)
     speedups = torch.tensor([one.speedup for one in verdicts if one.speedup is not None], dtype=torch.float64)
     shares = torch.tensor([one.kernel_share for one in verdicts if one.kernel_share is not None], dtype=torch.float64)
     return {

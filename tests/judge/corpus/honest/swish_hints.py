@@ -15,7 +15,8 @@ def swish_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     mask = offsets < n
     x = tl.load(x_ptr + offsets, mask=mask, other=0.0, cache_modifier=".cg")
     y = tl.fma(x, 1.0 / (1.0 + tl.exp(-1.5 * x)), 0.25)
-    tl.store(out_ptr + offsets, tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y)), mask=mask, eviction_policy="evict_first")
+    y = tl.where(y < -1.0, -1.0, tl.where(y > 6.0, 6.0, y))
+    tl.store(out_ptr + offsets, y, mask=mask, eviction_policy="evict_first")
 
 
 class ModelNew(nn.Module):

@@ -1,0 +1,176 @@
+"""How many candidates a judge gets through: ours against KernelBench's evaluator in fresh processes.
+
+    python benchmarks/bench_judge.py --kernelbench PATH/TO/KernelBench/src      # rows into results/judge_rate_cuda.csv
+    python benchmarks/bench_judge.py --device cpu                               # rows into results/judge_rate_cpu.csv
+
+Correct Triton candidates of small kernels, each with a text of its own, so that nothing compiled serves twice. Both
+check 5 times and time 100 calls (on the CPU, where kernels are interpreted, nobody is timed). `seconds` is wall time
+over the number of candidates. Ours is asked with and without the profiling pass that measures kernel_share, which
+KernelBench has not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from kernel_coder.judge import Judge, JudgeConfig
+from kernel_coder.tasks import Task
+
+RESULTS = Path(__file__).parent / "results"
+
+REFERENCE = """
+import torch
+rows, columns = 64, 256
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {expression}
+def get_inputs():
+    return [torch.rand(rows, columns)]
+def get_init_inputs():
+    return []
+"""
+
+CANDIDATE = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def row_kernel_{number}(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_ptr + row * columns + column, mask=mask, other={other})
+    tl.store(out_ptr + row * columns + column, {body}, mask=mask)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        row_kernel_{number}[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return out
+"""
+
+KINDS = [
+    ("torch.softmax(x, dim=-1)", "tl.softmax(x)", '-float("inf")'),
+    ("torch.relu(x - 0.5) * 2", "tl.maximum(x - 0.5, 0.0) * 2", "0.0"),
+    (
+        "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)",
+        "x * tl.rsqrt(tl.sum(x * x) / columns + 1e-6)",
+        "0.0",
+    ),
+    ("torch.sigmoid(x) * x", "x / (1 + tl.exp(-x))", "0.0"),
+]
+
+EVALUATE = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from kernelbench.eval import eval_kernel_against_ref
+result = eval_kernel_against_ref(
+    open(sys.argv[2]).read(), open(sys.argv[3]).read(), measure_performance=True, num_correct_trials=5,
+    num_perf_trials=100, device=torch.device("cuda:0"), backend="triton",
+)
+print(result)
+sys.exit(0 if result is not None and result.correctness else 1)
+"""
+
+
+def pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
+    for number in range(first, first + count):
+        expression, body, other = KINDS[number % len(KINDS)]
+        reference = REFERENCE.format(expression=expression)
+        yield (
+            Task(id=f"rate/{number % len(KINDS)}", source="benchmark", reference=reference),
+            CANDIDATE.format(number=number, body=body, other=other),
+        )
+
+
+def ours(device: str, workers: int, count: int, profile: bool, first: int) -> float:
+    config = JudgeConfig(workers=workers, checks=5, timed_calls=100, profile=profile)
+    with Judge(device, "triton", config=config) as judge:
+        warm = list(judge.evaluate_many(pairs(4 * workers, first)))  # processes started, every task prepared
+        started = time.perf_counter()
+        verdicts = list(judge.evaluate_many(pairs(count, first + 4 * workers)))
+        taken = time.perf_counter() - started
+    wrong = [one.reason for one in (*warm, *verdicts) if not one.correct]
+    if wrong:
+        raise SystemExit(f"{len(wrong)} candidates were not found correct: {wrong[0]}")
+    return taken / count
+
+
+def kernelbench(source: str, workers: int, count: int, folder: Path) -> float:
+    def one(number: int) -> None:
+        task, candidate = next(pairs(1, number))
+        reference, new = folder / f"{number}_ref.py", folder / f"{number}_new.py"
+        reference.write_text(task.reference)
+        new.write_text(candidate)
+        command = [sys.executable, "-c", EVALUATE, source, str(reference), str(new)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "TRITON_CACHE_DIR": f"{new}.d"}
+        )
+        if done.returncode:
+            raise SystemExit(f"KernelBench's evaluator failed: {(done.stdout + done.stderr)[-500:]}")
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, range(count)))
+    return (time.perf_counter() - started) / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
+    parser.add_argument(
+        "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
+    )
+    arguments = parser.parse_args()
+    rows = []
+    many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    first = 0
+    for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
+        for profile in (False, True) if arguments.device == "cuda" else (False,):
+            seconds = ours(arguments.device, workers, count, profile, first)
+            first += 4 * workers + count
+            name = "kernel_coder, profiled" if profile else "kernel_coder"
+            rows.append({"implementation": name, "at_a_time": workers, "candidates": count, "seconds": seconds})
+        if arguments.kernelbench:
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as folder:
+                seconds = kernelbench(arguments.kernelbench, workers, count, Path(folder))
+            name = "KernelBench, fresh processes"
+            rows.append({"implementation": name, "at_a_time": workers, "candidates": count, "seconds": seconds})
+    facts = {
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+        "command": f"python benchmarks/bench_judge.py --device {arguments.device} --count {arguments.count}",
+    }
+    path = RESULTS / f"judge_rate_{arguments.device}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], *facts])
+        writer.writeheader()
+        for row in rows:
+            row["seconds"] = round(float(row["seconds"]), 4)  # type: ignore[arg-type]
+            print(" ".join(f"{key}={value}" for key, value in row.items()))
+            writer.writerow(row | facts)
+    print(f"written to {path.name}")
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

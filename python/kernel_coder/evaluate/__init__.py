@@ -1,0 +1,1 @@
+"""How good a model is at writing kernels: answers sampled, judged and counted; ``python -m kernel_coder.evaluate``."""

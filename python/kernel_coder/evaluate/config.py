@@ -1,0 +1,259 @@
+"""The one description of an evaluation: parsed, used and written down as the same frozen object.
+
+Precedence: flags, the YAML file, the defaults here. ``--max-new-tokens`` and ``--max_new_tokens`` are the same flag.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
+
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.train.errors import UsageError
+
+PASS_AT = (1, 5, 10, 20, 50, 100)
+"""The k of pass@k that are reported, as far as there are so many samples."""
+
+ALIASES = {"compile-baseline": "judge.compile-baseline"}
+
+MAY_CHANGE = frozenset(
+    {
+        "tasks", "kernelbench_dir", "limit", "problems", "samples", "pass_at", "bootstrap_seed", "report_samples",
+        "output", "api_key_env", "concurrency", "request_timeout_s", "max_retries", "batch_size", "num_threads",
+        "judge.workers", "judge.retries", "judge.audit_dir",
+    }
+)  # fmt: skip
+"""What a resumed run may do otherwise: which tasks it covers and how fast it goes, not what answers or verdicts are."""
+
+
+class EvaluateConfig(BaseModel):
+    """Every choice of an evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str = Field(description="hub id, local folder, tiny, or with --base-url the name that the server knows")
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    gguf_file: str | None = Field(default=None, description="name of a GGUF file inside the model's folder")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="of a local model; auto: bfloat16 on a GPU, float32 on the CPU"
+    )
+    chat_template: str | None = Field(
+        default=None, description="file with a Jinja chat template, or plain, for a tokenizer that has none"
+    )
+    base_url: str | None = Field(
+        default=None, description="an OpenAI-compatible server, such as http://localhost:8000/v1"
+    )
+    api_key_env: str | None = Field(default=None, description="environment variable with the server's API key")
+    concurrency: int = Field(default=8, ge=1, description="requests that a server has at a time")
+    request_timeout_s: float = Field(default=600.0, gt=0, description="seconds that a server has for one answer")
+    max_retries: int = Field(default=6, ge=0, description="times that a request is repeated, waiting longer each time")
+    extra_body: dict[str, Any] = Field(default={}, description="further fields of each request, as JSON")
+
+    tasks: str = Field(
+        default="packaged",
+        description="kernelbench:level1[,level2], packaged, a folder, a .py, .parquet or .jsonl, a hub id",
+    )
+    kernelbench_dir: str | None = Field(
+        default=None, description="a copy of KernelBench; default: $KERNELBENCH_DIR, the hub"
+    )
+    problems: str | None = Field(default=None, description="by number, as in 1,2,5-9")
+    limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
+    backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
+        default="triton", description="what answers are written in"
+    )
+    precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] | None = Field(
+        default=None, description="math mode; default: what each task says"
+    )
+    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
+    one_shot: bool = Field(default=False, description="show a solved example first")
+
+    samples: int = Field(default=1, ge=1, description="answers to each task")
+    temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
+    top_p: float = Field(default=0.97, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, description="0 is off")
+    max_new_tokens: int = Field(default=2048, ge=1, description="length of an answer")
+    seed: int = Field(
+        default=42, ge=0, description="of the answers; a sample's own follows from it, the task and its number"
+    )
+    batch_size: int = Field(default=16, ge=1, description="answers that a local model writes at a time")
+    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
+
+    device: str = Field(
+        default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N: of judge and model"
+    )
+    judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
+
+    pass_at: tuple[int, ...] | None = Field(
+        default=None,
+        description=f"the k of pass@k, as a JSON list; default: those of {PASS_AT} up to samples, and samples",
+    )
+    bootstrap_seed: int = Field(default=0, ge=0, description="of the intervals")
+    report_samples: int = Field(default=8, ge=1, description="answers a task that report.html shows, best first")
+    output: str = Field(default="runs/evaluate", description="folder of the results")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvaluateConfig:
+        for k in self.pass_at or ():
+            if k < 1:
+                raise ValueError(f"pass_at must hold numbers of at least 1; got {k}")
+            if k > self.samples:
+                raise ValueError(f"pass@{k} needs at least {k} samples of each task; got samples = {self.samples}")
+        if self.problems is not None:
+            parse_numbers(self.problems)
+        if self.base_url is None:
+            if self.api_key_env is not None or self.extra_body:
+                raise ValueError("api_key_env and extra_body are for a server; name it with base_url")
+        else:
+            url = urlsplit(self.base_url)
+            if url.scheme not in ("http", "https") or not url.hostname:
+                raise ValueError(f"base_url must look like http://localhost:8000/v1; got {self.base_url!r}")
+            if url.username or url.password:
+                raise ValueError("base_url must not hold a password; put a key into a variable that api_key_env names")
+            if self.gguf_file or self.revision or self.chat_template or self.top_k:
+                raise ValueError("gguf_file, revision, chat_template and top_k are for local models; base_url is given")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
+        return self
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The k of pass@k."""
+        if self.pass_at is not None:
+            return tuple(sorted(set(self.pass_at)))
+        return tuple(sorted({k for k in PASS_AT if k < self.samples} | {self.samples}))
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What decides answers and verdicts and is not the same, a clause each; both as ``model_dump(mode="json")`` gives.
+
+    >>> differences({"temperature": 1.0, "samples": 1}, {"temperature": 0.5, "samples": 9})
+    ['temperature was 1.0 and is 0.5']
+    """
+    old, new = _flat(before), _flat(now)
+    return [
+        f"{name} was {old.get(name)} and is {new.get(name)}"
+        for name in dict.fromkeys((*old, *new))
+        if name not in MAY_CHANGE and old.get(name) != new.get(name)
+    ]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    flat = {name: value for name, value in values.items() if name != "judge"}
+    if "base_url" in flat:  # another address may serve the same model
+        flat["base_url"] = None if flat["base_url"] is None else "given"
+    if "device" in flat:
+        flat["device"] = flat["device"].partition(":")[0]
+    return flat | {f"judge.{name}": value for name, value in (values.get("judge") or {}).items()}
+
+
+def parse_numbers(text: str) -> list[int]:
+    """Numbers and ranges.
+
+    >>> parse_numbers("1,2,5-9")
+    [1, 2, 5, 6, 7, 8, 9]
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"problems must be numbers and ranges such as 1,2,5-9; got {text!r}")
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers
+
+
+class _Flags(BaseSettings, EvaluateConfig):  # type: ignore[misc]
+    """The same fields, seen by the command-line parser."""
+
+
+def load_config(path: str | Path | None, flags: list[str] | None = None) -> EvaluateConfig:
+    """The config of a YAML file (None: the defaults) with flags on top; a mistake is a :class:`UsageError`.
+
+    >>> load_config(None, ["--model", "tiny", "--top-p", "0.9", "--judge.checks=3"]).judge.checks
+    3
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        except FileNotFoundError:
+            raise UsageError(f"config file {path} does not exist") from None
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UsageError(f"config file {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(values, dict):
+            raise UsageError(f"config file {path} must hold fields such as model and tasks; got {values!r:.50}")
+    given = _parse_flags(flags or [])
+    judge = {**(values.get("judge") or {}), **(given.get("judge") or {})}
+    try:
+        return EvaluateConfig.model_validate({**values, **given, **({"judge": judge} if judge else {})})
+    except ValidationError as error:
+        raise UsageError(_sentence(error)) from None
+
+
+def field_names() -> list[str]:
+    """Every flag, without its dashes."""
+    own = [name for name in EvaluateConfig.model_fields if name != "judge"]
+    return [name.replace("_", "-") for name in (*own, *(f"judge.{name}" for name in JudgeConfig.model_fields))]
+
+
+def _is_switch(flag: str) -> bool:
+    section, _, name = flag.replace("-", "_").rpartition(".")
+    fields = (JudgeConfig if section == "judge" else EvaluateConfig).model_fields
+    return name in fields and bool in (fields[name].annotation, *getattr(fields[name].annotation, "__args__", ()))
+
+
+def _parse_flags(flags: list[str]) -> dict[str, Any]:
+    valid = [*field_names(), *ALIASES]
+    given: list[str] = []
+    for index, flag in enumerate(flags):
+        if not flag.startswith("--"):
+            given.append(flag)
+            continue
+        name, equals, value = flag[2:].partition("=")
+        name = name.replace("_", "-")
+        if name not in (*valid, "help"):
+            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+        name = ALIASES.get(name, name)
+        given.append(f"--{name}{equals}{value}")
+        bare = index + 1 == len(flags) or flags[index + 1].startswith("--")
+        if not equals and bare and _is_switch(name):
+            given.append("true")
+    try:
+        source = CliSettingsSource[Any](
+            _Flags,
+            cli_parse_args=["--help" if flag == "-h" else flag for flag in given],
+            cli_exit_on_error=False,
+            cli_kebab_case=True,
+            cli_prog_name="kernel-coder evaluate [--config FILE] [--resume]",
+            cli_hide_none_type=True,
+        )
+    except SettingsError as error:
+        raise UsageError(str(error).removeprefix("error parsing CLI: ")) from None
+    return source()
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    return f"; did you mean --{close[0]}?" if close else ""
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"--{name} is missing; a run needs at least --model"
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {name} in the config{_nearest(name, field_names())}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"

@@ -1,0 +1,320 @@
+"""What verdicts add up to.
+
+Every metric here is a ratio of two sums over tasks, ``sum_t a_t / sum_t b_t``, so that one bootstrap over tasks gives
+the interval of each (:func:`intervals`). A verdict that the harness failed on says nothing about the candidate: it is
+in no sum and is counted apart. A speedup is never made up: without a measurement the metric is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kernel_coder.judge import Outcome, Verdict
+
+Baseline = Literal["eager", "compile"]
+
+THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
+"""The p of fast_p that are reported."""
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+BLOCK = 4_000_000
+"""Numbers that are held at once while resampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A metric: ``value = numerator / denominator``, and its interval; None where there is nothing to divide by."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    of: int = 0  # what it is an average over: samples or, for pass@k, tasks
+
+
+def speedup(verdict: Verdict, baseline: Baseline = "eager") -> float | None:
+    """How many times faster than the reference a correct candidate is; None if that was not measured.
+
+    By ``eager`` this is ``verdict.speedup``, the median over paired measurements; by ``compile`` it is
+    ``reference_compile_ms / runtime_ms``, the reference run under ``torch.compile``.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> verdict = example_verdict("correct", speedup=2.0, reference_compile_ms=1.5)
+    >>> speedup(verdict), speedup(verdict, "compile"), speedup(example_verdict("timeout"))
+    (2.0, 1.5, None)
+    """
+    if not verdict.correct or verdict.interpreted:
+        return None
+    if baseline == "eager":
+        return verdict.speedup
+    if verdict.reference_compile_ms is None or verdict.runtime_ms is None:
+        return None
+    return verdict.reference_compile_ms / verdict.runtime_ms
+
+
+def fast_p(verdicts: Iterable[Verdict], p: float, baseline: Baseline = "eager") -> float | None:
+    """The share of samples that are correct and more than ``p`` times as fast as the reference.
+
+    ``fast_p = (1/n) sum_i [correct_i and speedup_i > p]`` over the ``n`` samples that were scored, as in KernelBench
+    (Ouyang et al. 2025, section 3.4; ``fastp`` of its ``score.py``, whose ``n`` is one sample for each task). ``p = 0``
+    is the share of correct ones, timed or not. For ``p > 0`` it is None if a sample was interpreted or a correct one
+    was not timed, and always None if no sample was scored.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> verdicts = [example_verdict("correct", speedup=s) for s in (0.9, 1.0, 2.5)] + [example_verdict("wrong_output")]
+    >>> [fast_p(verdicts, p) for p in (0, 0.5, 1, 2)]
+    [0.75, 0.75, 0.25, 0.25]
+    >>> untimed = [example_verdict("correct", interpreted=True)]
+    >>> fast_p(untimed, 0), fast_p(untimed, 1)
+    (1.0, None)
+    """
+    scored = [verdict for verdict in verdicts if verdict.is_scored]
+    if not scored or (p > 0 and not is_timed(scored, baseline)):
+        return None
+    return sum(is_fast(verdict, p, baseline) for verdict in scored) / len(scored)
+
+
+def is_fast(verdict: Verdict, p: float, baseline: Baseline = "eager") -> bool:
+    """Correct, and more than ``p`` times as fast as the reference; for ``p = 0`` just correct."""
+    ratio = speedup(verdict, baseline)
+    return verdict.correct and (p == 0 or (ratio is not None and ratio > p))
+
+
+def is_timed(verdicts: Iterable[Verdict], baseline: Baseline = "eager") -> bool:
+    """No verdict comes from an interpreter, and every correct one has a speedup."""
+    return all(
+        not verdict.interpreted and (not verdict.correct or speedup(verdict, baseline) is not None)
+        for verdict in verdicts
+    )
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that at least one of ``k`` samples passes, estimated from ``n`` samples of which ``c`` passed.
+
+    ``1 - C(n - c, k) / C(n, k)``: of all ways to choose ``k`` of the ``n`` samples, the share that holds one that
+    passed. Unbiased (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1), unlike
+    ``1 - (1 - c/n)**k``. Whole numbers are exact in Python, so the quotient is rounded once.
+
+    Raises:
+        ValueError: not ``0 <= c <= n`` or not ``1 <= k <= n``.
+
+    >>> pass_at_k(10, 3, 1), pass_at_k(4, 2, 2), pass_at_k(5, 0, 5)
+    (0.3, 0.8333333333333334, 0.0)
+    """
+    if not 0 <= c <= n:
+        raise ValueError(f"pass@k needs 0 <= c <= n; got c = {c} of n = {n}")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@k needs 1 <= k <= n samples; got k = {k} of n = {n}")
+    ways = math.comb(n, k)
+    return (ways - math.comb(n - c, k)) / ways
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """``exp(mean(log(x)))``; None for no values, where KernelBench's ``score.py`` says 0.
+
+    >>> geometric_mean([0.5, 2.0]), geometric_mean([])
+    (1.0, None)
+    """
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+
+
+def intervals(
+    numerators: np.ndarray,
+    denominators: np.ndarray,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> list[tuple[float, float] | None]:
+    """Percentile bootstrap intervals over tasks (Efron 1979) of ratios of sums.
+
+    Samples of one task are not independent, so whole tasks are drawn, with replacement, as many as there are; each draw
+    gives ``sum a_t / sum b_t``, and the interval is between the quantiles ``(1 - confidence) / 2`` and
+    ``(1 + confidence) / 2`` of those. Draws whose denominator is 0 have no ratio and are left out. None where fewer
+    than two tasks have a denominator: one task says nothing about others. Where every task says the same (as where no
+    answer is correct) the interval has no width: a bootstrap cannot see what did not occur.
+
+    Args:
+        numerators: ``a_t``, float [tasks, metrics].
+        denominators: ``b_t``, float [tasks, metrics].
+        seed: of the draws; every metric sees the same ones.
+        resamples: how many.
+        confidence: of each interval.
+
+    >>> intervals(np.array([[1.0], [0.0], [1.0], [0.0]]), np.ones((4, 1)))
+    [(0.0, 1.0)]
+    """
+    tasks, metrics = numerators.shape
+    generator = np.random.default_rng(seed)
+    parts: list[np.ndarray] = []
+    block = max(BLOCK // max(tasks, 1), 1)
+    for start in range(0, resamples if tasks > 1 else 0, block):
+        size = min(block, resamples - start)
+        # How often each task is drawn: [size, tasks].
+        times = generator.multinomial(tasks, np.full(tasks, 1 / tasks), size=size).astype(np.float64)
+        parts.append(np.stack([times @ numerators, times @ denominators]))
+    found: list[tuple[float, float] | None] = []
+    for column in range(metrics):
+        if (denominators[:, column] > 0).sum() < 2:
+            found.append(None)
+            continue
+        above, below = np.concatenate([part[:, :, column] for part in parts], axis=1)
+        ratios = above[below > 0] / below[below > 0]
+        low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
+        found.append((float(low), float(high)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Every metric of some tasks.
+
+    Attributes:
+        tasks: with at least one verdict.
+        samples: verdicts, those that the harness failed on included.
+        harness_failed: verdicts that say nothing, left out of everything below.
+        outcomes: verdicts by outcome.
+        compiled: share of scored samples that compiled.
+        correct: share of scored samples that are correct.
+        fast_p: by baseline and p; see :func:`fast_p`.
+        pass_at_k: by ``compiled``, ``correct`` and ``fast_1``, and k; the mean of :func:`pass_at_k` over the tasks that
+            have at least k scored samples.
+        geometric_mean: by baseline; the geometric mean of the speedup of correct samples (``correct``), and of those
+            that are faster than the reference (``correct_and_faster``), the two that KernelBench's ``score.py`` has.
+    """
+
+    tasks: int
+    samples: int
+    harness_failed: int
+    outcomes: dict[str, int]
+    compiled: Estimate
+    correct: Estimate
+    fast_p: dict[str, dict[str, Estimate]]
+    pass_at_k: dict[str, dict[str, Estimate]]
+    geometric_mean: dict[str, dict[str, Estimate]]
+
+
+def summarise(
+    verdicts: Mapping[str, Sequence[Verdict]],
+    *,
+    ks: Sequence[int] = (1,),
+    baselines: Sequence[Baseline] = ("eager",),
+    thresholds: Sequence[float] = THRESHOLDS,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Summary:
+    """All metrics of the verdicts on each task, with bootstrap intervals over tasks.
+
+    Shares are pooled: ``sum_t hits_t / sum_t n_t`` over scored samples. pass@k is a mean over tasks. Speedups are
+    averaged as logarithms, ``exp(sum_t sum_i log(s_ti) / sum_t count_t)``, so their interval is that of the exponent.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> verdicts = {"a": [example_verdict("correct", speedup=2.0), example_verdict("wrong_output")],
+    ...             "b": [example_verdict("compile_error"), example_verdict("harness_failed")]}
+    >>> found = summarise(verdicts, ks=(1, 2))
+    >>> round(found.correct.value, 3), found.correct.of, found.harness_failed
+    (0.333, 3, 1)
+    >>> found.pass_at_k["correct"]["1"].value, found.pass_at_k["correct"]["2"]
+    (0.25, Estimate(value=1.0, low=None, high=None, of=1))
+    """
+    everything = [verdict for task in verdicts.values() for verdict in task]
+    scored = [[verdict for verdict in task if verdict.is_scored] for task in verdicts.values()]
+    pooled = [verdict for task in scored for verdict in task]
+    table = _Ratios(scored, seed=seed, resamples=resamples)
+
+    table.share(("compiled",), lambda verdict: verdict.compiled)
+    table.share(("correct",), lambda verdict: verdict.correct)
+    for baseline in baselines:
+        timed = is_timed(pooled, baseline)
+        for p in thresholds:
+            table.share(
+                ("fast_p", baseline, f"{p:g}"),
+                lambda verdict, p=p, baseline=baseline: is_fast(verdict, p, baseline),  # type: ignore[misc]
+                known=p == 0 or timed,
+            )
+        for name, least in (("correct", 0.0), ("correct_and_faster", 1.0)):
+            table.log_speedup(("geometric_mean", baseline, name), baseline, least, known=timed)
+    for k in ks:
+        for name, passes, known in (
+            ("compiled", lambda verdict: verdict.compiled, True),
+            ("correct", lambda verdict: verdict.correct, True),
+            ("fast_1", lambda verdict: is_fast(verdict, 1.0), is_timed(pooled)),
+        ):
+            table.pass_at_k(("pass_at_k", name, str(k)), passes, k, known=known)
+
+    estimates = table.estimates()
+    nested: dict[str, dict[str, dict[str, Estimate]]] = {"fast_p": {}, "pass_at_k": {}, "geometric_mean": {}}
+    for (kind, *path), estimate in estimates.items():
+        if path:
+            nested[kind].setdefault(path[0], {})[path[1]] = estimate
+    return Summary(
+        tasks=len(verdicts),
+        samples=len(everything),
+        harness_failed=len(everything) - len(pooled),
+        outcomes={outcome.value: count for outcome, count in _by_outcome(everything).items()},
+        compiled=estimates["compiled",],
+        correct=estimates["correct",],
+        **nested,
+    )
+
+
+def _by_outcome(verdicts: Iterable[Verdict]) -> dict[Outcome, int]:
+    """The outcomes that occurred, in the order of :class:`Outcome`."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    return {outcome: counts[outcome] for outcome in Outcome if counts[outcome]}
+
+
+Name = tuple[str, ...]
+
+
+class _Ratios:
+    """Collects the two sums of each metric by task, and divides them once, for all metrics together."""
+
+    def __init__(self, scored: Sequence[Sequence[Verdict]], *, seed: int, resamples: int) -> None:
+        self.scored = scored
+        self.seed, self.resamples = seed, resamples
+        self.columns: dict[Name, tuple[list[float], list[float]] | None] = {}  # None: cannot be known
+        self.logarithms: set[Name] = set()
+
+    def share(self, name: Name, passes: Callable[[Verdict], bool], *, known: bool = True) -> None:
+        hits = [float(sum(map(passes, task))) for task in self.scored]
+        self.columns[name] = (hits, [float(len(task)) for task in self.scored]) if known else None
+
+    def pass_at_k(self, name: Name, passes: Callable[[Verdict], bool], k: int, *, known: bool) -> None:
+        enough = [len(task) >= k for task in self.scored]
+        chances = [
+            pass_at_k(len(task), sum(map(passes, task)), k) if there else 0.0
+            for task, there in zip(self.scored, enough, strict=True)
+        ]
+        self.columns[name] = (chances, [float(there) for there in enough]) if known else None
+
+    def log_speedup(self, name: Name, baseline: Baseline, least: float, *, known: bool) -> None:
+        self.logarithms.add(name)
+        ratios = [[speedup(verdict, baseline) for verdict in task] for task in self.scored]
+        logs = [[math.log(ratio) for ratio in task if ratio is not None and ratio > least] for task in ratios]
+        self.columns[name] = (
+            ([math.fsum(task) for task in logs], [float(len(task)) for task in logs]) if known else None
+        )
+
+    def estimates(self) -> dict[Name, Estimate]:
+        known = {name: column for name, column in self.columns.items() if column is not None}
+        above = np.array([column[0] for column in known.values()]).T.reshape(len(self.scored), len(known))
+        below = np.array([column[1] for column in known.values()]).T.reshape(len(self.scored), len(known))
+        bounds = dict(zip(known, intervals(above, below, seed=self.seed, resamples=self.resamples), strict=True))
+        return {name: self._estimate(name, bounds.get(name)) for name in self.columns}
+
+    def _estimate(self, name: Name, bounds: tuple[float, float] | None) -> Estimate:
+        column = self.columns[name]
+        total = 0 if column is None else int(sum(column[1]))
+        if column is None or not total:
+            return Estimate(None)
+        unit = math.exp if name in self.logarithms else float
+        value = unit(math.fsum(column[0]) / total)
+        low, high = (None, None) if bounds is None else map(unit, bounds)
+        return Estimate(value, low, high, total)

@@ -1,0 +1,322 @@
+"""The flow of an evaluation: tasks, answers, verdicts, numbers. What was done before is not done again."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from kernel_coder.evaluate.answers import Model, Poll, Request
+from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
+from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
+from kernel_coder.evaluate.errors import HarnessFailed, UsageError
+from kernel_coder.evaluate.report import Results, write_results
+from kernel_coder.evaluate.store import Key, Sample, Store, text_hash
+from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.prompts import build_messages
+from kernel_coder.rollout import completion_seed
+from kernel_coder.tasks import Task, TaskSet, load_tasks
+from kernel_coder.train.errors import StopRequested
+
+SHOWN_PROBLEMS = 5
+POLL_S = 0.2
+
+MakeJudge = Callable[..., Any]
+"""Called with ``device``, ``backend``, ``config`` and ``log``; gives a Judge or its like."""
+
+
+def evaluate(
+    config: EvaluateConfig,
+    *,
+    resume: bool = False,
+    make_judge: MakeJudge | None = None,
+    make_model: Callable[[EvaluateConfig], Model] | None = None,
+    poll: Poll = lambda: None,
+    log: IO[str] | None = None,
+) -> Results:
+    """Runs what is missing in ``config.output`` and writes the results there.
+
+    Args:
+        config: what to do.
+        resume: go on with the run that the folder holds.
+        make_judge: in the place of :class:`kernel_coder.judge.Judge`.
+        make_model: in the place of the model that ``config`` names.
+        poll: called often; may raise to stop. Nothing that was written is lost.
+        log: where progress is shown; None: stderr.
+
+    Raises:
+        UsageError: something in the config or its files is wrong.
+        ServerFailed: the server gave no more answers.
+        HarnessFailed: there are answers, and the judge reached no verdict on any. The results are written all the same.
+    """
+    config = config.model_copy(update={"device": resolve_device(config.device)})
+    config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
+    tasks = select_tasks(config)
+    requests = make_requests(tasks, config)
+    with Store(Path(config.output), config, resume=resume) as store, Counting(log or sys.stderr) as progress:
+        for line in (tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS])):
+            progress.say(line)
+        for task in tasks:
+            store.check_task(task.id, task.reference)
+        made = make_model or load_model, make_judge or load_judge
+        Collector(requests, store, config, *made, poll, progress).run()
+        results = Results(config, tasks, store.samples, store.verdicts)
+        write_results(store.folder, results)
+    failed = [verdict for verdict in results.verdicts.values() if not verdict.is_scored]
+    if failed and len(failed) == len(results.verdicts):
+        raise HarnessFailed(f"the judge reached no verdict on any of {len(failed)} answers: {failed[0].reason}")
+    return results
+
+
+def select_tasks(config: EvaluateConfig) -> TaskSet:
+    """The tasks of the config, all for its backend and precision."""
+    try:
+        tasks = load_tasks(config.tasks, kernelbench_dir=config.kernelbench_dir)
+        if config.problems is not None:
+            tasks = tasks.pick(parse_numbers(config.problems))
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(str(error).replace("data.path", "--tasks").replace("data.revision", "@commit")) from None
+    changes: dict[str, Any] = {"backend": config.backend}
+    if config.precision is not None:
+        changes["precision"] = config.precision
+    limited = tasks.limit(config.limit)
+    return TaskSet((replace(task, **changes) for task in limited), tasks.problems, tasks.source)
+
+
+def make_requests(tasks: Sequence[Task], config: EvaluateConfig) -> list[Request]:
+    """Every answer that is wanted, task by task."""
+    requests: list[Request] = []
+    for task in tasks:
+        try:
+            messages = tuple(build_messages(task, config.prompt_template, one_shot=config.one_shot))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        requests += (
+            Request(task, sample, messages, completion_seed(config.seed, task.id, sample))
+            for sample in range(config.samples)
+        )
+    return requests
+
+
+def load_model(config: EvaluateConfig) -> Model:
+    if config.base_url is not None:
+        from kernel_coder.evaluate.server import Server
+
+        return Server(config)
+    try:
+        from kernel_coder.evaluate.local import LocalModel
+    except ModuleNotFoundError as error:
+        raise UsageError(f"a local model needs the package {error.name}: pip install 'kernel-coder[train]'") from None
+    return LocalModel(config)
+
+
+def load_judge(**arguments: Any) -> Any:
+    from kernel_coder.judge.judge import Judge
+    from kernel_coder.judge.sandbox import SandboxError
+
+    try:
+        return Judge(**arguments)
+    except SandboxError as error:
+        raise HarnessFailed(f"nothing can be judged on this machine: {error}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+class Collector:
+    """Asks for the answers that the store lacks, and for the verdicts on them.
+
+    A local model answers everything first: its memory is then given back, and nothing runs beside what is timed. A
+    server's answers are judged as they come.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        store: Store,
+        config: EvaluateConfig,
+        make_model: Callable[[EvaluateConfig], Model],
+        make_judge: MakeJudge,
+        poll: Poll,
+        progress: Counting,
+    ) -> None:
+        self.requests, self.store, self.config, self.progress = requests, store, config, progress
+        self.make_model, self.make_judge, self.poll = make_model, make_judge, poll
+        self.abandoned = threading.Event()
+
+    def run(self) -> None:
+        missing = [request for request in self.requests if _key(request) not in self.store.samples]
+        there = [request for request in self.requests if _key(request) in self.store.samples]
+        self.progress.start("answers", len(there), len(self.requests))
+        if self.config.base_url is None:
+            self.ask(missing, lambda request: None)
+            self.judge(iter(self.requests))
+            return
+        arrived: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        with ThreadPoolExecutor(1, thread_name_prefix="answers") as pool:
+            asking = pool.submit(self.ask, missing, arrived.put)
+            asking.add_done_callback(lambda _: arrived.put(None))
+            try:
+                self.judge(chain(there, _arriving(arrived)))
+            finally:
+                self.abandoned.set()
+            asking.result()
+
+    def ask(self, requests: Sequence[Request], then: Callable[[Request], None]) -> None:
+        if not requests:
+            return
+        model = self.make_model(self.config)
+        try:
+            for request, answer in model.answer(requests, self._poll_or_leave):
+                self.store.add_sample(Sample.of(request, answer))
+                self.progress.advance("answers")
+                then(request)
+        finally:
+            model.close()
+
+    def judge(self, requests: Iterator[Request | None]) -> None:
+        """Judges the answers that have no verdict, or one that the harness failed on.
+
+        ``requests`` gives those whose answer is there, and None where the next one is not there yet.
+        """
+        workers = self.config.judge.parallel()
+        running: dict[Future[Verdict], Key] = {}
+        self.progress.start("verdicts", 0, len(self.requests))
+        with ExitStack() as stack:
+            judge = None
+            pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="verdict"))
+            exhausted = False
+            while running or not exhausted:
+                while not exhausted and len(running) < workers:
+                    try:
+                        request = next(requests)
+                    except StopIteration:
+                        exhausted = True
+                        break
+                    if request is None:
+                        break
+                    key = _key(request)
+                    sample, before = self.store.samples[key], self.store.verdicts.get(key)
+                    if before is not None and before.is_scored:
+                        self.progress.advance("verdicts")
+                    elif sample.code is None:
+                        self._keep(key, format_error(request.task, sample, self.config))
+                    else:
+                        if judge is None:
+                            judge = stack.enter_context(self._open_judge())
+                            stack.callback(self._keep_the_last, running)
+                        running[pool.submit(judge.evaluate, request.task, sample.code, self.config.backend)] = key
+                self.poll()
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED) if running else (set(), None)
+                for future in done:
+                    self._keep(running.pop(future), future.result())
+
+    def _open_judge(self) -> Any:
+        config = self.config
+        return self.make_judge(
+            device=config.device, backend=config.backend, config=config.judge, log=self.progress.file
+        )
+
+    def _keep(self, key: Key, verdict: Verdict) -> None:
+        self.store.add_verdict(key, verdict)
+        self.progress.advance("verdicts")
+
+    def _keep_the_last(self, running: dict[Future[Verdict], Key]) -> None:
+        """Of a run that ends early: verdicts that are being made come to their end; the others are not begun."""
+        for future, key in running.items():
+            if not future.cancel() and future.exception() is None:
+                self._keep(key, future.result())
+        running.clear()
+
+    def _poll_or_leave(self) -> None:
+        self.poll()
+        if self.abandoned.is_set():
+            raise StopRequested("the judge's end")
+
+
+def _arriving(arrived: queue.SimpleQueue[Request | None]) -> Iterator[Request | None]:
+    """What arrives; None after a while without anything, until a None arrives."""
+    while True:
+        try:
+            request = arrived.get(timeout=POLL_S)
+        except queue.Empty:
+            yield None
+            continue
+        if request is None:
+            return
+        yield request
+
+
+def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
+    """The verdict of an answer that holds no code: no judge is needed for it."""
+    return Verdict(
+        outcome=Outcome.FORMAT_ERROR,
+        compiled=False,
+        reason=sample.problem,
+        feedback=f"{sample.problem}: put the whole module, with its class ModelNew, into one code block.",
+        task=task.id,
+        task_hash=text_hash(task.reference),
+        candidate_hash=text_hash(""),
+        backend=task.backend,
+        device=config.device,
+        interpreted=config.device == "cpu" and task.backend == "triton",
+    )
+
+
+def _key(request: Request) -> Key:
+    return request.task.id, request.sample
+
+
+class Counting:
+    """How far things are: bars on a terminal; elsewhere a line at the beginning and at every tenth of the work."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self._console = Console(file=file)
+        columns = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=self._console)
+        self._ids: dict[str, TaskID] = {}
+        self._counts: dict[str, list[int]] = {}
+
+    def __enter__(self) -> Counting:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def start(self, what: str, done: int, total: int) -> None:
+        self._counts[what] = [done, total]
+        if self._console.is_terminal:
+            self._ids[what] = self._bars.add_task(what, total=total, completed=done)
+        else:
+            self.say(f"{what} {done}/{total}")
+
+    def advance(self, what: str) -> None:
+        self._counts[what][0] += 1
+        done, total = self._counts[what]
+        if what in self._ids:
+            self._bars.update(self._ids[what], completed=done)
+        elif done * 10 // total > (done - 1) * 10 // total:
+            self.say(f"{what} {done}/{total}")

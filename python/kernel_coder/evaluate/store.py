@@ -1,0 +1,227 @@
+"""The results folder: records that are written as they come, so that a run that was killed anywhere can go on."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import orjson
+import yaml
+
+from kernel_coder.evaluate.answers import Answer, Request, candidate
+from kernel_coder.evaluate.config import EvaluateConfig, differences
+from kernel_coder.evaluate.errors import UsageError
+from kernel_coder.judge import Verdict
+from kernel_coder.prompts import Message
+
+CONFIG = "config.yaml"
+SAMPLES = "samples.jsonl"
+VERDICTS = "verdicts.jsonl"
+SUMMARY = "summary.json"
+TABLE = "table.md"
+REPORT = "report.html"
+LOCK = ".lock"
+
+Key = tuple[str, int]
+"""A task's id and the number of a sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A line of samples.jsonl: one answer, and the code in it that is judged."""
+
+    task: str
+    sample: int
+    task_hash: str  # SHA-256 of the reference
+    messages: tuple[Message, ...]
+    text: str
+    code: str | None
+    problem: str | None  # why there is no code
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    seed: int
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.sample
+
+    @classmethod
+    def of(cls, request: Request, answer: Answer) -> Sample:
+        """
+        >>> from kernel_coder.tasks import Task
+        >>> request = Request(Task(id="t", source="example", reference="..."), 0, (), seed=1)
+        >>> Sample.of(request, Answer("No.", "stop")).problem
+        'the answer holds no code block'
+        """
+        code, problem = candidate(answer.text)
+        return cls(
+            task=request.task.id,
+            sample=request.sample,
+            task_hash=text_hash(request.task.reference),
+            messages=request.messages,
+            text=answer.text,
+            code=code,
+            problem=answer.problem or problem,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            seed=request.seed,
+        )
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Store:
+    """The folder of one run, locked while it is open.
+
+    Args:
+        folder: made if it is not there.
+        config: written to ``config.yaml``; of a run that goes on it must be the same in all that decides its results.
+        resume: go on with what the folder holds, rather than refuse to touch it.
+
+    Raises:
+        UsageError: the folder holds a run already, another config, or records that are none; another process has it.
+    """
+
+    def __init__(self, folder: Path, config: EvaluateConfig, *, resume: bool) -> None:
+        self.folder = folder
+        self.samples: dict[Key, Sample] = {}
+        self.verdicts: dict[Key, Verdict] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / LOCK).open("ab")
+        except OSError as error:
+            raise UsageError(f"--output {folder} cannot be written: {error.strerror or error}") from None
+        try:
+            self._take_lock()
+            self._check(config, resume)
+            for record in read_records(folder / SAMPLES):
+                sample = _sample(record, folder / SAMPLES)
+                self.samples[sample.key] = sample
+            for record in read_records(folder / VERDICTS):
+                key, verdict = _verdict(record, folder / VERDICTS)
+                self.verdicts[key] = verdict
+            write(folder / CONFIG, config.to_yaml())
+            self._sample_file = (folder / SAMPLES).open("ab")
+            self._verdict_file = (folder / VERDICTS).open("ab")
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder's death frees it
+        except OSError:
+            raise UsageError(
+                f"another process is writing to {self.folder}; wait for it or give another --output"
+            ) from None
+
+    def _check(self, config: EvaluateConfig, resume: bool) -> None:
+        paths = (self.folder / name for name in (SAMPLES, VERDICTS))
+        there = any(path.exists() and path.stat().st_size for path in paths)
+        if not there:
+            return
+        if not resume:
+            raise UsageError(f"{self.folder} already holds a run: pass --resume to go on with it, or another --output")
+        try:
+            before = yaml.safe_load((self.folder / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            before = None
+        if not isinstance(before, dict):
+            raise UsageError(
+                f"{self.folder / CONFIG} cannot be read, so nothing says what the run was; give another --output"
+            )
+        if changed := differences(before, config.model_dump(mode="json")):
+            raise UsageError(
+                f"{self.folder} holds a run with another config, of which --resume cannot go on: {'; '.join(changed)}"
+            )
+
+    def check_task(self, task: str, reference: str) -> None:
+        """Refuses to mix answers to two texts of the same name."""
+        for key, sample in self.samples.items():
+            if key[0] == task and sample.task_hash != text_hash(reference):
+                raise UsageError(
+                    f"task {task} is not the text that {self.folder} was begun with; give another --output"
+                )
+
+    def add_sample(self, sample: Sample) -> None:
+        self.samples[sample.key] = sample
+        _append(self._sample_file, asdict(sample))
+
+    def add_verdict(self, key: Key, verdict: Verdict) -> None:
+        self.verdicts[key] = verdict
+        record = {"task": key[0], "sample": key[1], "verdict": orjson.Fragment(verdict.to_json())}
+        _append(self._verdict_file, record)
+
+    def close(self) -> None:
+        for file in (self._sample_file, self._verdict_file, self._lock):
+            file.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> Sequence[Any]:
+    """The objects of a file of JSON lines. A last line that a crash cut short is removed from the file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "x.jsonl")
+    ...     _ = path.write_text('{"a": 1}\\n{"a": ')
+    ...     read_records(path), path.read_text()
+    ([{'a': 1}], '{"a": 1}\\n')
+    """
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    records: list[Any] = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            records.append(orjson.loads(line))
+        except orjson.JSONDecodeError as error:
+            raise UsageError(f"{path} line {number} is not JSON: {error}") from None
+    if len(whole) < len(content):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    return records
+
+
+def write(path: Path, text: str) -> None:
+    """The whole file at once, or as it was."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _append(file: IO[bytes], record: Mapping[str, Any]) -> None:
+    file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+    file.flush()
+
+
+def _sample(record: Any, path: Path) -> Sample:
+    try:
+        return Sample(**{**record, "messages": tuple(record["messages"])})
+    except (TypeError, KeyError):
+        raise UsageError(f"{path} holds a line that is no sample: {str(record)[:80]}") from None
+
+
+def _verdict(record: Any, path: Path) -> tuple[Key, Verdict]:
+    try:
+        text = orjson.dumps(record["verdict"]).decode()
+        return (record["task"], record["sample"]), Verdict.from_json(text)
+    except (TypeError, KeyError, ValueError) as error:
+        raise UsageError(f"{path} holds a line that is no verdict: {error}") from None

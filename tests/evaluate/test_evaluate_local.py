@@ -1,0 +1,125 @@
+"""A small random model in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kernel_coder.evaluate.answers import Answer, Request
+from kernel_coder.evaluate.config import EvaluateConfig
+from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
+from kernel_coder.evaluate.errors import UsageError
+from kernel_coder.evaluate.local import LocalModel
+from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.prompts import Message
+from kernel_coder.tasks import Task
+
+TASK = Task(id="t", source="test", reference="...")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def config(**changes: Any) -> EvaluateConfig:
+    values = {"model": "tiny", "device": "cpu", "dtype": "float32", "max_new_tokens": 6, **changes}
+    return EvaluateConfig.model_validate(values)
+
+
+def conversation(*texts: str) -> tuple[Message, ...]:
+    return tuple(Message(role=("user", "assistant")[i % 2], content=text) for i, text in enumerate(texts))
+
+
+def ask(chosen: EvaluateConfig, conversations: list[tuple[Message, ...]], samples: int = 2) -> list[Answer]:
+    requests = [Request(TASK, i, one, seed=i) for one in conversations for i in range(samples)]
+    model = LocalModel(chosen)
+    answers = list(model.answer(requests, lambda: None))
+    model.close()
+    assert [request for request, _ in answers] == requests
+    return [answer for _, answer in answers]
+
+
+def test_answers_do_not_depend_on_how_many_are_written_at_a_time() -> None:
+    asked = [conversation(f"question {i}") for i in range(3)]
+    texts = [[answer.text for answer in ask(config(batch_size=size), asked)] for size in (1, 4, 16)]
+    assert texts[0] == texts[1] == texts[2]
+    assert len(set(texts[0])) == 6
+
+
+def test_a_model_of_a_folder_is_asked_with_its_own_chat_template(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    tiny_model(len(tokenizer)).save_pretrained(tmp_path)
+    asked = [conversation("question")]
+    assert ask(config(model=str(tmp_path)), asked) == ask(config(), asked)
+
+
+def test_what_the_template_put_into_the_models_mouth_is_part_of_the_answer() -> None:
+    (answer,) = ask(config(), [conversation("question", "<thinking>")], samples=1)
+    assert answer.text.startswith("<thinking>")
+
+
+def small(monkeypatch: pytest.MonkeyPatch, context: int) -> None:
+    monkeypatch.setattr(
+        "kernel_coder.models.tiny.tiny_model", lambda vocabulary: tiny_model(vocabulary, context=context)
+    )
+
+
+def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch, context=40)
+    asked = [conversation("q"), conversation("word " * 3), conversation("word " * 50), conversation("q")]
+    chosen = config(max_new_tokens=24, temperature=0.0, batch_size=16)
+    answers = ask(chosen, asked, samples=1)
+    assert [answer.finish_reason == "refused" for answer in answers] == [False, False, True, False]
+    assert (answers[2].problem or "").endswith("leave no room in the model's context of 40")
+    for answer in (answers[0], answers[1]):
+        assert (answer.prompt_tokens or 0) + (answer.completion_tokens or 0) <= 40
+    assert answers[0] == answers[3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": "./no/model"}, "^--model ./no/model is neither a folder nor a hub id"),
+        ({"model": "no_such_model"}, "^--model no_such_model does not exist"),
+        ({"chat_template": "/no/template"}, "^--chat-template /no/template cannot be read"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_a_mistake(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        LocalModel(config(**changes))
+
+
+def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no tokenizer can be loaded from"):
+        LocalModel(config(model=str(tmp_path)))
+
+
+def test_memory_that_does_not_suffice_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LocalModel(config())
+
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model.engine, "generate", fail)
+    with pytest.raises(UsageError, match="no memory for 1 answers of 6 tokens at a time; use a smaller --batch-size"):
+        list(model.answer([Request(TASK, 0, conversation("q"), seed=0)], lambda: None))
+
+
+def test_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert (resolve_device("auto"), resolve_dtype("auto", "cuda")) == ("cuda", "bfloat16")
+    assert resolve_device("cuda:1") == "cuda:1"
+    with pytest.raises(UsageError, match="--device is cuda:2, but the GPUs are numbered 0 to 1"):
+        resolve_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (resolve_device("auto"), resolve_dtype("auto", "cpu")) == ("cpu", "float32")
+    with pytest.raises(UsageError, match="sees no GPU"):
+        resolve_device("cuda")

@@ -1,0 +1,131 @@
+"""The page and the table: whatever an answer holds, it is shown and does nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from kernel_coder.evaluate.answers import Answer, Request
+from kernel_coder.evaluate.config import EvaluateConfig
+from kernel_coder.evaluate.report import Results, html, notes, table
+from kernel_coder.evaluate.store import Sample
+from kernel_coder.judge import Verdict, example_verdict
+from kernel_coder.prompts import Message
+from kernel_coder.tasks import Task
+
+HOSTILE = (
+    "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & {{ 7 * 7 }} \x00\x1b[31m \u202e é"
+)
+VOID = {"meta", "input", "br", "img"}
+
+
+def results(verdicts: list[list[Verdict]], text: str = "hello", **changes: object) -> Results:
+    config = EvaluateConfig.model_validate({"model": "m", "samples": len(verdicts[0]), "device": "cpu", **changes})
+    tasks = [
+        Task(id=f"level{1 + i % 2}/{i}_x", source="test", reference="...", metadata={"level": 1 + i % 2})
+        for i in range(len(verdicts))
+    ]
+    samples, found = {}, {}
+    for task, row in zip(tasks, verdicts, strict=True):
+        for number, verdict in enumerate(row):
+            request = Request(task, number, (Message(role="user", content=text),), seed=1)
+            samples[task.id, number] = Sample.of(request, Answer(text, "stop", 1, 1))
+            found[task.id, number] = verdict
+    return Results(config, tasks, samples, found)
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and keeps what could load or run something."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.tags: list[str] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_a_hostile_answer_is_text_wherever_it_stands() -> None:
+    verdict = example_verdict("wrong_output", reason=HOSTILE, feedback=HOSTILE, device=HOSTILE, task=HOSTILE)
+    page = html(results([[verdict]], text=HOSTILE, model=HOSTILE, tasks=HOSTILE))
+    parsed = Page(page)
+    assert parsed.tags.count("script") == 1
+    assert "img" not in parsed.tags
+    assert not any(name.startswith("on") for name, _ in parsed.attributes)
+    assert "".join(parsed.text).count("<script>alert(1)</script>") >= 5
+    assert "49" not in re.findall(r"\{\{.*?\}\}", "".join(parsed.text))
+    assert "\x00" not in page
+    assert "\x1b" not in page
+
+
+def test_the_page_needs_nothing_else_and_runs_its_own_script_only() -> None:
+    page = html(results([[example_verdict("correct", speedup=2.0)]]))
+    parsed = Page(page)
+    assert not {"link", "iframe", "img"} & set(parsed.tags)
+    assert not [name for name, _ in parsed.attributes if name in ("src", "href", "action")]
+    assert not re.search(r"https?:|url\(|@import", page)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page.replace("&#39;", "'")
+    assert "default-src 'none'" in page.replace("&#39;", "'")
+
+
+def test_the_page_shows_the_best_samples_and_says_how_many_there_are() -> None:
+    row = [example_verdict("compile_error"), example_verdict("wrong_output"), example_verdict("harness_failed")]
+    row += [example_verdict("correct", speedup=s) for s in (1.5, 3.0)]
+    page = html(results([row], report_samples=3))
+    assert re.findall(r"Sample (\d):", page) == ["4", "3", "1"]
+    assert "The 3 best of 5 samples are shown" in page
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_every_row_of_a_table_has_as_many_cells_as_its_header(number: int) -> None:
+    rows = [[example_verdict("correct", speedup=2.0, reference_compile_ms=1.0)] * 6 for _ in range(number)]
+    lines = table(results(rows, judge={"compile_baseline": True})).splitlines()
+    width = 0
+    for line in lines:
+        cells = line.count("|")
+        width = cells if width == 0 else width
+        assert cells in (0, width)
+        width = 0 if cells == 0 else width
+    text = "\n".join(lines)
+    assert "| fast_1, by eager | 100.0%" in text
+    assert "| fast_1, by torch.compile | 0.0%" in text
+    assert ("level 2" in text) == (number > 1)
+
+
+def test_what_was_not_measured_is_said_and_shown_as_a_dash() -> None:
+    found = results([[example_verdict("correct", interpreted=True)], [example_verdict("harness_failed")]])
+    assert "| fast_1 | – | – | – |" in table(found)
+    assert "| fast_0 | 100.0% | – | 1 samples |" in table(found)
+    said = " ".join(notes(found))
+    assert "kernels were run by an interpreter" in said
+    assert "failed on 1 of 2 answers" in said
+
+
+def test_the_script_is_javascript(tmp_path: Path) -> None:
+    page = html(results([[example_verdict("correct", speedup=2.0)]]))
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    for opening, closing in ("{}", "()", "[]"):
+        assert script.count(opening) == script.count(closing)
+    ids = set(re.findall(r'getElementById\("(\w+)"\)', script))
+    assert ids == set(re.findall(r'<[^>]* id="(\w+)"', page))

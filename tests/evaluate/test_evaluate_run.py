@@ -1,0 +1,374 @@
+"""A whole evaluation with a judge and a model that only pretend; killed anywhere, it goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Reply, chat_server, completion
+from kernel_coder.evaluate.answers import Answer, Poll, Request
+from kernel_coder.evaluate.config import EvaluateConfig
+from kernel_coder.evaluate.errors import HarnessFailed, UsageError
+from kernel_coder.evaluate.report import Results
+from kernel_coder.evaluate.run import evaluate
+from kernel_coder.evaluate.store import LOCK
+from kernel_coder.judge import Verdict
+from kernel_coder.tasks import Task
+from pretend import PretendJudge, PretendModel, said, write_tasks
+
+FILES = {"config.yaml", "samples.jsonl", "verdicts.jsonl", "summary.json", "table.md", "report.html", LOCK}
+
+
+def text_of(request: Request) -> str:
+    """Task 1: correct, twice as fast, or half; task 2: wrong; task 3: no code, or a failure of the harness."""
+    answers = {
+        "1": [said("correct", 2.0), said("correct", 0.5)],
+        "2": [said("wrong_output"), said("compile_error")],
+        "3": [said("nothing"), said("harness_failed")],
+    }
+    return answers[request.task.id.rpartition("/")[2][0]][request.sample % 2]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("scales"))
+
+
+def config(folder: Path, output: Path, **changes: Any) -> EvaluateConfig:
+    values = {"model": "m", "tasks": str(folder), "output": str(output), "samples": 2, "device": "cpu"}
+    values |= {"backend": "torch", **changes}
+    return EvaluateConfig.model_validate(values)
+
+
+def run(
+    chosen: EvaluateConfig, judge: PretendJudge | None = None, model: PretendModel | None = None, resume: bool = False
+) -> Results:
+    return evaluate(
+        chosen,
+        resume=resume,
+        make_judge=judge or PretendJudge(),
+        make_model=model or PretendModel(text_of),
+        log=io.StringIO(),
+    )
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+# The results
+
+
+def test_the_folder_holds_every_answer_every_verdict_and_the_numbers(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    run(config(tasks, tmp_path), judge)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    samples, verdicts = records(tmp_path / "samples.jsonl"), records(tmp_path / "verdicts.jsonl")
+    assert len(samples) == len(verdicts) == 6
+    assert samples[-1]["messages"][0]["content"]
+    found = summary(tmp_path)
+    metrics = found["metrics"]
+    assert metrics["harness_failed"] == 1
+    assert metrics["correct"] == {"value": 0.4, "low": 0.0, "high": 1.0, "of": 5}
+    assert metrics["compiled"]["value"] == 0.6
+    assert [metrics["fast_p"]["eager"][p]["value"] for p in ("0", "0.5", "1", "2")] == [0.4, 0.2, 0.2, 0.0]
+    assert metrics["geometric_mean"]["eager"]["correct"]["value"] == 1.0
+    assert metrics["pass_at_k"]["correct"]["1"]["value"] == pytest.approx(1 / 3)
+    assert found["by_task"][0]["best_speedup"] == {"eager": 2.0}
+    assert found["answers"]["without_code"] == 1
+    assert (judge.open, len(judge.judged)) == (0, 5)
+
+
+def test_an_answer_without_code_never_reaches_the_judge(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    run(config(tasks, tmp_path), judge, PretendModel(lambda request: said("nothing")))
+    assert judge.arguments == {}
+    verdict = records(tmp_path / "verdicts.jsonl")[0]["verdict"]
+    assert (verdict["outcome"], verdict["reason"]) == ("format_error", "the answer holds no code block")
+    assert "ModelNew" in verdict["feedback"]
+
+
+def test_the_judge_gets_the_configs_device_backend_and_settings(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    run(config(tasks, tmp_path, backend="cpp", judge={"checks": 2}), judge)
+    assert (judge.arguments["device"], judge.arguments["backend"]) == ("cpu", "cpp")
+    assert judge.arguments["config"].checks == 2
+
+
+def test_the_compile_baseline_has_its_own_numbers(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path, judge={"compile_baseline": True}))
+    fast = summary(tmp_path)["metrics"]["fast_p"]
+    assert (fast["eager"]["0.8"]["value"], fast["compile"]["0.8"]["value"]) == (0.2, 0.2)
+    assert (fast["eager"]["1"]["value"], fast["compile"]["1"]["value"]) == (0.2, 0.0)
+    assert "by torch.compile" in (tmp_path / "table.md").read_text()
+
+
+def test_every_sample_has_its_own_seed_which_the_run_decides(tasks: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(config(tasks, tmp_path / name, seed=seed))
+    seeds = {
+        name: {(r["task"], r["sample"]): r["seed"] for r in records(tmp_path / name / "samples.jsonl")}
+        for name in "abc"
+    }
+    assert len(set(seeds["a"].values())) == 6
+    assert seeds["a"] == seeds["b"] != seeds["c"]
+
+
+def test_only_the_harness_failing_on_everything_is_a_failure(tasks: Path, tmp_path: Path) -> None:
+    with pytest.raises(HarnessFailed, match="no verdict on any of 6 answers: an example of harness_failed"):
+        run(config(tasks, tmp_path), PretendJudge(overrule="harness_failed"), PretendModel(lambda r: said("correct")))
+    assert summary(tmp_path)["metrics"]["correct"]["value"] is None
+    assert "judges them again" in (tmp_path / "table.md").read_text()
+
+
+class Watchful(PretendModel):
+    """Asks for the number of verdicts before each answer, and waits for the first one if told to."""
+
+    def __init__(self, judge: PretendJudge, waits: bool) -> None:
+        super().__init__(text_of)
+        self.judge, self.waits = judge, waits
+        self.seen: list[int] = []
+
+    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+        for pair in super().answer(requests, poll):
+            deadline = time.monotonic() + 20
+            while self.waits and self.seen and not self.judge.judged and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.seen.append(len(self.judge.judged))
+            yield pair
+
+
+def test_a_servers_answers_are_judged_as_they_come(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    model = Watchful(judge, waits=True)
+    run(config(tasks, tmp_path, base_url="http://localhost/v1"), judge, model)
+    assert model.seen[1] >= 1
+
+
+def test_a_local_model_answers_everything_before_anything_is_judged(tasks: Path, tmp_path: Path) -> None:
+    judge = PretendJudge()
+    model = Watchful(judge, waits=False)
+    run(config(tasks, tmp_path), judge, model)
+    assert model.seen == [0] * 6
+
+
+@pytest.mark.parametrize("base_url", [None, "http://localhost/v1"])
+def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
+    base_url: str | None, tasks: Path, tmp_path: Path
+) -> None:
+    class Slow(PretendJudge):
+        def verdict(self, task: Task, code: str) -> Verdict:
+            time.sleep(0.5)
+            return super().verdict(task, code)
+
+    def stop() -> None:
+        if len(judge.judged) >= 2:
+            raise KeyboardInterrupt
+
+    judge = Slow()
+    chosen = config(tasks, tmp_path, base_url=base_url, judge={"workers": 2})
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(chosen, make_judge=judge, make_model=PretendModel(text_of), poll=stop, log=io.StringIO())
+    kept = records(tmp_path / "verdicts.jsonl")
+    assert len([r for r in kept if r["verdict"]["outcome"] != "format_error"]) == len(judge.judged) == 2
+    assert judge.open == 0
+
+
+# Selection
+
+
+def test_problems_are_chosen_by_number_and_limited(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path / "a", problems="2-3"))
+    assert [row["task"].rpartition("/")[2] for row in summary(tmp_path / "a")["by_task"]] == ["2_scale", "3_scale"]
+    run(config(tasks, tmp_path / "b", problems="2-3", limit=1))
+    assert [row["task"].rpartition("/")[2] for row in summary(tmp_path / "b")["by_task"]] == ["2_scale"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tasks": "/no/such/folder"}, "--tasks names no file or folder: /no/such/folder"),
+        ({"problems": "7"}, "there is no problem 7; .* has 3 problems, numbered 1 to 3"),
+        ({"tasks": "kernelbench:level9"}, "kernelbench:level9 names no level of KernelBench"),
+        ({"tasks": "kernelbench:level1", "kernelbench_dir": "/no/copy"}, "/no/copy is no copy of KernelBench"),
+        ({"prompt_template": "no_template"}, "prompt template no_template is neither"),
+        ({"backend": "cpp", "one_shot": True}, "the one-shot example is written in Triton"),
+    ],
+    ids=["tasks", "problem", "level", "copy", "template", "example"],
+)
+def test_tasks_that_cannot_be_had_are_a_mistake(
+    changes: dict[str, Any], sentence: str, tasks: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        run(config(tasks, tmp_path / "out", **changes))
+
+
+def test_an_empty_folder_of_tasks_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UsageError, match=r"none holds no \.py"):
+        run(config(tmp_path / "none", tmp_path / "out"))
+
+
+# Going on
+
+
+def untimely(results: Results) -> dict[str, Any]:
+    found = summary(results.folder)
+    return {name: found[name] for name in ("metrics", "by_task", "answers")}
+
+
+@pytest.mark.parametrize("answers", [0, 1, 5, None])
+@pytest.mark.parametrize("verdicts", [0, 1, 4, None])
+def test_killed_anywhere_a_run_goes_on_and_repeats_nothing(
+    answers: int | None, verdicts: int | None, tasks: Path, tmp_path: Path
+) -> None:
+    whole = untimely(run(config(tasks, tmp_path / "whole")))
+    output = tmp_path / "killed"
+    models = [PretendModel(text_of, die_after=answers), PretendModel(text_of), PretendModel(text_of)]
+    judges = [PretendJudge(die_after=verdicts), PretendJudge(die_after=verdicts), PretendJudge()]
+    finished = None
+    for resume, model, judge in zip((False, output, output), models, judges, strict=True):
+        try:
+            finished = run(config(tasks, output), judge, model, resume=bool(resume) and output.exists())
+            break
+        except KeyboardInterrupt:
+            continue
+    assert finished is not None
+    assert untimely(finished) == whole
+    asked = [key for model in models for key in model.asked]
+    assert sorted(asked) == sorted(set(asked))
+    assert len(asked) == 6
+    scored = [r for r in records(output / "verdicts.jsonl") if r["verdict"]["outcome"] != "harness_failed"]
+    assert len(scored) == 5
+
+
+def test_a_finished_run_that_is_resumed_asks_only_what_the_harness_failed_on(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path))
+    model, judge = PretendModel(text_of), PretendJudge(overrule="correct")
+    run(config(tasks, tmp_path), judge, model, resume=True)
+    assert (model.asked, len(judge.judged)) == ([], 1)
+    assert summary(tmp_path)["metrics"]["harness_failed"] == 0
+
+
+def test_a_run_can_be_resumed_with_more_samples_and_more_tasks(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path, limit=1, samples=1))
+    model = PretendModel(text_of)
+    run(config(tasks, tmp_path), model=model, resume=True)
+    assert len(model.asked) == 5
+    assert summary(tmp_path)["metrics"]["samples"] == 6
+
+
+def test_a_line_that_was_cut_short_is_asked_for_again(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path))
+    for name in ("samples.jsonl", "verdicts.jsonl"):
+        file = tmp_path / name
+        file.write_bytes(file.read_bytes()[:-30])
+    model, judge = PretendModel(text_of), PretendJudge()
+    run(config(tasks, tmp_path), judge, model, resume=True)
+    assert len(model.asked) == 1
+    assert len(records(tmp_path / "samples.jsonl")) == 6
+
+
+def test_a_folder_with_a_run_is_not_touched_without_resume(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path))
+    before = (tmp_path / "samples.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="already holds a run: pass --resume"):
+        run(config(tasks, tmp_path))
+    assert (tmp_path / "samples.jsonl").read_bytes() == before
+
+
+def test_a_run_does_not_go_on_with_another_config(tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path))
+    with pytest.raises(
+        UsageError, match=r"another config, .*: temperature was 1\.0 and is 0\.5; judge\.checks was 5 and"
+    ):
+        run(config(tasks, tmp_path, temperature=0.5, judge={"checks": 1}), resume=True)
+
+
+def test_a_run_does_not_go_on_with_another_text_of_a_task(tmp_path: Path) -> None:
+    tasks = write_tasks(tmp_path / "scales")
+    run(config(tasks, tmp_path / "out"))
+    (tasks / "2_scale.py").write_text((tasks / "1_scale.py").read_text())
+    with pytest.raises(UsageError, match="task scales/2_scale is not the text that"):
+        run(config(tasks, tmp_path / "out"), resume=True)
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "verdicts.jsonl"])
+@pytest.mark.parametrize("line", ["{", '{"task": "a"}', "[]"])
+def test_a_record_that_is_none_is_named(name: str, line: str, tasks: Path, tmp_path: Path) -> None:
+    run(config(tasks, tmp_path))
+    with (tmp_path / name).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        run(config(tasks, tmp_path), resume=True)
+
+
+def test_a_mistake_before_the_first_answer_leaves_nothing_to_resume(tasks: Path, tmp_path: Path) -> None:
+    def no_model(config: EvaluateConfig) -> Any:
+        raise UsageError("no such model")
+
+    with pytest.raises(UsageError, match="no such model"):
+        evaluate(config(tasks, tmp_path), make_model=no_model, log=io.StringIO())
+    run(config(tasks, tmp_path, temperature=0.5))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tasks: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"--output .*file/out cannot be written"):
+        run(config(tasks, tmp_path / "file" / "out"))
+
+
+SLOW = """
+import sys
+sys.path.insert(0, {tests!r})
+from kernel_coder.evaluate.__main__ import main
+from kernel_coder.judge import Verdict
+from kernel_coder.tasks import Task
+from pretend import PretendJudge
+sys.exit(main({arguments!r}, make_judge=PretendJudge()))
+"""
+
+
+def started(arguments: list[str]) -> subprocess.Popen[str]:
+    code = SLOW.format(tests=str(Path(__file__).parent), arguments=arguments)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_killed_process_goes_on_where_it_was(tasks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["--model", "m", "--tasks", str(tasks), "--samples", "2", "--output", str(out), "--device", "cpu"]
+    arguments += ["--backend", "torch", "--concurrency", "1", "--base-url"]
+    reply = completion(said("correct", 2.0))
+    done = 0
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 75), (None, 0)):
+        hangs_after = 2 if number else 6
+        with chat_server(lambda n, body, last=hangs_after: reply if n < last else Reply(b"", delay_s=90.0)) as server:  # type: ignore[misc]
+            process = started([*arguments, server.url, *["--resume"] * (done > 0)])
+            if number is not None:
+                deadline = time.monotonic() + 100
+                while len(server.requests) <= hangs_after and time.monotonic() < deadline and process.poll() is None:
+                    time.sleep(0.02)
+                with pytest.raises(UsageError, match="another process is writing to"):
+                    run(config(tasks, out, base_url=server.url), resume=True)
+                process.send_signal(number)
+            printed, err = process.communicate(timeout=100)
+            assert process.returncode == code, err
+            done += 2
+            assert len(records(out / "samples.jsonl")) == done
+            assert len(server.requests) == 2 + (number is not None)
+        if number == signal.SIGTERM:
+            assert "error: stopped by SIGTERM; the work so far is saved in" in err
+    assert printed.splitlines()[-1] == str((out / "summary.json").resolve())
+    assert summary(out)["metrics"]["correct"]["value"] == 1.0

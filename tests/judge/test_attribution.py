@@ -1,0 +1,700 @@
+"""Whose kernels ran: launches of Triton kernels and of extensions, device time, and what compilers say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_coder.judge import attribution
+from kernel_coder.judge.attribution import (
+    KernelRecord,
+    NoDeviceTime,
+    OwnKernels,
+    fingerprint,
+    is_one_value,
+    kernel_share,
+    record_launches,
+)
+from kernel_coder.judge.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
+from kernel_coder.judge.protocol import Mode
+from torch import Tensor
+
+Script = Callable[[str], str]
+
+#: A candidate with every way to a launch. `LIBRARY` is a module with a kernel that is not its own.
+CANDIDATE = '''
+import torch, triton, triton.language as tl
+import library_kernels
+
+@triton.jit
+def double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+@triton.jit
+def fill(out, value, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.full((BLOCK,), value, tl.float32), mask=at < n)
+
+@triton.jit
+def total(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out, tl.sum(tl.load(x + at, mask=at < n, other=0.0)))
+
+@triton.jit
+def nothing(x, out, n, BLOCK: tl.constexpr):
+    pass
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})], key=["n"])
+@triton.jit
+def tuned(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 3 * tl.load(x + at, mask=at < n), mask=at < n)
+
+@triton.heuristics({"BLOCK": lambda arguments: 64})
+@triton.jit
+def guided(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 4 * tl.load(x + at, mask=at < n), mask=at < n)
+
+made_from_text = """
+def from_text(x):
+    return x
+"""
+exec(compile(made_from_text, "<string>", "exec"))
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+def run(kernel, x, **named):
+    out = torch.zeros_like(x)
+    kernel[grid](x, out, x.numel(), **named)
+    return out
+'''
+
+LIBRARY = """
+import triton, triton.language as tl
+
+@triton.jit
+def foreign(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 5 * tl.load(x + at, mask=at < n), mask=at < n)
+"""
+
+PRELUDE = """
+import os, sys, torch
+from kernel_coder.judge.attribution import *
+from kernel_coder.judge.attribution import device_records
+from kernel_coder.judge.protocol import Mode
+device = os.environ["KC_TEST_DEVICE"]
+interpreted = device == "cpu"
+import candidate, library_kernels
+own = OwnKernels(candidate.__file__)
+x = torch.randn(100, device=device)
+if interpreted:
+    first_configuration = without_tuning()
+    first_configuration.__enter__()
+candidate.run(candidate.tuned, x)  # compiled and tuned, as after the first call
+
+def seen_in(mode, *calls):
+    results = []
+    with record_launches(own, mode) as seen:
+        for kernel, *named in calls:
+            results.append(candidate.run(kernel, x, **(named[0] if named else {"BLOCK": 64})))
+    return seen, results
+"""
+
+
+@pytest.fixture(scope="module")
+def candidate_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("candidate")
+    (directory / "candidate.py").write_text(CANDIDATE)
+    (directory / "library_kernels.py").write_text(LIBRARY)
+    return directory
+
+
+@pytest.fixture
+def script(device: str, candidate_directory: Path) -> Script:
+    """Runs code in a process of its own: Triton is interpreted or not for the life of a process."""
+
+    def run(code: str) -> str:
+        path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
+        environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
+        environment.pop("TRITON_INTERPRET", None)
+        if device == "cpu":
+            environment["TRITON_INTERPRET"] = "1"
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+# ---- Triton ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_own_launch_is_counted_and_described(script: Script) -> None:
+    script("""
+        c = candidate
+        seen, results = seen_in(Mode.PLAIN, (c.double,), (c.tuned, {}), (c.guided, {}), (library_kernels.foreign,))
+        assert [one.kernel for one in seen.launches] == ["double", "tuned", "guided"]
+        assert (seen.count, seen.foreign, seen.moving) == (3, 1, 0)
+        for result, factor in zip(results, (2, 3, 4, 5)):
+            assert torch.equal(result, factor * x)
+        first = seen.launches[0]
+        assert first.tensors == ("x: float32 [100]", "out: float32 [100]")
+        assert first.changed is None and first.only_moves_data is None
+        if interpreted:
+            assert first.compiled is None and not seen.by_name
+        else:
+            assert first.grid == (2, 1, 1) and first.compiled == "double" and len(first.hash) == 64
+            assert seen.by_name == {"double": 1, "tuned": 1, "guided": 1}
+            assert {"double", "tuned", "guided"} <= own.kernel_names() and "foreign" not in own.kernel_names()
+            facts = seen.facts["double"]
+            assert facts.registers > 0 and facts.local_bytes == 0 and facts.threads == 128, facts
+        # and nothing is left of the hooks
+        from triton.compiler.compiler import CompiledKernel
+        from triton.runtime.interpreter import GridExecutor
+        assert "record" not in repr(CompiledKernel.run.fget) and GridExecutor.__call__.__name__ == "__call__"
+        candidate.run(c.double, x, BLOCK=64)
+        assert seen.count == 3
+    """)
+
+
+def test_a_precompiled_kernel_and_a_direct_run_are_launches_too(script: Script) -> None:
+    script("""
+        c, out = candidate, torch.zeros_like(x)
+        with record_launches(own) as seen:
+            c.double.run(x, out, 100, BLOCK=64, grid=(2,), warmup=False)
+            if not interpreted:
+                compiled = c.double.warmup(x, out, 100, BLOCK=64, grid=(2,))
+                compiled = c.double[(2,)](x, out, 100, BLOCK=64)
+                compiled[(2, 1, 1)](x, out, 100, 64)
+        assert seen.count == (1 if interpreted else 3), seen
+        assert torch.equal(out, 2 * x)
+    """)
+
+
+def test_ablated_kernels_do_nothing_and_others_go_on(script: Script) -> None:
+    script("""
+        c = candidate
+        calls = (c.double,), (c.tuned, {}), (c.guided, {}), (library_kernels.foreign,)
+        seen, (double, tuned, guided, foreign) = seen_in(Mode.ABLATED, *calls)
+        assert seen.count == 3 and not double.any() and not tuned.any() and not guided.any()
+        assert torch.equal(foreign, 5 * x)
+        assert torch.equal(candidate.run(c.double, x, BLOCK=64), 2 * x)
+        try:
+            with record_launches(own, Mode.ABLATED):
+                raise KeyError
+        except KeyError:
+            assert torch.equal(candidate.run(c.double, x, BLOCK=64), 2 * x)
+    """)
+
+
+def test_an_audit_tells_moving_data_from_computing(script: Script) -> None:
+    script("""
+        c = candidate
+        def audited(*arguments, kernel, n=100):
+            with record_launches(own, Mode.AUDITED) as seen:
+                kernel[(2,)](*arguments, n, BLOCK=64)
+            (launch,) = seen.launches
+            assert seen.moving == launch.only_moves_data
+            return launch.only_moves_data, launch.changed
+        new = lambda *shape, **named: torch.randn(*(shape or (100,)), device=device, **named)
+        assert audited(x, new(), kernel=c.double) == (False, ("out",))
+        assert audited(x, new(), kernel=c.copy) == (True, ("out",))
+        assert audited(x.view(10, 10).t().contiguous(), new(10, 10), kernel=c.copy) == (True, ("out",))
+        assert audited(x, new(dtype=torch.float64), kernel=c.copy) == (True, ("out",)), "a cast"
+        assert audited(x, new(), kernel=c.nothing) == (True, ())
+        assert audited(x, x.clone(), kernel=c.copy) == (True, ()), "what was there already"
+        with record_launches(own, Mode.AUDITED) as seen:
+            c.fill[(2,)](new(), 7.0, 100, BLOCK=64)
+            c.total[(1,)](x, new(1), 100, BLOCK=128)
+        assert [one.only_moves_data for one in seen.launches] == [True, False], "a sum is one number and no fill"
+    """)
+
+
+def test_an_audit_counts_what_the_library_computed(script: Script) -> None:
+    script("""
+        c, square = candidate, torch.randn(10, 10, device=device)
+        with record_launches(own, Mode.AUDITED) as seen:
+            product = (square @ square.t()).view(100)
+            out = torch.empty(100, device=device)
+            c.copy[(2,)](product, out, 100, BLOCK=64)
+            out = out.clone().view(10, 10).t().contiguous()
+        assert (seen.count, seen.moving, seen.library_ops) == (1, 1, 1), seen
+        assert seen.launches[0].tensors[0] == "x: float32 [100]"
+        with record_launches(own, Mode.AUDITED) as seen:
+            out = candidate.run(c.double, x, BLOCK=64)
+        assert (seen.count, seen.moving, seen.library_ops) == (1, 0, 0), seen
+    """)
+
+
+def test_own_is_what_the_candidates_file_defines(script: Script) -> None:
+    script("""
+        c = candidate
+        for function in (c.double, c.tuned, c.guided, c.grid, c.from_text):
+            assert own.owns(function), function
+        import triton
+        for function in (library_kernels.foreign, triton.cdiv, torch.relu, len, 3, triton.language.sum):
+            assert not own.owns(function), function
+        borrowed = triton.jit(library_kernels.foreign.fn)  # decorated again, it is still the library's
+        assert not own.owns(borrowed)
+        with record_launches(own) as seen:
+            candidate.run(borrowed, x, BLOCK=64)
+            try:
+                with record_launches(own):
+                    pass
+            except RuntimeError as error:
+                print(error)
+        assert (seen.count, seen.foreign) == (0, 1)
+    """)
+
+
+@pytest.mark.gpu
+def test_device_time_is_attributed_by_the_profiler(script: Script) -> None:
+    out = script("""
+        big = torch.randn(2048, 2048, device=device)
+        def call():
+            return candidate.run(candidate.double, big @ big, BLOCK=64)
+        call()
+        torch.cuda.synchronize()
+        with record_launches(own, Mode.PROFILED) as seen:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                with torch.profiler.record_function("double"):  # a range of that name is no kernel
+                    call()
+                    torch.cuda.synchronize()
+        records = device_records(profile)
+        for record in records:
+            print(record)
+        time = kernel_share(records, own.kernel_names(), seen.by_name)
+        assert time.own_records == 1 and 0 < time.share < 1, time
+        print(time, time.share)
+        # a name that the library's own kernel bears
+        vendor = next(record.name for record in records if record.is_kernel and record.name != "double")
+        try:
+            kernel_share(records, {"double", vendor}, {**seen.by_name, vendor: 0})
+        except NoDeviceTime as error:
+            print(error)
+        else:
+            raise AssertionError("a borrowed name passed")
+    """)
+    print(f"\n{out}")
+
+
+@pytest.mark.gpu
+def test_replayed_graphs_are_seen_and_left_out_of_an_ablation(script: Script) -> None:
+    script("""
+        out = torch.zeros_like(x)
+        candidate.double[(2,)](x, out, 100, BLOCK=64)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with record_launches(own) as seen, torch.cuda.graph(graph):
+            candidate.double[(2,)](x, out, 100, BLOCK=64)
+        assert seen.count == 1
+        for mode, expected in ((Mode.ABLATED, 0 * x), (Mode.PLAIN, 2 * x)):
+            out.zero_()
+            with record_launches(own, mode) as seen:
+                graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, expected) and (seen.count, seen.replays) == (0, 1)
+        graph.replay()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            graph.replay()
+            torch.cuda.synchronize()
+        assert kernel_share(device_records(profile), own.kernel_names()).share == 1.0
+    """)
+
+
+class _Compiled:
+    """What the hook needs of a kernel that was compiled for a device this machine does not have."""
+
+    def __init__(self, function: Any) -> None:
+        from triton.compiler.compiler import CompiledKernel
+
+        self.launched: list[tuple[Any, ...]] = []
+        self.kernel = object.__new__(CompiledKernel)
+        self.kernel.src = SimpleNamespace(fn=SimpleNamespace(fn=function, arg_names=["x", "out"], __name__="shift"))
+        self.kernel.name, self.kernel.hash, self.kernel.module = "shift_0d1d", "ab" * 32, None
+        self.kernel.metadata = SimpleNamespace(shared=64, num_warps=4, target=SimpleNamespace(warp_size=32))
+        self.kernel.n_regs, self.kernel.n_spills = 24, 2
+        self.kernel._run = self.kernel.function = None
+        self.kernel._init_handles = self._load  # type: ignore[method-assign]
+
+    def _load(self) -> None:
+        self.kernel.function, self.kernel._run = "function", self._launch
+
+    def _launch(self, *arguments: Any) -> None:
+        self.launched.append(arguments)
+        x, out = arguments[9:]
+        out.copy_(x + 1)
+
+
+@pytest.mark.cpu
+def test_a_compiled_kernels_launcher_is_watched_where_it_is_handed_out(tmp_path: Path) -> None:
+    def shift(x: Any, out: Any) -> None: ...
+
+    own, x, out = OwnKernels(__file__), torch.randn(8), torch.zeros(8)
+    mine, theirs = _Compiled(shift), _Compiled(torch.nn.functional.softmax)
+    common = (2, 1, 1, "stream", "function", "packed", "metadata", None, None)
+
+    def start(kernel: Any) -> None:  # as Triton does: the handle is read after the launcher was asked for
+        kernel.run(2, 1, 1, "stream", kernel.function, "packed", "metadata", None, None, x, out)
+
+    with record_launches(own, Mode.AUDITED) as seen:
+        start(mine.kernel)
+        start(theirs.kernel)
+    assert mine.launched == [(*common, x, out)] == theirs.launched
+    assert (seen.count, seen.foreign, seen.by_name) == (1, 1, {"shift_0d1d": 1})
+    (launch,) = seen.launches
+    assert (launch.kernel, launch.grid, launch.hash) == ("shift", (2, 1, 1), "ab" * 32)
+    assert (launch.changed, launch.only_moves_data) == (("out",), False)
+    assert seen.facts["shift_0d1d"] == KernelFacts("shift_0d1d", 24, 8, 64, 128)
+    assert own.kernel_names() == {"shift_0d1d"}
+    with record_launches(own, Mode.ABLATED) as seen:
+        start(mine.kernel)
+    assert len(mine.launched) == seen.count == 1
+
+
+# ---- extensions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def extension() -> tuple[OwnKernels, ModuleType]:
+    """A module as a candidate would build it; its functions are built in, as pybind11's are."""
+    own, module = OwnKernels("candidate.py"), ModuleType("extension")
+    module.gelu = torch._C._nn.gelu  # type: ignore[attr-defined]
+    module.copy = lambda x: x.clone()  # type: ignore[attr-defined]
+    module.same = lambda x: x  # type: ignore[attr-defined]
+    module.fill = lambda x: torch.full_like(x, 3)  # type: ignore[attr-defined]
+    module.add_in_place = _add_in_place  # type: ignore[attr-defined]
+    module.many = lambda x: {"a": [native(x), 1.5], "b": (7, True, x.long())}  # type: ignore[attr-defined]
+    module.version = "text"  # type: ignore[attr-defined]
+    module.Model = type("Model", (), {"forward": lambda self, x: native(x), "__len__": lambda self: 3})  # type: ignore[attr-defined]
+    own.watch_module(module)
+    return own, module
+
+
+def native(x: Tensor) -> Tensor:
+    """What C++ of the candidate's own would compute: no operator of torch is seen."""
+    out = torch.empty_like(x)
+    out.numpy()[:] = 2 * x.numpy() + 1
+    return out
+
+
+def _add_in_place(x: Tensor, out: Tensor) -> None:
+    out.numpy()[:] += x.numpy()
+
+
+def test_calls_of_extension_functions_are_launches(extension: tuple[OwnKernels, ModuleType]) -> None:
+    own, module = extension
+    x = torch.randn(4, 5)
+    assert torch.equal(module.gelu(x), torch.nn.functional.gelu(x))
+    with record_launches(own) as seen:
+        assert torch.equal(module.gelu(x), torch.nn.functional.gelu(x))
+        assert torch.equal(module.Model().forward(x), native(x))
+        assert len(module.Model()) == 3
+    assert [(one.kernel, one.tensors) for one in seen.launches] == [
+        ("gelu", ("0: float32 [4, 5]",)),
+        ("Model.forward", ("1: float32 [4, 5]",)),
+    ]
+    assert module.version == "text"
+
+
+def test_an_ablation_spoils_what_an_extension_returns_or_changes(extension: tuple[OwnKernels, ModuleType]) -> None:
+    own, module = extension
+    x, out, kept = torch.randn(6), torch.ones(6), torch.randn(6)
+    before = x.clone()
+    with record_launches(own, Mode.ABLATED):
+        assert module.gelu(x).isnan().all()
+        assert module.add_in_place(kept, out) is None
+        assert out.isnan().all()
+        assert module.same(x).isnan().all()
+        many = module.many(x)
+        assert many["a"][0].isnan().all()
+        assert many["a"][1] != many["a"][1]
+        assert many["b"][:2] == (-8, True)
+        assert not (many["b"][2] == x.long()).any()
+        assert module.Model().forward(x).isnan().all()
+    assert torch.equal(x, before), "what came in and was not changed stays as it was"
+
+
+def test_an_audit_of_an_extension_sees_copies_fills_and_results_of_the_library(
+    extension: tuple[OwnKernels, ModuleType],
+) -> None:
+    own, module = extension
+    x, out = torch.randn(30), torch.ones(30)
+
+    def moves(function: Callable[..., Any], *arguments: Tensor) -> tuple[bool | None, int]:
+        with record_launches(own, Mode.AUDITED) as seen:
+            function(*arguments)
+        return seen.launches[0].only_moves_data, seen.library_ops
+
+    assert moves(module.copy, x) == (True, 0)
+    assert moves(module.fill, x) == (True, 0)
+    assert moves(module.same, x) == (True, 0)
+    assert moves(module.gelu, x) == (True, 1), "C++ that calls the library only"
+    assert moves(module.add_in_place, x, out) == (False, 0)
+    assert moves(module.Model().forward, x) == (False, 0)
+
+
+def test_modules_that_the_candidate_builds_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import cpp_extension
+
+    def load_inline(name: str, **_: object) -> ModuleType:
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / "built.so")
+        module.forward = torch._C._nn.gelu  # type: ignore[attr-defined]
+        return module
+
+    (tmp_path / "built.so").write_bytes(b"\x7fELF, but no more")
+    monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
+    own = OwnKernels("candidate.py")
+    with own.watch_extensions():
+        module = cpp_extension.load_inline(name="mine", cpp_sources="")
+    assert cpp_extension.load_inline is load_inline
+    with record_launches(own) as seen:
+        module.forward(torch.ones(3))
+    assert seen.count == 1
+    assert own.libraries == [str(tmp_path / "built.so")]
+    assert own.kernel_names() == frozenset()
+
+
+#: Registers an operator; only a part of torch's headers, so that it compiles in seconds.
+OPERATOR = """
+#include <torch/library.h>
+#include <ATen/core/Tensor.h>
+at::Tensor thrice(const at::Tensor& x) {
+  at::Tensor out = x.clone();
+  float* values = out.data_ptr<float>();
+  for (int64_t i = 0; i < out.numel(); ++i) values[i] *= 3;
+  return out;
+}
+TORCH_LIBRARY(kc_attribution_test, m) { m.def("thrice(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(kc_attribution_test, CPU, m) { m.impl("thrice", &thrice); }
+"""
+
+
+@pytest.mark.slow
+def test_operators_that_a_built_library_registers_are_its_own(tmp_path: Path) -> None:
+    from torch.utils import cpp_extension
+
+    (tmp_path / "operator.cpp").write_text(OPERATOR)
+    own, x = OwnKernels("candidate.py"), torch.randn(5, 5)
+    with own.watch_extensions():
+        cpp_extension.load(
+            "kc_thrice", [str(tmp_path / "operator.cpp")], is_python_module=False, build_directory=str(tmp_path)
+        )
+    assert own.operators == {"kc_attribution_test::thrice"}
+    assert [Path(library).name for library in own.libraries] == ["kc_thrice.so"]
+    thrice = torch.ops.kc_attribution_test.thrice
+    with record_launches(own) as seen:
+        assert torch.equal(thrice(x), 3 * x)
+    assert seen.count == 1
+    with record_launches(own, Mode.ABLATED) as seen:
+        assert thrice(x).isnan().all()
+    with record_launches(own, Mode.AUDITED) as seen:
+        thrice(x)
+    assert [(one.changed, one.only_moves_data) for one in seen.launches] == [(("result",), False)]
+    assert kernels_in(own.libraries[0]) == frozenset()
+
+
+# ---- contents --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 300), st.sampled_from([torch.uint8, torch.float16, torch.float32, torch.complex64]), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_fingerprint_knows_contents_and_nothing_else(size: int, dtype: torch.dtype, data: st.DataObject) -> None:
+    x = torch.randint(0, 9, (size,)).to(dtype)
+    assert fingerprint(x) == fingerprint(x.clone()) == fingerprint(torch.stack([x, x], 1)[:, 0])
+    assert fingerprint(torch.cat([x[:0], x])) == fingerprint(x.view(1, -1, 1))
+    if size:
+        at = data.draw(st.integers(0, size - 1))
+        y = x.clone()
+        y[at] += 1
+        assert fingerprint(y) != fingerprint(x)
+        assert fingerprint(x[:-1]) != fingerprint(x)
+
+
+def test_a_fingerprint_knows_the_order(device: str) -> None:
+    x = torch.arange(1 << 12, dtype=torch.float32, device=device)
+    assert fingerprint(x) != fingerprint(x.flip(0))
+    assert fingerprint(x) != fingerprint(x.roll(1))
+    assert fingerprint(x) == fingerprint(x.cpu())
+    assert fingerprint(x[1:]) == fingerprint(x[1:].clone())
+
+
+def test_a_fingerprint_of_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randint(0, 255, (1000,), dtype=torch.uint8)
+    whole = fingerprint(x)
+    monkeypatch.setattr(attribution, "_CHUNK", 7)
+    assert fingerprint(x) == whole
+
+
+def test_one_value_is_told_by_its_bits() -> None:
+    for dtype in (torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex128):
+        assert is_one_value(torch.ones(3, 4).to(dtype))
+        assert not is_one_value(torch.eye(3).to(dtype))
+    assert is_one_value(torch.ones(1).expand(5))
+    assert is_one_value(torch.ones(0))
+
+
+# ---- device time -----------------------------------------------------------------------------------------------------
+
+GEMM = KernelRecord("sm90_xmma_gemm_f32f32", 0, 600)
+COPY = KernelRecord("Memcpy DtoD (Device -> Device)", 700, 100, is_kernel=False)
+
+
+def test_the_share_counts_exact_names_only() -> None:
+    names = ["fused_add", "fused_add_kernel", "my_fused_add", "fused_add "]
+    records = [KernelRecord(name, 0, 100) for name in names]
+    found = kernel_share([*records, GEMM], ["fused_add"])
+    assert (found.own_ns, found.all_ns, found.own_records, found.records, found.share) == (100, 1000, 1, 5, 0.1)
+    assert kernel_share(records, []).share == 0.0
+
+
+def test_copies_and_fills_are_nobodys_own_whatever_they_are_called() -> None:
+    assert kernel_share([COPY, KernelRecord("mine", 0, 100)], ["mine", COPY.name]).share == 0.5
+
+
+def test_a_cpp_kernel_is_own_by_its_demangled_or_mangled_name() -> None:
+    (mangled, plain) = spellings("_ZN2ns4tmplIfLi2EEEvPT_")
+    assert plain == "void ns::tmpl<float, 2>(float*)"
+    records = [
+        KernelRecord(plain, 0, 50),
+        KernelRecord(mangled, 0, 50),
+        KernelRecord("void ns::tmpl<float, 3>(float*)", 0, 100),
+    ]
+    assert kernel_share(records, spellings("_ZN2ns4tmplIfLi2EEEvPT_")).share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("records", "launched", "message"),
+    [
+        ([], None, "recorded nothing"),
+        ([KernelRecord("mine", 0, 0)], None, "recorded nothing"),
+        ([KernelRecord("mine", 0, -5)], None, "negative duration"),
+        ([KernelRecord("mine", 0, 5)] * 2, {"mine": 1}, "mine was recorded 2 times and launched 1 times"),
+    ],
+)
+def test_without_trustworthy_records_there_is_no_share(
+    records: list[KernelRecord], launched: dict[str, int] | None, message: str
+) -> None:
+    with pytest.raises(NoDeviceTime, match=message):
+        kernel_share(records, ["mine"], launched)
+
+
+def test_records_are_taken_from_a_profile_without_ranges_and_host_events() -> None:
+    def event(name: str, device: str, start: float, length: float, annotation: bool = False) -> SimpleNamespace:
+        times = SimpleNamespace(start=start, elapsed_us=lambda: length)
+        return SimpleNamespace(
+            name=name, device_type=SimpleNamespace(name=device), time_range=times, is_user_annotation=annotation
+        )
+
+    events = [
+        event("aten::mm", "CPU", 0, 50),
+        event("gemm", "CUDA", 1.5, 2.25),
+        event("gemm", "CUDA", 0, 9, annotation=True),
+        event("Memset (Device)", "CUDA", 4, 1),
+    ]
+    records = attribution.device_records(SimpleNamespace(events=lambda: events))
+    assert records == [KernelRecord("gemm", 1500, 2250), KernelRecord("Memset (Device)", 4000, 1000, False)]
+
+
+def test_a_real_profile_of_the_cpu_has_no_device_records() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.ones(3) + 1
+    assert attribution.device_records(profile) == []
+
+
+# ---- what compilers say ----------------------------------------------------------------------------------------------
+
+
+def test_facts_are_told_in_a_line() -> None:
+    assert str(KernelFacts("_Z3addPf")) == "add(float*): nothing is known"
+    assert (
+        str(KernelFacts("k", registers=24, local_bytes=0, shared_bytes=0))
+        == "k: 24 registers, 0 bytes of shared memory"
+    )
+
+
+def test_a_library_of_host_code_has_no_kernels() -> None:
+    from kernel_coder import _C
+
+    assert kernels_in(_C.__file__) == frozenset()
+
+
+def test_what_cannot_be_demangled_stays_as_it_is() -> None:
+    assert demangled("_Znonsense") == "_Znonsense"
+    assert demangled("triton_poi_fused_0") == "triton_poi_fused_0"
+
+
+KERNELS = """
+__global__ void add(float* a, int n) { a[threadIdx.x] += n; }
+static __global__ void hidden(int* a) { a[0] = 1; }
+namespace { __global__ void unnamed(int* a) { a[0] = 2; } }
+namespace ns { template <typename T, int N> __global__ void filled(T* a) { a[threadIdx.x] = T(N); } }
+extern "C" __global__ void plain(float* x) { x[0] = 3; }
+void launch(float* p, int* q) {
+  add<<<1, 32>>>(p, 3); hidden<<<1, 1>>>(q); unnamed<<<1, 1>>>(q);
+  ns::filled<float, 2><<<1, 4>>>(p); plain<<<1, 1>>>(p);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import shutil
+
+    if shutil.which("nvcc") is None:
+        pytest.skip("this machine has no nvcc")
+    directory = tmp_path_factory.mktemp("kernels")
+    (directory / "kernels.cu").write_text(KERNELS)
+    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_80", "kernels.cu", "-o", "kernels.so"]
+    subprocess.run(command, cwd=directory, check=True)
+    return directory / "kernels.so"
+
+
+@pytest.mark.parametrize("with_cuobjdump", [True, False])
+def test_the_kernels_of_a_library_are_found_by_name(
+    cuda_library: Path, with_cuobjdump: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernel_coder.judge import kernel_facts
+
+    if not with_cuobjdump:
+        monkeypatch.setattr(kernel_facts, "_cuobjdump", lambda: None)
+    names = {demangled(name) for name in kernels_in(str(cuda_library))}
+    assert names == {
+        "add(float*, int)",
+        "hidden(int*)",
+        "(anonymous namespace)::unnamed(int*)",
+        "void ns::filled<float, 2>(float*)",
+        "plain",
+    }
+
+
+def test_resources_of_a_librarys_kernels_are_known_where_cuobjdump_is(cuda_library: Path) -> None:
+    from kernel_coder.judge import kernel_facts
+
+    facts = {fact.name: fact for fact in library_facts(str(cuda_library))}
+    if kernel_facts._cuobjdump() is None:
+        assert facts == {}
+    else:
+        assert (facts["plain"].registers or 0) > 0
+        assert facts["plain"].local_bytes == facts["plain"].shared_bytes == 0
