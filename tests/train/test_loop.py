@@ -12,8 +12,8 @@ from golden import CURVE, GOLDEN, curve
 from kernel_coder.train import loop
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import load_config
-from kernel_coder.train.loop import draw
 from kernel_coder.train.metrics import reward_metrics
+from kernel_coder.train.progress import draw_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_run import flags, records, summary, timeless
 
@@ -155,11 +155,11 @@ def test_resolved_config_is_in_the_run_folder(run_dir: Path) -> None:
 
 
 def test_every_epoch_has_every_task_once() -> None:
-    drawn = [prompt for step in range(10) for prompt in draw(list(range(5)), step, 3, 0, True)]  # type: ignore[arg-type]
+    drawn = [place for step in range(10) for place in draw_epochs(5, 3 * step, 3, 0, True)]
     for epoch in range(6):
-        assert sorted(drawn[5 * epoch : 5 * epoch + 5]) == list(range(5))  # type: ignore[type-var]
+        assert sorted(drawn[5 * epoch : 5 * epoch + 5]) == list(range(5))
     assert drawn[:5] != drawn[5:10]
-    assert draw(list(range(5)), 1, 3, 0, False) == [3, 4, 0]  # type: ignore[arg-type, comparison-overlap]
+    assert draw_epochs(5, 3, 3, 0, False) == [3, 4, 0]
 
 
 def test_reward_metrics_ignore_what_was_not_scored() -> None:

@@ -39,9 +39,9 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
         task: the task.
         template: the name of a template that comes with Kernel Coder (``kernel_coder``, ``kernelbench``, ``nano``) or
             the path of a ``.jinja`` file. A template is text in up to three Jinja blocks, ``system``, ``user`` and
-            ``assistant`` (the last is an answer's beginning); each block that is there becomes one message. It may use ``reference``,
-            ``entry_point``, ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task`` and
-            ``example``.
+            ``assistant`` (the last is an answer's beginning); each block that is there becomes one message. It may use
+            ``reference``, ``entry_point``, ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``,
+            ``task`` and ``example``.
         one_shot: show a solved example first (an elementwise addition in Triton).
 
     Returns:

@@ -28,8 +28,8 @@ from kernel_coder.train.checkpoint import (
     seed_rng,
 )
 from kernel_coder.train.logs import RunLog
-from kernel_coder.train.loop import epoch_order
 from kernel_coder.train.metrics import Stopwatch
+from kernel_coder.train.progress import epoch_order
 from kernel_coder.train.running import Outcome, Step, facts, run_steps
 from kernel_coder.train.setup import open_run_dir, remove_run
 from kernel_coder.train.signals import listening

@@ -73,6 +73,30 @@ class RolloutConfig(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, description="0 is off")
     batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all of a step")
+    max_resampling_rounds: int = Field(
+        default=0,
+        ge=0,
+        description="dynamic sampling (DAPO): times that groups of equal rewards make room for further tasks; 0: off",
+    )
+
+
+class SamplerConfig(Section):
+    """Which tasks are drawn."""
+
+    kind: Literal["epochs", "success"] = Field(
+        default="epochs",
+        description="epochs: each task once in each; success: by p (1 - p) + floor of its measured success rate p",
+    )
+    floor: float = Field(default=0.05, gt=0, description="weight of a task that is always or never solved")
+    decay: float = Field(default=0.7, ge=0, lt=1, description="of the moving averages of measured rates")
+    success_reward: float = Field(
+        default=1.0, description="without a judge: the total reward from which an answer counts as solved"
+    )
+    max_level: int | None = Field(
+        default=None, ge=0, description="the hardest tasks to begin with (column level); None: all levels at once"
+    )
+    level_up_at: float = Field(default=0.6, gt=0, le=1, description="success rate that lets the next level begin")
+    level_up_after: int = Field(default=64, ge=1, description="answers to tasks of a level that are seen before")
 
 
 class AdvantagesConfig(Section):
@@ -153,6 +177,17 @@ class RewardConfig(Section):
     schedule: Any = Field(default=None, description="how the weight changes with the step; see rewards.Schedule")
     required: bool = Field(default=False, description="an answer that this reward cannot judge has no reward at all")
     label: str | None = Field(default=None, description="name in tables and logs; default: the name or function")
+
+
+class StageConfig(Section):
+    """A stage of the rewards: what counts in it, and what ends it."""
+
+    weights: dict[str, float] = Field(
+        min_length=1, description="factors of the rewards' weights by label; a reward not named is only reported"
+    )
+    until: str | None = Field(default=None, description="metric that ends the stage, for example judge/compiled")
+    reaches: float | None = Field(default=None, description="moving average of it that does")
+    min_steps: int = Field(default=1, ge=1, description="steps that the stage lasts at least")
 
 
 class JudgeSection(JudgeConfig):
@@ -255,12 +290,14 @@ class TrainConfig(RunnableConfig):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sampler: SamplerConfig = SamplerConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
     rewards: list[RewardConfig] = Field(
         default=[RewardConfig(name="format"), RewardConfig(name="similarity")],
         description="terms, names of rewards, and presets: kernel_coder, kevin, dr_kernel, kernel_tune",
     )
+    stages: list[StageConfig] = Field(default=[], description="stages of the rewards, by measured rates; none: one")
     judge: JudgeSection | None = Field(default=None, description="what judges answers; None: nothing does")
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
@@ -305,6 +342,12 @@ class TrainConfig(RunnableConfig):
             raise ValueError("rewards is empty: name at least one, for example [{name: format}]")
         if self.run.eval_steps and not self.eval.num_tasks:
             raise ValueError("run.eval_steps is set but eval.num_tasks is 0: hold out at least one task")
+        for number, stage in enumerate(self.stages):
+            last = number + 1 == len(self.stages)
+            if last != (stage.until is None) or last != (stage.reaches is None):
+                raise ValueError(
+                    f"stages.{number}: every stage but the last needs until and reaches, and the last has neither"
+                )
         return self
 
     @property
@@ -381,7 +424,7 @@ def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
     for name, field in model.model_fields.items():
         names.append(prefix + name)
         for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not RewardConfig:
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in (RewardConfig, StageConfig):
                 names += field_names(kind, f"{prefix}{name}.")
     return names
 
@@ -434,8 +477,10 @@ def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
+        listed: dict[Any, type[BaseModel]] = {"rewards": RewardConfig, "stages": StageConfig}
+        item = listed.get(first["loc"][0])
         valid = field_names(kind) + [
-            f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"
+            f"{first['loc'][0]}.{first['loc'][1]}.{leaf}" for leaf in (item.model_fields if item else ())
         ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"
     message = first["msg"].removeprefix("Value error, ")

@@ -7,7 +7,7 @@ same number of threads).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from kernel_coder.train.checkpoint import (
     save_checkpoint,
     seed_rng,
 )
+from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import (
@@ -35,6 +36,7 @@ from kernel_coder.train.metrics import (
     update_metrics,
     verdict_metrics,
 )
+from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
 from kernel_coder.train.running import Outcome, facts, run_steps
 from kernel_coder.train.scoring import describe, reward, verdicts_on
 from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
@@ -63,7 +65,7 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
             log.message(note)
         restore_rng(session.rng)
         if session.state.step == 0 and config.run.eval_on_start and session.held_out:
-            log.step(0, evaluate(session, config, step=0))
+            log.step(0, evaluate(session, config, session.state.progress, step=0))
         with listening() as stop:
             state, status = run_steps(
                 lambda state: run_step(config, session, state, stop.poll),
@@ -82,16 +84,18 @@ def run_step(
     config: TrainConfig, session: Session, state: TrainState, poll: Callable[[], None]
 ) -> tuple[TrainState, dict[str, float], list[dict[str, Any]]]:
     """One generation batch and its updates. ``poll`` may raise until the update begins."""
-    step, group = state.step, config.rollout.num_generations
-    watch = Stopwatch()
-    prompts = draw(session.train, step, config.tasks_per_step, config.run.seed, config.data.shuffle)
-    with watch.phase("rollout"):
-        rollouts = generate(session.engine, prompts, session.sampling, group, (config.run.seed, step), poll)
-    with watch.phase("judge"):
-        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
-    with watch.phase("reward"):
-        table = reward(session.rewards, prompts, rollouts, verdicts, step)
-        poll()
+    group, watch, progress = config.rollout.num_generations, Stopwatch(), state.progress
+
+    def try_tasks(count: int, again: int = 0, tried: Collection[str] = ()) -> Answers:
+        nonlocal progress
+        seed = (config.run.seed, state.step, *(("again", again) if again else ()))
+        prompts, progress = draw(session.train, progress, config, count, seed, tried)
+        return answer(session, prompts, group, seed, state.step, stage_factors(config, progress), poll, watch)
+
+    answers, sampled, resampling = with_spread(
+        try_tasks(config.tasks_per_step), try_tasks, config.rollout.max_resampling_rounds
+    )
+    prompts, rollouts, verdicts, table = answers.prompts, answers.rollouts, answers.verdicts, answers.table
     with watch.phase("logprobs"):
         turns = [turn for rollout in rollouts for turn in rollout.turns]
         batch = make_batch(
@@ -131,28 +135,38 @@ def run_step(
         "reward_errors": float(table.num_errors),
         **verdict_metrics(verdicts),
         **completion_metrics(turns),
+        **resampling,
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
+    state = replace(state, progress=learn(progress, sampled, session.train, config, metrics))
+    metrics |= progress_metrics(state.progress, config)
     if config.run.eval_steps and state.step % config.run.eval_steps == 0:
         with watch.phase("eval"):
-            metrics |= evaluate(session, config, step=state.step)
+            metrics |= evaluate(session, config, state.progress, step=state.step)
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
     return state, metrics, list(describe(state.step, prompts, rollouts, verdicts, table, batch.advantages))
 
 
-def draw(prompts: Sequence[Prompt], step: int, count: int, seed: int, shuffle: bool) -> list[Prompt]:
-    """The tasks of a step: ``count`` further ones of an endless sequence of epochs, each in its own order."""
-    return [
-        prompts[epoch_order(len(prompts), place // len(prompts), seed, shuffle)[place % len(prompts)]]
-        for place in range(step * count, (step + 1) * count)
-    ]
-
-
-def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
-    if not shuffle:
-        return list(range(size))
-    return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
+def answer(
+    session: Session,
+    prompts: Sequence[Prompt],
+    group: int,
+    seed: tuple[int | str, ...],
+    step: int,
+    factors: Mapping[str, float] | None,
+    poll: Callable[[], None],
+    watch: Stopwatch,
+) -> Answers:
+    """A group of answers to every prompt, judged and rewarded."""
+    with watch.phase("rollout"):
+        rollouts = generate(session.engine, prompts, session.sampling, group, seed, poll)
+    with watch.phase("judge"):
+        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
+    with watch.phase("reward"):
+        table = reward(session.rewards, prompts, rollouts, verdicts, step, factors)
+        poll()
+    return Answers(tuple(prompts), tuple(rollouts), None if verdicts is None else tuple(verdicts), table)
 
 
 def generate(
@@ -160,7 +174,7 @@ def generate(
     prompts: Sequence[Prompt],
     sampling: Sampling,
     group: int,
-    seed: tuple[int, int | str],
+    seed: tuple[int | str, ...],
     poll: Callable[[], None] | None = None,
 ) -> list[Rollout]:
     """``group`` answers to every prompt, neighbours of each other.
@@ -173,14 +187,15 @@ def generate(
     return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
 
 
-def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, float]:
+def evaluate(session: Session, config: TrainConfig, progress: Progress, *, step: int) -> dict[str, float]:
     """Rewards on the tasks that are never trained on. Leaves the random state as it was."""
     rng = capture_rng()
     group = config.eval.num_generations
     sampling = replace(session.sampling, temperature=config.eval.temperature)
     rollouts = generate(session.engine, session.held_out, sampling, group, (config.run.seed, "eval"))
     verdicts = verdicts_on(session.judge, session.held_out, rollouts)
-    table = reward(session.rewards, session.held_out, rollouts, verdicts, step)
+    factors = stage_factors(config, progress)
+    table = reward(session.rewards, session.held_out, rollouts, verdicts, step, factors)
     restore_rng(rng)
     found = reward_metrics(table.total, table.parts, group, torch.zeros(0)) | verdict_metrics(verdicts)
     found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])

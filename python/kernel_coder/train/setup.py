@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from kernel_coder.train.errors import UsageError
 from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
+from kernel_coder.train.progress import first_progress
 
 SHOWN_PROBLEMS = 5
 
@@ -89,6 +90,10 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
 
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
+    try:
+        state = replace(state, progress=first_progress([prompt.task for prompt in train], config.sampler))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     reference = None
     if spec.beta != 0 and not config.model.use_peft:
         reference = load_reference(load_policy(config.model) if checkpoint else policy)
@@ -131,6 +136,12 @@ def load_rewards(config: TrainConfig) -> RewardSet:
         rewards = RewardSet([reward.model_dump() for reward in config.rewards])
     except RewardError as error:
         raise UsageError(str(error)) from None
+    for number, stage in enumerate(config.stages):
+        if unknown := sorted(set(stage.weights) - set(rewards.labels)):
+            raise UsageError(
+                f"stages.{number}.weights names {unknown[0]}, which is no reward of this run; "
+                f"it has {', '.join(rewards.labels)}"
+            )
     if config.judge is None and (needy := rewards.needing("verdict")):
         raise UsageError(
             f"reward {needy[0]} is about verdicts, and there is no judge: add the section judge "
