@@ -474,7 +474,9 @@ def _nearest(name: str, valid: list[str]) -> str:
 
 
 def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
-    first = error.errors()[0]
+    errors = error.errors()
+    # A required name with a typo in it is missing, too; the typo is what to mend.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         listed: dict[Any, type[BaseModel]] = {"rewards": RewardConfig, "stages": StageConfig}
