@@ -576,7 +576,8 @@ class Keeper {
     pid_t ended = 0;
     while ((ended = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
     if (ended == 0) report_->left_running = 1;
-    if (spec_.uid >= 0) {
+    // A probe starts nothing, and nobody claimed its uid: another supervisor's runner may have it.
+    if (spec_.uid >= 0 && !spec_.setup_only) {
       const pid_t killer = fork_process(false);
       if (killer == 0) {
         const auto uid = static_cast<uid_t>(spec_.uid);

@@ -49,6 +49,22 @@ def test_flags_are_spelt_with_either_dash_and_switches_need_no_value() -> None:
     assert (config.judge.compile_baseline, config.judge.timing) == (True, False)
 
 
+def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
+    flags = [
+        "--model",
+        "m",
+        "--judge.no-hidden_shapes",
+        "--no-one-shot",
+        "--judge.memory-bytes",
+        "none",
+        "--limit",
+        "none",
+    ]
+    config = load_config(None, flags)
+    assert (config.judge.hidden_shapes, config.one_shot) == (False, False)
+    assert (config.judge.memory_bytes, config.limit) == (None, None)
+
+
 def test_the_defaults_are_those_of_the_manual() -> None:
     config = load_config(None, ["--model", "m"])
     assert (config.temperature, config.top_p, config.samples, config.backend) == (1.0, 0.97, 1, "triton")

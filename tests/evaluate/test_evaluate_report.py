@@ -89,6 +89,18 @@ def test_the_page_needs_nothing_else_and_runs_its_own_script_only() -> None:
     assert "default-src 'none'" in page.replace("&#39;", "'")
 
 
+def test_the_page_counts_the_times_that_it_leaves_to_the_file() -> None:
+    verdict = example_verdict("correct", speedup=2.0, runtimes_ms=(0.125,) * 3, reference_runtimes_ms=(0.25,) * 3)
+    text = "".join(Page(html(results([[verdict]]))).text)
+    assert text.count("3 times, in verdicts.jsonl") == 2
+    assert "0.125" not in text
+
+
+def test_a_baseline_that_was_not_timed_is_said() -> None:
+    found = results([[example_verdict("correct", speedup=2.0)]], judge={"compile_baseline": True})
+    assert notes(found) == ["By torch.compile speedups are unknown: not every reference was timed under it."]
+
+
 def test_the_page_shows_the_best_samples_and_says_how_many_there_are() -> None:
     row = [example_verdict("compile_error"), example_verdict("wrong_output"), example_verdict("harness_failed")]
     row += [example_verdict("correct", speedup=s) for s in (1.5, 3.0)]
@@ -116,7 +128,7 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_header(number: int) -> No
 def test_what_was_not_measured_is_said_and_shown_as_a_dash() -> None:
     found = results([[example_verdict("correct", interpreted=True)], [example_verdict("harness_failed")]])
     assert "| fast_1 | – | – | – |" in table(found)
-    assert "| fast_0 | 100.0% | – | 1 samples |" in table(found)
+    assert "| fast_0 | 100.0% | – | 1 sample |" in table(found)
     said = " ".join(notes(found))
     assert "kernels were run by an interpreter" in said
     assert "failed on 1 of 2 answers" in said

@@ -207,6 +207,20 @@ def test_runners_alive_together_have_different_uids_if_root(strongest: Sandbox) 
         assert first.work_dir != second.work_dir
 
 
+def test_another_supervisor_that_probes_kills_nobody(work_root: str) -> None:
+    """A probe takes the first uid of the range without asking who has it."""
+    code = "from kernel_coder.judge.sandbox import probe; print(len(probe().active))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    sandbox = Sandbox(SandboxConfig(work_root=work_root, uids=(60600, 60604), require=frozenset()))
+    with contextlib.ExitStack() as stack:
+        runners = []
+        for _ in range(4):
+            with contextlib.suppress(SandboxError):  # the uid is somebody else's just now
+                runners.append(stack.enter_context(sandbox.start(program("time.sleep(60)"))))
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.DEVNULL)
+        assert all(runner.running for runner in runners)
+
+
 def test_the_environment_is_built_from_nothing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD_TEST", "1")
     monkeypatch.setenv("SECRET_TOKEN", "hidden")

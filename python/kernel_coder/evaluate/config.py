@@ -95,7 +95,7 @@ class EvaluateConfig(BaseModel):
         description=f"the k of pass@k, as a JSON list; default: those of {PASS_AT} up to samples, and samples",
     )
     bootstrap_seed: int = Field(default=0, ge=0, description="of the intervals")
-    report_samples: int = Field(default=8, ge=1, description="answers a task that report.html shows, best first")
+    report_samples: int = Field(default=4, ge=1, description="answers a task that report.html shows, best first")
     output: str = Field(default="runs/evaluate", description="folder of the results")
 
     @model_validator(mode="after")
@@ -220,6 +220,9 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
             continue
         name, equals, value = flag[2:].partition("=")
         name = name.replace("_", "-")
+        positive = re.sub(r"^(judge\.)?no-", r"\1", name)
+        if positive != name and _is_switch(positive):
+            name, equals, value = positive, "=", "false"
         if name not in (*valid, "help"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
         name = ALIASES.get(name, name)
@@ -235,6 +238,7 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
             cli_kebab_case=True,
             cli_prog_name="kernel-coder evaluate [--config FILE] [--resume]",
             cli_hide_none_type=True,
+            cli_parse_none_str="none",
         )
     except SettingsError as error:
         raise UsageError(str(error).removeprefix("error parsing CLI: ")) from None

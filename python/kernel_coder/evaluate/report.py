@@ -89,9 +89,9 @@ def write_results(folder: Path, results: Results) -> None:
 def summary_record(results: Results) -> dict[str, Any]:
     """summary.json."""
     config, verdicts = results.config, results.verdicts
-    samples = [results.all_samples[key] for key in results.keys]
-    lengths = [sample.completion_tokens for sample in samples if sample.completion_tokens is not None]
-    judged = [verdict for verdict in verdicts.values() if verdict.versions]  # not those that no judge saw
+    answers = [results.all_samples[key] for key in results.keys]
+    lengths = [sample.completion_tokens for sample in answers if sample.completion_tokens is not None]
+    judged = [verdict for verdict in verdicts.values() if "torch" in verdict.versions]  # not those that no judge saw
     return {
         "model": config.model,
         "tasks": config.tasks,
@@ -106,8 +106,8 @@ def summary_record(results: Results) -> dict[str, Any]:
         "metrics": asdict(results.summary),
         "groups": {name: asdict(summary) for name, summary in results.by_group.items()},
         "answers": {
-            "finish_reasons": dict(Counter(sample.finish_reason for sample in samples)),
-            "without_code": sum(sample.code is None for sample in samples),
+            "finish_reasons": dict(Counter(sample.finish_reason for sample in answers)),
+            "without_code": sum(sample.code is None for sample in answers),
             "mean_completion_tokens": sum(lengths) / len(lengths) if lengths else None,
         },
         "by_task": [task_row(results, task) for task in results.tasks],
@@ -163,6 +163,8 @@ def notes(results: Results) -> list[str]:
         interpreted = any(verdict.interpreted for verdict in results.verdicts.values())
         why = "kernels were run by an interpreter" if interpreted else "correct answers were not timed"
         said.append(UNTIMED.format(why=why))
+    elif "compile" in summary.fast_p and summary.fast_p["compile"]["1"].value is None and summary.correct.of:
+        said.append("By torch.compile speedups are unknown: not every reference was timed under it.")
     return said
 
 
@@ -174,19 +176,17 @@ def tables(results: Results) -> list[Table]:
     summary = results.summary
     found: list[Table] = []
     rows = [
-        ["compiled", *cells(summary.compiled), f"{summary.compiled.of} samples"],
-        ["correct", *cells(summary.correct), f"{summary.correct.of} samples"],
+        ["compiled", *cells(summary.compiled), samples(summary.compiled)],
+        ["correct", *cells(summary.correct), samples(summary.correct)],
     ]
     for baseline in results.baselines:
         by = "" if len(results.baselines) == 1 else f", by {'eager' if baseline == 'eager' else 'torch.compile'}"
         rows += [
-            [f"fast_{p}{by}", *cells(estimate), f"{estimate.of} samples" if estimate.of else NONE]
-            for p, estimate in summary.fast_p[baseline].items()
+            [f"fast_{p}{by}", *cells(estimate), samples(estimate)] for p, estimate in summary.fast_p[baseline].items()
         ]
         for name, label in (("correct", "correct"), ("correct_and_faster", "correct and faster")):
             estimate = summary.geometric_mean[baseline][name]
-            of = f"{estimate.of} samples" if estimate.of else NONE
-            rows.append([f"geometric mean of speedup, {label}{by}", *cells(estimate, times), of])
+            rows.append([f"geometric mean of speedup, {label}{by}", *cells(estimate, times), samples(estimate)])
     found.append((["metric", "value", "interval", "of"], rows))
     if len(results.config.ks) > 1:
         header = ["pass@k", *(f"k = {k}" for k in results.config.ks)]
@@ -239,6 +239,14 @@ def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
     """
     there = estimate.low is not None and estimate.high is not None
     return [shown(estimate.value), f"{shown(estimate.low)} to {shown(estimate.high)}" if there else NONE]
+
+
+def samples(estimate: Estimate) -> str:
+    """
+    >>> samples(Estimate(0.5, of=2)), samples(Estimate(1.0, of=1)), samples(Estimate(None))
+    ('2 samples', '1 sample', '–')
+    """
+    return f"{estimate.of} sample{'' if estimate.of == 1 else 's'}" if estimate.of else NONE
 
 
 def with_interval(estimate: Estimate) -> str:
@@ -307,8 +315,17 @@ def sample_view(results: Results, key: Key) -> dict[str, Any]:
         "feedback": verdict.feedback,
         "text": sample.text,
         "facts": {name: value for name, value in facts.items() if value is not None},
-        "verdict": verdict.to_json(),
+        "verdict": shown_verdict(verdict),
     }
+
+
+def shown_verdict(verdict: Verdict) -> str:
+    """The verdict for people: one field a line, and single times only counted."""
+    fields = orjson.loads(verdict.to_json())
+    for name in ("runtimes_ms", "reference_runtimes_ms"):
+        if fields[name]:
+            fields[name] = f"{len(fields[name])} times, in verdicts.jsonl"
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode()
 
 
 def rank(verdict: Verdict) -> tuple[bool, float, bool, bool]:

@@ -29,8 +29,9 @@ from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
 from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Results, write_results
-from kernel_coder.evaluate.store import Key, Sample, Store, text_hash
+from kernel_coder.evaluate.store import Key, Sample, Store
 from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet, load_tasks
@@ -125,6 +126,9 @@ def load_model(config: EvaluateConfig) -> Model:
         from kernel_coder.evaluate.local import LocalModel
     except ModuleNotFoundError as error:
         raise UsageError(f"a local model needs the package {error.name}: pip install 'kernel-coder[train]'") from None
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of loading, which would break into ours
     return LocalModel(config)
 
 
@@ -266,18 +270,11 @@ def _arriving(arrived: queue.SimpleQueue[Request | None]) -> Iterator[Request | 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
     """The verdict of an answer that holds no code: no judge is needed for it."""
-    return Verdict(
-        outcome=Outcome.FORMAT_ERROR,
-        compiled=False,
-        reason=sample.problem,
-        feedback=f"{sample.problem}: put the whole module, with its class ModelNew, into one code block.",
-        task=task.id,
-        task_hash=text_hash(task.reference),
-        candidate_hash=text_hash(""),
-        backend=task.backend,
-        device=config.device,
-        interpreted=config.device == "cpu" and task.backend == "triton",
-    )
+    problem = sample.problem or "the answer holds no code"
+    told = f"{problem}: put the whole module, with its class ModelNew, into one code block."
+    names = {"backend": task.backend, "device": config.device}
+    verdict = unjudged(task, "", Outcome.FORMAT_ERROR, problem, **names, feedback=told)
+    return replace(verdict, interpreted=config.device == "cpu" and task.backend == "triton")
 
 
 def _key(request: Request) -> Key:

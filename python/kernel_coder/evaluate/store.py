@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from kernel_coder.evaluate.answers import Answer, Request, candidate
 from kernel_coder.evaluate.config import EvaluateConfig, differences
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.judge import Verdict
+from kernel_coder.judge.unjudged import sha256
 from kernel_coder.prompts import Message
 
 CONFIG = "config.yaml"
@@ -63,7 +63,7 @@ class Sample:
         return cls(
             task=request.task.id,
             sample=request.sample,
-            task_hash=text_hash(request.task.reference),
+            task_hash=sha256(request.task.reference),
             messages=request.messages,
             text=answer.text,
             code=code,
@@ -73,10 +73,6 @@ class Sample:
             completion_tokens=answer.completion_tokens,
             seed=request.seed,
         )
-
-
-def text_hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Store:
@@ -147,7 +143,7 @@ class Store:
     def check_task(self, task: str, reference: str) -> None:
         """Refuses to mix answers to two texts of the same name."""
         for key, sample in self.samples.items():
-            if key[0] == task and sample.task_hash != text_hash(reference):
+            if key[0] == task and sample.task_hash != sha256(reference):
                 raise UsageError(
                     f"task {task} is not the text that {self.folder} was begun with; give another --output"
                 )

@@ -222,8 +222,10 @@ class Judge:
                 return slot.examine(maker)
             except TaskRefused as refused:
                 return maker.verdict(Outcome.HARNESS_FAILED, f"the task is refused: {refused}")
-            except (HarnessError, SandboxError, OSError) as error:
-                failures.append(str(error))
+            except Exception as error:
+                if not isinstance(error, HarnessError | SandboxError | OSError):
+                    LOG.exception("a bug of the judge")
+                failures.append(str(error) or type(error).__name__)
                 with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
                 slot.close()
                 if self._abandoned:
@@ -551,6 +553,8 @@ class _Slot:
                 handed,
                 life_s + GRACE_S,
             )
+            if "refused" in found:
+                raise HarnessError(f"inputs that say nothing were drawn: {found['refused']}")
             ended = None
             if found["outcome"] == Outcome.CRASHED.value:
                 with contextlib.suppress(TimeoutError):

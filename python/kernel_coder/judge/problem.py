@@ -37,8 +37,8 @@ from kernel_coder.judge.protocol import (
 )
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
-SLOT_BYTES = 1 << 28
-"""Inputs of several calls at a time are held up to this."""
+SLOT_BYTES = {"cpu": 1 << 28, "cuda": 6 << 30}
+"""Inputs and outputs of several calls at a time are held up to this."""
 
 MOST_ILL = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Inputs on which the reference itself is further from exact than this tell nothing about a candidate."""
@@ -185,8 +185,10 @@ class Problem:
         for (_, spec), tensor in zip(self.state_specs, state_of(self.module).values(), strict=True):
             self.inputs.at(spec).copy_(tensor.detach())
 
-    def own_inputs(self, second: bool = False) -> list[Any]:
-        torch.manual_seed(self.seeds.next())
+    def own_inputs(self, second: bool = False, seeded: bool = False) -> list[Any]:
+        """The task's own, of a seed that nobody knows; `seeded`: of the random numbers that come next."""
+        if not seeded:
+            torch.manual_seed(self.seeds.next())
         try:
             with self.device:
                 values = (self.second_inputs if second else self.get_inputs)()
@@ -382,7 +384,7 @@ class Problem:
         self.state_specs = list(zip(state, specs, strict=True))
         self.slots_at = end
         for variant in self.variants:
-            fits = max(SLOT_BYTES // (variant.input_stride + variant.output_stride), 1)
+            fits = max(SLOT_BYTES[self.device.type] // (variant.input_stride + variant.output_stride), 1)
             variant.slots = min(fits, MAX_SLOTS) if self.config.timing else 1
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -403,6 +405,7 @@ class Problem:
             "state": [(name, *spec) for name, spec in self.state_specs],
             "random_state": self.random_state,
             "slots_at": self.slots_at,
+            "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a GPU machine has cores to spare
             "input_bytes": self.inputs.size,
             "output_bytes": self.outputs_of_candidate.size,
             "variants": [variant.as_plan() for variant in self.variants],

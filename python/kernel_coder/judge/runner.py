@@ -96,7 +96,7 @@ def main(fds: list[int]) -> int:
     with contextlib.suppress(ChannelClosed):
         while True:
             with contextlib.suppress(ChannelTimeout):
-                frame = channel.receive(timeout_s=3600.0)
+                frame = channel.receive_at_once(timeout_s=3600.0, awake_s=plan["awake_s"])
                 if frame.kind == Say.PING:
                     _say(channel, Say.PING, Status.OK)
                     continue

@@ -93,7 +93,7 @@ class Link:
         """The Runner's answer. What is no answer is its end."""
         left = self.deadline - time.monotonic()
         try:
-            frame = self.channel.receive(timeout_s=max(left, 0.0), pidfd=self.pidfd)
+            frame = self.channel.receive_at_once(timeout_s=max(left, 0.0), pidfd=self.pidfd)
         except ChannelTimeout:
             raise self.failed(Outcome.TIMEOUT, "no result came within the time limit") from None
         except ChannelClosed:
