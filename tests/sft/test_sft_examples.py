@@ -133,6 +133,10 @@ def test_end_of_turn_comes_from_the_template() -> None:
     for name, end in ENDS.items():
         tokenizer = tiny_tokenizer(TEMPLATES[name])
         assert tokenizer.decode(end_of_turn(tokenizer)) == end
+    # As GGUF files have it: the tokenizer names a wrong end of sequence, the template is right.
+    tokenizer = tiny_tokenizer(WITH_SYSTEM)
+    tokenizer.eos_token = "<|im_start|>"
+    assert tokenizer.decode(end_of_turn(tokenizer)) == "<|im_end|>"
 
 
 def test_rows_in_the_columns_of_trl(tmp_path: Path) -> None:

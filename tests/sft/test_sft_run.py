@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge
+import kernel_coder.judge.judge
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -198,7 +198,7 @@ def test_reinforcement_run_takes_the_trained_model(run_dir: Path, pairs: Path, t
 
 @pytest.fixture
 def fake_judge(monkeypatch: pytest.MonkeyPatch) -> type[FakeJudge]:
-    monkeypatch.setattr(kernel_coder.judge, "Judge", FakeJudge, raising=False)
+    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     return FakeJudge
 
@@ -332,3 +332,14 @@ def test_command_line_from_outside(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: run.max_steps is 0")
+
+
+def test_token_that_ends_an_answer_also_ends_sampling(pairs: Path, tmp_path: Path) -> None:
+    template = tmp_path / "other_end.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    assert main(flags(pairs, tmp_path / "run", model__chat_template=template, run__max_steps=1)) == 0
+    model = AutoModelForCausalLM.from_pretrained(summary(tmp_path / "run")["trained_model"])
+    assert model.generation_config.eos_token_id == [0, 2]

@@ -15,7 +15,7 @@ from kernel_coder.train.config import load_config
 from kernel_coder.train.metrics import reward_metrics
 from kernel_coder.train.progress import draw_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_run import flags, records, summary, timeless
+from tiny_run import flags, records, summary, timeless, write_tasks
 
 SUMMARY_KEYS = [
     "status",
@@ -181,3 +181,12 @@ def test_learning_raises_the_reward(tasks: Path, tmp_path: Path) -> None:
     assert main(flags(tasks, tmp_path / "run", rewards=rewards, optim__lr_scheduler_type="constant", **changes)) == 0
     found = [record["reward"] for record in records(tmp_path / "run" / "metrics.jsonl")]
     assert sum(found[-5:]) / 5 > sum(found[:5]) / 5 + 0.1
+
+
+def test_held_out_tasks_may_lie_elsewhere(tasks: Path, tmp_path: Path) -> None:
+    other = write_tasks(tmp_path / "other", 3)
+    changes = {"eval__path": other, "eval__num_tasks": 2, "run__eval_steps": 1, "run__max_steps": 1}
+    assert main(flags(tasks, tmp_path / "run", **changes)) == 0
+    found = summary(tmp_path / "run")
+    assert (found["tasks"], found["held_out_tasks"]) == (6, 2)
+    assert found["eval_reward_last"] is not None

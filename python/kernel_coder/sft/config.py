@@ -46,9 +46,6 @@ class SftOptimConfig(AdamConfig):
 class SftEvalConfig(EvalConfig):
     """Evaluation on tasks that are never trained on: loss on all of them, answers to some."""
 
-    path: str | None = Field(
-        default=None, description="data set of held-out tasks; None: they are taken out of data.path"
-    )
     num_answered: int = Field(
         default=0, ge=0, description="held-out tasks that are answered, and judged if judge is set"
     )

@@ -110,23 +110,23 @@ class Encoder:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What ends an answer: up to the first end-of-sequence token of what the chat template writes behind one.
+    """What ends an answer: up to the first special token of what the chat template writes behind one.
 
-    A template that writes none leaves it to the tokenizer's end-of-sequence token. (What a template writes after it, a
-    line end for example, is never said by a model that has stopped.)
+    That token is not always the tokenizer's end of sequence: Llama 3 ends a turn in ``<|eot_id|>``, and a tokenizer
+    that comes out of a GGUF file may name another one altogether. (What a template writes after it, a line end for
+    example, is never said by a model that has stopped.) Where it writes none, the end of sequence is taken.
     """
-    eos = int(tokenizer.eos_token_id)
+    eos = [int(tokenizer.eos_token_id)]
     asked: list[dict[str, str]] = [{"role": "user", "content": "?"}]
     answered = [*asked, {"role": "assistant", "content": "!"}]
     before = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     after = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
     if not (isinstance(before, str) and isinstance(after, str) and after.startswith(f"{before}!")):
-        return [eos]
+        return eos
     written = [int(i) for i in tokenizer.encode(after[len(before) + 1 :], add_special_tokens=False)]
-    if eos in written:
-        return written[: written.index(eos) + 1]
-    # Llama 3 ends a turn with <|eot_id|>, and a whole text with its end-of-sequence token.
-    return written[:1] if written and written[0] in set(tokenizer.all_special_ids) else [eos]
+    special = {*tokenizer.all_special_ids, *(i for i, t in tokenizer.added_tokens_decoder.items() if t.special)}
+    first = next((place for place, i in enumerate(written) if i in special), None)
+    return eos if first is None else written[: first + 1]
 
 
 def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:

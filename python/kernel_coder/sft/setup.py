@@ -11,7 +11,7 @@ import torch
 
 from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
-from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.rollout.transformers_engine import TransformersEngine, end_of_sequence_ids
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.config import SftConfig, SftDataConfig
 from kernel_coder.sft.examples import (
@@ -59,8 +59,10 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
     judge = AnswerJudge(config.judge)
     policy = load_policy(config.model, resume_from=checkpoint)
     plain = PLAIN if config.model.chat_template == PLAIN else None
+    encoder = Encoder(policy.tokenizer, config.data, plain)
+    stop_at(policy, encoder.end[-1])
     try:
-        data = load_data(config, Encoder(policy.tokenizer, config.data, plain))
+        data = load_data(config, encoder)
         asked = [make_prompt(policy, config, task, plain) for task in data.asked]
     except (ValueError, OSError, ImportError) as error:
         raise UsageError(str(error)) from None
@@ -103,6 +105,13 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
         rng=rng,
         notes=tuple(notes),
     )
+
+
+def stop_at(policy: Policy, end: int) -> None:
+    """Makes the token that ends an answer one that ends sampling, here and in whatever loads the checkpoint."""
+    ids = end_of_sequence_ids(policy.model, policy.tokenizer)
+    if end not in ids:
+        causal_lm(policy.model).generation_config.eos_token_id = sorted({*ids, end})
 
 
 @dataclass(frozen=True, slots=True)

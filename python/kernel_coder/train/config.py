@@ -29,7 +29,7 @@ class ModelConfig(Section):
     """Which model is trained."""
 
     name_or_path: str = Field(
-        default="tiny", description="hub id, local folder, or tiny: a random two-layer model made in place"
+        default="tiny", description="hub id, local folder, nano: the packaged model, or tiny: a random two-layer one"
     )
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
@@ -237,6 +237,9 @@ class OptimConfig(AdamConfig):
 class EvalConfig(Section):
     """Evaluation on tasks that are never trained on."""
 
+    path: str | None = Field(
+        default=None, description="data set of held-out tasks; None: they are taken out of data.path"
+    )
     num_tasks: int = Field(default=0, ge=0, description="tasks held out of data.path, chosen by a hash of their id")
     num_generations: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.0, ge=0, description="0 is greedy")

@@ -83,7 +83,10 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
         notes = [*notes, "no reward names the column verdict: answers are judged for the log only"]
     notes = [tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS]), *notes]
-    train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
+    if config.eval.path is None:
+        train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
+    else:
+        train, held_out = prompts, load_held_out(config, policy)
     if not train:
         why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
         raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
@@ -128,6 +131,16 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         rng=rng,
         notes=tuple(notes),
     )
+
+
+def load_held_out(config: TrainConfig, policy: Policy) -> list[Prompt]:
+    """The first ``eval.num_tasks`` tasks of ``eval.path`` that the model has room for."""
+    source = config.data.model_copy(update={"path": config.eval.path, "revision": None, "limit": None})
+    try:
+        tasks = load_tasks(source)
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(f"eval.path: {error}") from None
+    return make_prompts(tasks, policy, config)[0][: config.eval.num_tasks]
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
