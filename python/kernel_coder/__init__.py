@@ -12,7 +12,7 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 #: Imported when they are first asked for: not everyone who uses an op reads parquet or renders prompts.
-_LAZY = ("judge", "prompts", "reference", "rewards", "rollout", "tasks", "train")
+_LAZY = ("judge", "prompts", "reference", "rewards", "rollout", "sft", "tasks", "train")
 
 try:
     from kernel_coder import ops

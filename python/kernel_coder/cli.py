@@ -8,6 +8,7 @@ import runpy
 import sys
 
 COMMANDS = {
+    "sft": "warm a model up on known answers",
     "train": "train a model on tasks with rewards",
     "judge": "judge candidates: correct or not, how fast, in a sandbox",
     "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",

@@ -27,6 +27,8 @@ GOLDEN = {
     ("kernel_coder", True): "306e53a12642ed5ee4e5074cae66da9ad2de952262701f32ef4f844cb2fec911",
     ("kernelbench", False): "9847b4161ec67748aefc4d18d8cf2585932fc99f4f0a53e952eec7bee85f3abe",
     ("kernelbench", True): "c79cb1ff23a78e1cd9c62ca4dc032c00f33b23ffbc852a43a958468593a660c7",
+    ("nano", False): "5b0e6339b9b32be46392abb28b58598e6b9110e5fd97c2192da910f168eed3e5",
+    ("nano", True): "6dd357884e723e0ba0ec6d65411ead2df6efe6e14fb16f2320a352a88120f251",
 }
 
 
@@ -140,7 +142,7 @@ def test_a_wrong_template_says_what_is_wrong(text: str, sentence: str, tmp_path:
 
 
 def test_an_unknown_template_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="template kernelcoder is neither one of kernel_coder, kernelbench nor a file"):
+    with pytest.raises(ValueError, match="neither one of kernel_coder, kernelbench, nano nor a file"):
         build_messages(TASK, "kernelcoder")
 
 

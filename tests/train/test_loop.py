@@ -12,10 +12,10 @@ from golden import CURVE, GOLDEN, curve
 from kernel_coder.train import loop
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import load_config
-from kernel_coder.train.loop import draw
 from kernel_coder.train.metrics import reward_metrics
+from kernel_coder.train.progress import draw_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_run import flags, records, summary, timeless
+from tiny_run import flags, records, summary, timeless, write_tasks
 
 SUMMARY_KEYS = [
     "status",
@@ -155,11 +155,11 @@ def test_resolved_config_is_in_the_run_folder(run_dir: Path) -> None:
 
 
 def test_every_epoch_has_every_task_once() -> None:
-    drawn = [prompt for step in range(10) for prompt in draw(list(range(5)), step, 3, 0, True)]  # type: ignore[arg-type]
+    drawn = [place for step in range(10) for place in draw_epochs(5, 3 * step, 3, 0, True)]
     for epoch in range(6):
-        assert sorted(drawn[5 * epoch : 5 * epoch + 5]) == list(range(5))  # type: ignore[type-var]
+        assert sorted(drawn[5 * epoch : 5 * epoch + 5]) == list(range(5))
     assert drawn[:5] != drawn[5:10]
-    assert draw(list(range(5)), 1, 3, 0, False) == [3, 4, 0]  # type: ignore[arg-type, comparison-overlap]
+    assert draw_epochs(5, 3, 3, 0, False) == [3, 4, 0]
 
 
 def test_reward_metrics_ignore_what_was_not_scored() -> None:
@@ -181,3 +181,12 @@ def test_learning_raises_the_reward(tasks: Path, tmp_path: Path) -> None:
     assert main(flags(tasks, tmp_path / "run", rewards=rewards, optim__lr_scheduler_type="constant", **changes)) == 0
     found = [record["reward"] for record in records(tmp_path / "run" / "metrics.jsonl")]
     assert sum(found[-5:]) / 5 > sum(found[:5]) / 5 + 0.1
+
+
+def test_held_out_tasks_may_lie_elsewhere(tasks: Path, tmp_path: Path) -> None:
+    other = write_tasks(tmp_path / "other", 3)
+    changes = {"eval__path": other, "eval__num_tasks": 2, "run__eval_steps": 1, "run__max_steps": 1}
+    assert main(flags(tasks, tmp_path / "run", **changes)) == 0
+    found = summary(tmp_path / "run")
+    assert (found["tasks"], found["held_out_tasks"]) == (6, 2)
+    assert found["eval_reward_last"] is not None

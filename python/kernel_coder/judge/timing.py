@@ -42,6 +42,14 @@ FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
 
 
+COMPILE_S = 120.0
+"""What torch.compile may take of the reference."""
+
+
+class ReferenceFailed(RuntimeError):
+    """The reference's own Runner raised an error."""
+
+
 def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     """Seconds that writing so many bytes takes at least, if the cache keeps what it can.
 
@@ -90,6 +98,7 @@ class Timer:
             until = time.monotonic() + self.session.config.timing_s
             while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
                 pairs.append(self._round(calls, overhead))
+            compiled_s = self._compiled_s(calls, overhead) if self.session.config.compile_baseline else None
         self._refuse_below_floor(median_interval([candidate for _, candidate in pairs]).median)
         speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
         return {
@@ -98,6 +107,7 @@ class Timer:
             "speedup_high": speedup.high,
             "runtime_ms": median_interval([candidate for _, candidate in pairs]).median * 1e3,
             "reference_ms": median_interval([reference for reference, _ in pairs]).median * 1e3,
+            "reference_compile_ms": None if compiled_s is None else compiled_s * 1e3,
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
@@ -183,7 +193,17 @@ class Timer:
             self.flushed.zero_()
         self.session.synchronise()
 
-    def _request(self, link: Link, count: int, overhead: float) -> float:
+    def _compiled_s(self, calls: int, overhead: float) -> float | None:
+        """Seconds a call of the reference under torch.compile; None if that cannot be had."""
+        self.reference.deadline += COMPILE_S
+        try:
+            self._request(self.reference, 1, 0.0, Mode.COMPILED)
+            taken = [self._request(self.reference, calls, overhead, Mode.COMPILED) for _ in range(LEAST_ROUNDS)]
+        except ReferenceFailed:
+            return None
+        return median_interval(taken).median
+
+    def _request(self, link: Link, count: int, overhead: float, mode: Mode = Mode.PLAIN) -> float:
         """Seconds a call, of `count` calls on fresh inputs, each of them checked."""
         problem, variant = self.problem, self.variant
         torch.manual_seed(problem.seeds.next())
@@ -192,13 +212,13 @@ class Timer:
         fill_random(link.outputs.bytes[: count * variant.output_stride], problem.rng)
         self._flush()
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, count, 0, int(Mode.PLAIN))
+        link.ask(Say.CALL, 0, count, 0, int(mode))
         frame = link.answer(Say.CALL)
         seen = self._canaries(link)
         taken = time.perf_counter() - started
         if link is self.reference:
             if frame.status != Status.OK:
-                raise RuntimeError(f"the reference failed in its own Runner: {link.text()}")
+                raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
         else:
             self.session.refuse_status(frame)
             self._check(calls, hashes, seen)

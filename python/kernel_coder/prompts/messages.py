@@ -37,11 +37,11 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
 
     Args:
         task: the task.
-        template: the name of a template that comes with Kernel Coder (``kernel_coder``, ``kernelbench``) or the path of
-            a ``.jinja`` file. A template is text in up to three Jinja blocks, ``system``, ``user`` and ``assistant``
-            (the last is an answer's beginning); each block that is there becomes one message. It may use ``reference``,
-            ``entry_point``, ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task`` and
-            ``example``.
+        template: the name of a template that comes with Kernel Coder (``kernel_coder``, ``kernelbench``, ``nano``) or
+            the path of a ``.jinja`` file. A template is text in up to three Jinja blocks, ``system``, ``user`` and
+            ``assistant`` (the last is an answer's beginning); each block that is there becomes one message. It may use
+            ``reference``, ``entry_point``, ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``,
+            ``task`` and ``example``.
         one_shot: show a solved example first (an elementwise addition in Triton).
 
     Returns:
@@ -84,7 +84,7 @@ def template_names() -> list[str]:
     """The templates that come with Kernel Coder.
 
     >>> template_names()
-    ['kernel_coder', 'kernelbench']
+    ['kernel_coder', 'kernelbench', 'nano']
     """
     return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 

@@ -155,9 +155,18 @@ class RewardSet:
         }
 
     def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Any], *, step: int = 0, **columns: Any
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        step: int = 0,
+        factors: Mapping[str, float] | None = None,
+        **columns: Any,
     ) -> RewardTable:
-        """Score a batch; ``columns`` hold one value for each completion."""
+        """Score a batch; ``columns`` hold one value for each completion.
+
+        ``factors`` multiply the weights by label for this call; a term that they do not name is only reported.
+        """
         count = len(completions)
         for name, column in {"prompts": prompts, **columns}.items():
             if isinstance(column, (list, tuple)) and len(column) != count:
@@ -175,6 +184,8 @@ class RewardSet:
                     *(label, len(errors[label]), count, first.position, first.reason),
                 )
         weights = self.weights(step)
+        if factors is not None:
+            weights = {label: weight * factors.get(label, 0.0) for label, weight in weights.items()}
         return RewardTable(self._totals(parts, errors, weights, count), parts, errors, weights)
 
     def _totals(

@@ -38,6 +38,12 @@ class RowFormat:
         return self.required + self.optional
 
 
+KERNELBOOK_METADATA = (
+    "uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link",
+    "family", "level", "composition", "split", "thinking",  # of generated and distilled pairs
+)  # fmt: skip
+
+
 def kernelbook_task(row: Row, source: str) -> Task:
     """KernelBook's columns.
 
@@ -60,9 +66,7 @@ def kernelbook_task(row: Row, source: str) -> Task:
         solution=solution,
         entry_point=entry_point,
         licence=_licence(row.get("licenses")),
-        metadata=_rest(
-            row, ("uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link", *_GENERATED)
-        ),
+        metadata=_rest(row, (*KERNELBOOK_METADATA, *_GENERATED)),
     )
 
 
@@ -92,8 +96,7 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
         owner="KernelBook",
         required=("entry_point", "python_code"),
         optional=(
-            "triton_code", "uuid", "licenses", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link",
-            *_GENERATED,
+            "triton_code", "licenses", *KERNELBOOK_METADATA, *_GENERATED,
         ),
         make=kernelbook_task,
     ),

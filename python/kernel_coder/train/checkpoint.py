@@ -15,7 +15,7 @@ import random
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kernel_coder.train.model import Policy
+from kernel_coder.train.progress import Progress
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -48,6 +49,7 @@ class TrainState:
     best: dict[str, float]
     config_hash: str
     data_fingerprint: str
+    progress: Progress = field(default_factory=Progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,9 @@ def verify(path: Path) -> None:
 def load_state(path: Path) -> tuple[TrainState, RngState, list[dict[str, Any]]]:
     """Everything but the model and the optimiser's tensors, from a verified checkpoint."""
     record = json.loads((path / "state.json").read_text())
+    state = {**record["state"], "progress": Progress(**record["state"].get("progress", {}))}
     rng = RngState(load_file(path / "rng.safetensors"), record["python"], record["numpy"])
-    return TrainState(**record["state"]), rng, record["groups"]
+    return TrainState(**state), rng, record["groups"]
 
 
 def optimizer_tensors(

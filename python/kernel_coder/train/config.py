@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -28,7 +29,7 @@ class ModelConfig(Section):
     """Which model is trained."""
 
     name_or_path: str = Field(
-        default="tiny", description="hub id, local folder, or tiny: a random two-layer model made in place"
+        default="tiny", description="hub id, local folder, nano: the packaged model, or tiny: a random two-layer one"
     )
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
@@ -72,6 +73,30 @@ class RolloutConfig(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, description="0 is off")
     batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all of a step")
+    max_resampling_rounds: int = Field(
+        default=0,
+        ge=0,
+        description="dynamic sampling (DAPO): times that groups of equal rewards make room for further tasks; 0: off",
+    )
+
+
+class SamplerConfig(Section):
+    """Which tasks are drawn."""
+
+    kind: Literal["epochs", "success"] = Field(
+        default="epochs",
+        description="epochs: each task once in each; success: by p (1 - p) + floor of its measured success rate p",
+    )
+    floor: float = Field(default=0.05, gt=0, description="weight of a task that is always or never solved")
+    decay: float = Field(default=0.7, ge=0, lt=1, description="of the moving averages of measured rates")
+    success_reward: float = Field(
+        default=1.0, description="without a judge: the total reward from which an answer counts as solved"
+    )
+    max_level: int | None = Field(
+        default=None, ge=0, description="the hardest tasks to begin with (column level); None: all levels at once"
+    )
+    level_up_at: float = Field(default=0.6, gt=0, le=1, description="success rate that lets the next level begin")
+    level_up_after: int = Field(default=64, ge=1, description="answers to tasks of a level that are seen before")
 
 
 class AdvantagesConfig(Section):
@@ -154,6 +179,17 @@ class RewardConfig(Section):
     label: str | None = Field(default=None, description="name in tables and logs; default: the name or function")
 
 
+class StageConfig(Section):
+    """A stage of the rewards: what counts in it, and what ends it."""
+
+    weights: dict[str, float] = Field(
+        min_length=1, description="factors of the rewards' weights by label; a reward not named is only reported"
+    )
+    until: str | None = Field(default=None, description="metric that ends the stage, for example judge/compiled")
+    reaches: float | None = Field(default=None, description="moving average of it that does")
+    min_steps: int = Field(default=1, ge=1, description="steps that the stage lasts at least")
+
+
 class JudgeSection(JudgeConfig):
     """The judge that rewards on verdicts ask: where it works, and every field of ``judge.JudgeConfig``."""
 
@@ -173,8 +209,8 @@ class JudgeSection(JudgeConfig):
         return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend"}))
 
 
-class OptimConfig(Section):
-    """The optimiser and how a generation batch is cut into updates."""
+class AdamConfig(Section):
+    """The optimiser, its schedule, and the size of a forward pass."""
 
     learning_rate: float = Field(default=1e-6, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -187,6 +223,11 @@ class OptimConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
     gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+
+
+class OptimConfig(AdamConfig):
+    """The optimiser and how a generation batch is cut into updates."""
+
     steps_per_generation: int | None = Field(
         default=None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
     )
@@ -196,6 +237,9 @@ class OptimConfig(Section):
 class EvalConfig(Section):
     """Evaluation on tasks that are never trained on."""
 
+    path: str | None = Field(
+        default=None, description="data set of held-out tasks; None: they are taken out of data.path"
+    )
     num_tasks: int = Field(default=0, ge=0, description="tasks held out of data.path, chosen by a hash of their id")
     num_generations: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.0, ge=0, description="0 is greedy")
@@ -227,18 +271,36 @@ class RunConfig(Section):
     project: str = "kernel-coder"
 
 
-class TrainConfig(Section):
+class RunnableConfig(Section):
+    """What every kind of run has: a model, data, and where and how long it runs."""
+
+    if TYPE_CHECKING:  # each kind declares its own, in the order in which they are written out
+
+        @property
+        def model(self) -> ModelConfig: ...
+        @property
+        def data(self) -> DataConfig: ...
+        @property
+        def run(self) -> RunConfig: ...
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+class TrainConfig(RunnableConfig):
     """Every choice of a training run."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    sampler: SamplerConfig = SamplerConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
     rewards: list[RewardConfig] = Field(
         default=[RewardConfig(name="format"), RewardConfig(name="similarity")],
         description="terms, names of rewards, and presets: kernel_coder, kevin, dr_kernel, kernel_tune",
     )
+    stages: list[StageConfig] = Field(default=[], description="stages of the rewards, by measured rates; none: one")
     judge: JudgeSection | None = Field(default=None, description="what judges answers; None: nothing does")
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
@@ -283,6 +345,12 @@ class TrainConfig(Section):
             raise ValueError("rewards is empty: name at least one, for example [{name: format}]")
         if self.run.eval_steps and not self.eval.num_tasks:
             raise ValueError("run.eval_steps is set but eval.num_tasks is 0: hold out at least one task")
+        for number, stage in enumerate(self.stages):
+            last = number + 1 == len(self.stages)
+            if last != (stage.until is None) or last != (stage.reaches is None):
+                raise ValueError(
+                    f"stages.{number}: every stage but the last needs until and reaches, and the last has neither"
+                )
         return self
 
     @property
@@ -318,20 +386,21 @@ class TrainConfig(Section):
         except (ValueError, TypeError) as error:
             raise UsageError(f"the loss section is not a loss: {error}") from None
 
-    def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
-
-class _Flags(BaseSettings, TrainConfig):  # type: ignore[misc]
-    """The same fields, seen by the command-line parser."""
+Config = TypeVar("Config", bound=RunnableConfig)
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:
-    """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`.
+    """The config of a training run: :func:`load`.
 
     >>> load_config(None, ["--optim.learning_rate", "1e-3"]).optim.learning_rate
     0.001
     """
+    return load(TrainConfig, path, flags)
+
+
+def load(kind: type[Config], path: str | Path | None, flags: list[str] | None = None) -> Config:
+    """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`."""
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -347,9 +416,9 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Trai
                 f"config file {path} must hold sections such as model and data; got a {type(values).__name__}"
             )
     try:
-        return TrainConfig.model_validate(_merge(values, _parse_flags(flags or [])))
+        return kind.model_validate(_merge(values, _parse_flags(flags or [], kind)))
     except ValidationError as error:
-        raise UsageError(_sentence(error)) from None
+        raise UsageError(_sentence(error, kind)) from None
 
 
 def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
@@ -358,23 +427,30 @@ def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
     for name, field in model.model_fields.items():
         names.append(prefix + name)
         for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not RewardConfig:
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in (RewardConfig, StageConfig):
                 names += field_names(kind, f"{prefix}{name}.")
     return names
 
 
-def _parse_flags(flags: list[str]) -> dict[str, Any]:
-    valid = field_names()
+@cache
+def _flags_of(kind: type[BaseModel]) -> type[BaseSettings]:
+    """The same fields, seen by the command-line parser."""
+    return type(kind.__name__, (BaseSettings, kind), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+
+
+def _parse_flags(flags: list[str], kind: type[BaseModel] = TrainConfig) -> dict[str, Any]:
+    valid = field_names(kind)
     for flag in flags:
         name = flag[2:].partition("=")[0]
         if flag.startswith("--") and name not in (*valid, "help"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+    command = kind.__name__.removesuffix("Config").lower()
     try:
         source = CliSettingsSource[Any](
-            _Flags,
+            _flags_of(kind),
             cli_parse_args=flags,
             cli_exit_on_error=False,
-            cli_prog_name="kernel-coder train [--config FILE] [--resume [PATH]]",
+            cli_prog_name=f"kernel-coder {command} [--config FILE] [--resume [PATH]]",
             cli_hide_none_type=True,
         )
     except SettingsError as error:
@@ -400,12 +476,16 @@ def _nearest(name: str, valid: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
+def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
+    errors = error.errors()
+    # A required name with a typo in it is missing, too; the typo is what to mend.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        valid = field_names() + [
-            f"rewards.{first['loc'][1]}.{leaf}" for leaf in RewardConfig.model_fields if first["loc"][0] == "rewards"
+        listed: dict[Any, type[BaseModel]] = {"rewards": RewardConfig, "stages": StageConfig}
+        item = listed.get(first["loc"][0])
+        valid = field_names(kind) + [
+            f"{first['loc'][0]}.{first['loc'][1]}.{leaf}" for leaf in (item.model_fields if item else ())
         ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"
     message = first["msg"].removeprefix("Value error, ")

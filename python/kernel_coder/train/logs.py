@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kernel_coder.train.config import TrainConfig
+from kernel_coder.train.config import RunnableConfig
 from kernel_coder.train.errors import UsageError
 
 METRICS = "metrics.jsonl"
@@ -41,13 +41,26 @@ SHOWN = {
 
 
 class RunLog:
-    """Writes the files of one run folder. ``step`` is the last finished step: later lines of a killed run are cut."""
+    """Writes the files of one run folder. ``step`` is the last finished step: later lines of a killed run are cut.
 
-    def __init__(self, run_dir: Path, config: TrainConfig, step: int, *, stream: IO[str] | None = None) -> None:
+    ``total`` is the number of steps, if it is not ``run.max_steps``; ``shown`` what a person sees of them.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: RunnableConfig,
+        step: int,
+        *,
+        total: int | None = None,
+        shown: Mapping[str, str] = SHOWN,
+        stream: IO[str] | None = None,
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run_dir = run_dir
-        self.total = config.run.max_steps
+        self.total = total or config.run.max_steps
+        self.shown = shown
         self.every = config.run.logging_steps
         self.console = Console(file=stream or sys.stdout)
         self.first: dict[str, float] = {}
@@ -93,7 +106,7 @@ class RunLog:
         for tracker in self._trackers:
             tracker.log({name: value for name, value in metrics.items() if math.isfinite(value)}, step=step)
         shown = "  ".join(
-            f"{label} {_short(metrics[name])}" for name, label in SHOWN.items() if metrics.get(name) is not None
+            f"{label} {_short(metrics[name])}" for name, label in self.shown.items() if metrics.get(name) is not None
         )
         if self._progress is not None:
             self._progress.update(self._bar, completed=step, shown=shown)
@@ -104,7 +117,7 @@ class RunLog:
         """The table, ``summary.json``, and its path as the last line printed."""
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
-        for name, label in SHOWN.items():
+        for name, label in self.shown.items():
             if name in self.last:
                 table.add_row(label, _short(self.first[name]), _short(self.last[name]))
         self.console.print(table)
@@ -125,7 +138,7 @@ class RunLog:
         self._trackers = []
 
     def _remember(self, record: Mapping[str, Any]) -> None:
-        for name in SHOWN:
+        for name in self.shown:
             if record.get(name) is not None and math.isfinite(record[name]):
                 self.first.setdefault(name, record[name])
                 self.last[name] = record[name]
@@ -168,7 +181,7 @@ def find_trackers(names: Sequence[str]) -> list[Any]:
     return [LOGGER_TYPE_TO_CLASS[name] for name in wanted]
 
 
-def start_trackers(config: TrainConfig, run_dir: Path) -> list[Any]:
+def start_trackers(config: RunnableConfig, run_dir: Path) -> list[Any]:
     kinds = find_trackers(config.run.report_to)
     if kinds:
         from accelerate import PartialState

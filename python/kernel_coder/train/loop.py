@@ -7,31 +7,26 @@ same number of threads).
 
 from __future__ import annotations
 
-import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import kernel_coder
 from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, completion_seed
 from kernel_coder.train.batch import finite_or_nan, make_batch
 from kernel_coder.train.checkpoint import (
     TrainState,
     capture_rng,
-    list_checkpoints,
     remove_checkpoints_after,
     restore_rng,
     save_checkpoint,
     seed_rng,
-    weights_hash,
 )
+from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import (
     METRIC,
@@ -41,21 +36,15 @@ from kernel_coder.train.metrics import (
     update_metrics,
     verdict_metrics,
 )
+from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
+from kernel_coder.train.running import Outcome, facts, run_steps
 from kernel_coder.train.scoring import describe, reward, verdicts_on
 from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
-from kernel_coder.train.signals import StopSignal, listening
+from kernel_coder.train.signals import listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
 
 FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
 """Of these the summary has the first number and the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    status: str  # "finished" or "stopped"
-    summary: Path
 
 
 def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
@@ -75,50 +64,38 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
         for note in (*notes, *session.notes):
             log.message(note)
         restore_rng(session.rng)
+        if session.state.step == 0 and config.run.eval_on_start and session.held_out:
+            log.step(0, evaluate(session, config, session.state.progress, step=0))
         with listening() as stop:
-            state, status = run_steps(config, session, log, run_dir, stop)
+            state, status = run_steps(
+                lambda state: run_step(config, session, state, stop.poll),
+                lambda state: save(config, session, state, run_dir),
+                session.state,
+                total=config.run.max_steps,
+                save_steps=config.run.save_steps,
+                run_dir=run_dir,
+                log=log,
+                stop=stop,
+            )
         return Outcome(status, log.finish(summarise(config, session, state, run_dir, status, log)))
-
-
-def run_steps(
-    config: TrainConfig, session: Session, log: RunLog, run_dir: Path, stop: StopSignal
-) -> tuple[TrainState, str]:
-    """Every step that is left. Returns the last state and ``finished`` or, after a signal, ``stopped``."""
-    state, rng = session.state, capture_rng()
-    if state.step == 0 and config.run.eval_on_start and session.held_out:
-        log.step(0, evaluate(session, config, step=0))
-    try:
-        while state.step < config.run.max_steps:
-            rng = capture_rng()
-            stop.poll()
-            state, metrics, samples = run_step(config, session, state, stop.poll)
-            log.step(state.step, metrics, samples)
-            if state.step % config.run.save_steps == 0 or state.step == config.run.max_steps:
-                save(config, session, state, run_dir)
-    except StopRequested as signal:
-        # The step that was under way has touched neither weights nor files.
-        restore_rng(rng)
-        if list_checkpoints(run_dir)[:1] != [run_dir / f"checkpoint-{state.step:08d}"]:
-            save(config, session, state, run_dir)
-        log.message(f"{signal} received: step {state.step} is saved, go on with --resume")
-        return state, "stopped"
-    return state, "finished"
 
 
 def run_step(
     config: TrainConfig, session: Session, state: TrainState, poll: Callable[[], None]
 ) -> tuple[TrainState, dict[str, float], list[dict[str, Any]]]:
     """One generation batch and its updates. ``poll`` may raise until the update begins."""
-    step, group = state.step, config.rollout.num_generations
-    watch = Stopwatch()
-    prompts = draw(session.train, step, config.tasks_per_step, config.run.seed, config.data.shuffle)
-    with watch.phase("rollout"):
-        rollouts = generate(session.engine, prompts, session.sampling, group, (config.run.seed, step), poll)
-    with watch.phase("judge"):
-        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
-    with watch.phase("reward"):
-        table = reward(session.rewards, prompts, rollouts, verdicts, step)
-        poll()
+    group, watch, progress = config.rollout.num_generations, Stopwatch(), state.progress
+
+    def try_tasks(count: int, again: int = 0, tried: Collection[str] = ()) -> Answers:
+        nonlocal progress
+        seed = (config.run.seed, state.step, *(("again", again) if again else ()))
+        prompts, progress = draw(session.train, progress, config, count, seed, tried)
+        return answer(session, prompts, group, seed, state.step, stage_factors(config, progress), poll, watch)
+
+    answers, sampled, resampling = with_spread(
+        try_tasks(config.tasks_per_step), try_tasks, config.rollout.max_resampling_rounds
+    )
+    prompts, rollouts, verdicts, table = answers.prompts, answers.rollouts, answers.verdicts, answers.table
     with watch.phase("logprobs"):
         turns = [turn for rollout in rollouts for turn in rollout.turns]
         batch = make_batch(
@@ -158,28 +135,38 @@ def run_step(
         "reward_errors": float(table.num_errors),
         **verdict_metrics(verdicts),
         **completion_metrics(turns),
+        **resampling,
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
+    state = replace(state, progress=learn(progress, sampled, session.train, config, metrics))
+    metrics |= progress_metrics(state.progress, config)
     if config.run.eval_steps and state.step % config.run.eval_steps == 0:
         with watch.phase("eval"):
-            metrics |= evaluate(session, config, step=state.step)
+            metrics |= evaluate(session, config, state.progress, step=state.step)
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
     return state, metrics, list(describe(state.step, prompts, rollouts, verdicts, table, batch.advantages))
 
 
-def draw(prompts: Sequence[Prompt], step: int, count: int, seed: int, shuffle: bool) -> list[Prompt]:
-    """The tasks of a step: ``count`` further ones of an endless sequence of epochs, each in its own order."""
-    return [
-        prompts[epoch_order(len(prompts), place // len(prompts), seed, shuffle)[place % len(prompts)]]
-        for place in range(step * count, (step + 1) * count)
-    ]
-
-
-def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
-    if not shuffle:
-        return list(range(size))
-    return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
+def answer(
+    session: Session,
+    prompts: Sequence[Prompt],
+    group: int,
+    seed: tuple[int | str, ...],
+    step: int,
+    factors: Mapping[str, float] | None,
+    poll: Callable[[], None],
+    watch: Stopwatch,
+) -> Answers:
+    """A group of answers to every prompt, judged and rewarded."""
+    with watch.phase("rollout"):
+        rollouts = generate(session.engine, prompts, session.sampling, group, seed, poll)
+    with watch.phase("judge"):
+        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
+    with watch.phase("reward"):
+        table = reward(session.rewards, prompts, rollouts, verdicts, step, factors)
+        poll()
+    return Answers(tuple(prompts), tuple(rollouts), None if verdicts is None else tuple(verdicts), table)
 
 
 def generate(
@@ -187,7 +174,7 @@ def generate(
     prompts: Sequence[Prompt],
     sampling: Sampling,
     group: int,
-    seed: tuple[int, int | str],
+    seed: tuple[int | str, ...],
     poll: Callable[[], None] | None = None,
 ) -> list[Rollout]:
     """``group`` answers to every prompt, neighbours of each other.
@@ -200,14 +187,15 @@ def generate(
     return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
 
 
-def evaluate(session: Session, config: TrainConfig, *, step: int) -> dict[str, float]:
+def evaluate(session: Session, config: TrainConfig, progress: Progress, *, step: int) -> dict[str, float]:
     """Rewards on the tasks that are never trained on. Leaves the random state as it was."""
     rng = capture_rng()
     group = config.eval.num_generations
     sampling = replace(session.sampling, temperature=config.eval.temperature)
     rollouts = generate(session.engine, session.held_out, sampling, group, (config.run.seed, "eval"))
     verdicts = verdicts_on(session.judge, session.held_out, rollouts)
-    table = reward(session.rewards, session.held_out, rollouts, verdicts, step)
+    factors = stage_factors(config, progress)
+    table = reward(session.rewards, session.held_out, rollouts, verdicts, step, factors)
     restore_rng(rng)
     found = reward_metrics(table.total, table.parts, group, torch.zeros(0)) | verdict_metrics(verdicts)
     found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
@@ -234,7 +222,6 @@ def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
     """What ``summary.json`` holds: flat, the same keys in every run (None where a run has no such number)."""
-    newest = list_checkpoints(run_dir)[:1]
     return {
         "status": status,
         "steps": state.step,
@@ -245,16 +232,5 @@ def summarise(
         "held_out_tasks": len(session.held_out),
         **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in FIRST_AND_LAST},
         **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in FIRST_AND_LAST},
-        "weights_sha256": weights_hash(session.policy.trainable()),
-        "checkpoint": str(newest[0].resolve()) if newest else None,
-        "model": config.model.name_or_path,
-        "data": config.data.path,
-        "data_fingerprint": state.data_fingerprint,
-        "seed": config.run.seed,
-        "threads": torch.get_num_threads(),
-        "device": str(session.policy.device),
-        "kernel_coder": kernel_coder.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **facts(config, session.policy, state, run_dir),
     }

@@ -16,11 +16,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from kernel_coder import _core
+from kernel_coder import _core, models
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.errors import UsageError
 
 TINY = "tiny"
+NANO = "nano"
+NANO_FOLDER = Path(models.__file__).parent / "kernel-coder-nano"
+"""Where the packaged model lies, if this installation has it."""
+
 PLAIN = "plain"
 #: The op that training cannot do without: a GPU is of use only if it runs there.
 LOSS_OP = "linear_grpo_loss"
@@ -64,6 +68,7 @@ class Policy:
 
 def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Policy:
     """The model of the config; with ``resume_from``, a checkpoint's weights in its place."""
+    config = _unpacked(config)
     device = resolve_device(config.device)
     dtype = getattr(torch, config.dtype)
     source = config
@@ -80,6 +85,15 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
         model = _with_lora(model, config, resume_from)
         own_memory(model)
     return Policy(model.eval(), tokenizer, config.use_peft)
+
+
+def _unpacked(config: ModelConfig) -> ModelConfig:
+    """``nano`` is the folder that comes with Kernel Coder."""
+    if config.name_or_path != NANO:
+        return config
+    if not NANO_FOLDER.is_dir():
+        raise UsageError("model.name_or_path is nano, but this installation comes without that model; see docs/sft.md")
+    return config.model_copy(update={"name_or_path": str(NANO_FOLDER)})
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -28,6 +28,7 @@ def reward(
     rollouts: Sequence[Rollout],
     verdicts: Sequence[Verdict] | None,
     step: int,
+    factors: Mapping[str, float] | None = None,
 ) -> RewardTable:
     """Scores every answer; the columns are TRL's."""
     tasks = [rollout.task for rollout in rollouts]
@@ -37,6 +38,7 @@ def reward(
         [prompt.messages for prompt in repeated(prompts, rollouts)],
         [[{"role": "assistant", "content": said}] for said in answers(prompts, rollouts)],
         step=step,
+        factors=factors,
         task=tasks,
         solution=[task.solution for task in tasks],
         reference=[task.reference for task in tasks],

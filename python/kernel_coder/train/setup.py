@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,12 @@ from kernel_coder.train.checkpoint import (
     newest_valid,
     verify,
 )
-from kernel_coder.train.config import OptimConfig, TrainConfig
+from kernel_coder.train.config import AdamConfig, RunnableConfig, TrainConfig
 from kernel_coder.train.errors import UsageError
 from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
+from kernel_coder.train.progress import first_progress
 
 SHOWN_PROBLEMS = 5
 
@@ -82,13 +83,20 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
         notes = [*notes, "no reward names the column verdict: answers are judged for the log only"]
     notes = [tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS]), *notes]
-    train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
+    if config.eval.path is None:
+        train, held_out = hold_out(prompts, config.eval.num_tasks if prompts else 0)
+    else:
+        train, held_out = prompts, load_held_out(config, policy)
     if not train:
         why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
         raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
 
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
+    try:
+        state = replace(state, progress=first_progress([prompt.task for prompt in train], config.sampler))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     reference = None
     if spec.beta != 0 and not config.model.use_peft:
         reference = load_reference(load_policy(config.model) if checkpoint else policy)
@@ -118,11 +126,21 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         train=tuple(train),
         held_out=tuple(held_out),
         optimizer=optimizer,
-        learning_rate=schedule(config),
+        learning_rate=schedule(config.optim, config.run.max_steps * config.updates_per_step),
         state=state,
         rng=rng,
         notes=tuple(notes),
     )
+
+
+def load_held_out(config: TrainConfig, policy: Policy) -> list[Prompt]:
+    """The first ``eval.num_tasks`` tasks of ``eval.path`` that the model has room for."""
+    source = config.data.model_copy(update={"path": config.eval.path, "revision": None, "limit": None})
+    try:
+        tasks = load_tasks(source)
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(f"eval.path: {error}") from None
+    return make_prompts(tasks, policy, config)[0][: config.eval.num_tasks]
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
@@ -131,6 +149,12 @@ def load_rewards(config: TrainConfig) -> RewardSet:
         rewards = RewardSet([reward.model_dump() for reward in config.rewards])
     except RewardError as error:
         raise UsageError(str(error)) from None
+    for number, stage in enumerate(config.stages):
+        if unknown := sorted(set(stage.weights) - set(rewards.labels)):
+            raise UsageError(
+                f"stages.{number}.weights names {unknown[0]}, which is no reward of this run; "
+                f"it has {', '.join(rewards.labels)}"
+            )
     if config.judge is None and (needy := rewards.needing("verdict")):
         raise UsageError(
             f"reward {needy[0]} is about verdicts, and there is no judge: add the section judge "
@@ -175,7 +199,7 @@ def hold_out(prompts: Sequence[Prompt], count: int) -> tuple[list[Prompt], list[
     return [p for p in prompts if p.task.id not in ids], [p for p in prompts if p.task.id in ids]
 
 
-def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer:
+def make_optimizer(policy: Policy, config: AdamConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         policy.trainable().values(),
         lr=config.learning_rate,
@@ -186,25 +210,24 @@ def make_optimizer(policy: Policy, config: OptimConfig) -> torch.optim.Optimizer
     )
 
 
-def schedule(config: TrainConfig) -> Callable[[int], float]:
-    """The learning rate of the n-th update: a pure function, so a resumed run needs only n."""
-    updates = config.run.max_steps * config.updates_per_step
-    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.optim.learning_rate)
+def schedule(config: AdamConfig, updates: int) -> Callable[[int], float]:
+    """The learning rate of the n-th of so many updates: a pure function, so a resumed run needs only n."""
+    probe = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=config.learning_rate)
     try:
         made: Any = get_scheduler(
-            config.optim.lr_scheduler_type,
+            config.lr_scheduler_type,
             probe,
-            num_warmup_steps=config.optim.warmup_steps,
+            num_warmup_steps=config.warmup_steps,
             num_training_steps=updates,
-            scheduler_specific_kwargs=config.optim.lr_scheduler_kwargs or None,
+            scheduler_specific_kwargs=config.lr_scheduler_kwargs or None,
         )
         factor = made.lr_lambdas[0]
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"optim.lr_scheduler_type {config.optim.lr_scheduler_type} cannot be used: {error}") from None
-    return lambda update: config.optim.learning_rate * factor(update)
+        raise UsageError(f"optim.lr_scheduler_type {config.lr_scheduler_type} cannot be used: {error}") from None
+    return lambda update: config.learning_rate * factor(update)
 
 
-def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
+def fresh_state(config: RunnableConfig, fingerprint: str) -> TrainState:
     return TrainState(
         step=0,
         update=0,
@@ -217,7 +240,7 @@ def fresh_state(config: TrainConfig, fingerprint: str) -> TrainState:
     )
 
 
-def config_hash(config: TrainConfig) -> str:
+def config_hash(config: RunnableConfig) -> str:
     """Of all that decides the numbers; where the run is written is left out."""
     values = config.model_dump(mode="json")
     for name in (
@@ -233,7 +256,7 @@ def config_hash(config: TrainConfig) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-def open_run_dir(config: TrainConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
+def open_run_dir(config: RunnableConfig, resume: str | None) -> tuple[Path, Path | None, list[str]]:
     """The run's folder, the checkpoint to go on from, and what to tell about it.
 
     ``resume``: None starts anew, ``auto`` takes the newest valid checkpoint of the folder (none: starts anew), a path

@@ -1,0 +1,33 @@
+"""What a good answer looks like: the form that the prompt asks for and the format reward looks for."""
+
+from __future__ import annotations
+
+from kernel_coder.prompts.messages import _fence, _text
+
+
+def build_answer(code: str, thinking: str = "") -> str:
+    """The text of an answer with this code.
+
+    Raises:
+        ValueError: there is no code, or code or thinking hold a tag of the form itself.
+
+    >>> print(build_answer("x = 1", "One."))
+    <thinking>
+    One.
+    </thinking>
+    <answer>
+    ```python
+    x = 1
+    ```
+    </answer>
+    """
+    code, thinking = _text(code), thinking.strip()
+    if not code.strip():
+        raise ValueError("code is empty; an answer needs some")
+    for name, text in (("code", code), ("thinking", thinking)):
+        for tag in ("<thinking>", "</thinking>", "<answer>", "</answer>"):
+            if tag in text:
+                raise ValueError(f"{name} holds the tag {tag}, which an answer has once")
+    fence = _fence(code)
+    inside = f"{thinking}\n" if thinking else ""
+    return f"<thinking>\n{inside}</thinking>\n<answer>\n{fence}python\n{code}\n{fence}\n</answer>"

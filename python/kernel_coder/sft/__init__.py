@@ -1,0 +1,1 @@
+"""Supervised warm-up: ``python -m kernel_coder.sft --config recipe.yaml --section.field value``."""

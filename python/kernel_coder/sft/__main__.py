@@ -1,0 +1,29 @@
+"""``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--section.field value ...]``
+
+Exit codes and ``--resume`` are those of ``python -m kernel_coder.train``, which takes the checkpoints made here as its
+``--model.name_or_path``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kernel_coder.sft.config import SftConfig
+from kernel_coder.train.command import run_command
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    return run_command(SftConfig, _loop, arguments)
+
+
+def _loop() -> Callable[..., Any]:
+    from kernel_coder.sft.loop import train
+
+    return train
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""How good the model is on held-out tasks: the loss of their known answers, and what the judge says about its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernel_coder import ops
+from kernel_coder.rollout import Rollout
+from kernel_coder.sft.config import SftConfig
+from kernel_coder.sft.setup import Session
+from kernel_coder.sft.update import measure
+from kernel_coder.train.checkpoint import capture_rng, restore_rng
+from kernel_coder.train.loop import generate
+from kernel_coder.train.metrics import completion_metrics, verdict_metrics
+from kernel_coder.train.scoring import answers, repeated, verdicts_on
+
+
+def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Numbers under ``eval/`` and a line of ``samples.jsonl`` for every answer. Leaves the random state as it was."""
+    rng = capture_rng()
+    metrics: dict[str, float] = {}
+    if session.held_out:
+        losses = measure(session.policy, session.held_out, bf16=config.model.bf16)
+        metrics = {"loss": losses.mean, "entropy": losses.entropy / max(losses.tokens, 1), "tokens": losses.tokens}
+    lines: list[dict[str, Any]] = []
+    if session.asked:
+        answered, lines = _answer(session, config, step)
+        metrics |= answered
+    restore_rng(rng)
+    return {f"eval/{name}": float(value) for name, value in metrics.items()}, lines
+
+
+def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    group = config.eval.num_generations
+    rollouts: list[Rollout] = generate(
+        session.engine, session.asked, session.sampling, group, (config.run.seed, "eval")
+    )
+    said = answers(session.asked, rollouts)
+    verdicts = verdicts_on(session.judge, session.asked, rollouts)
+    responses = [ops.parse_response(text) for text in said]
+    metrics = {"format": sum(response.ok for response in responses) / len(responses), **verdict_metrics(verdicts)}
+    metrics |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
+    lines = [
+        {
+            "step": step,
+            "id": f"eval/{step}/{prompt.task.id}/{i % group}",
+            "task": prompt.task.id,
+            "prompt": prompt.messages,
+            "completion": said[i],
+            "finish_reason": rollout.turns[-1].finish_reason,
+            "tokens": len(rollout.turns[-1].completion_ids),
+            "format_error": responses[i].error,
+            **({} if verdicts is None else {"outcome": str(verdicts[i].outcome), "reason": verdicts[i].reason}),
+        }
+        for i, (prompt, rollout) in enumerate(zip(repeated(session.asked, rollouts), rollouts, strict=True))
+    ]
+    kept = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
+    return {name: value for name, value in metrics.items() if name.startswith(kept)}, lines

@@ -1,0 +1,222 @@
+"""From tasks, conversations and texts to token ids, and which of them are learnt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from transformers import PreTrainedTokenizerBase
+
+from kernel_coder.prompts import Message, build_answer, build_messages, encode_prompt
+from kernel_coder.sft.config import SftDataConfig
+from kernel_coder.tasks import Task
+
+CONVERSATION_COLUMNS = (("messages",), ("prompt", "completion"), ("text",))
+"""The columns that TRL's SFTTrainer knows; a table with one of these sets is read as it stands."""
+
+
+class DroppedError(ValueError):
+    """Why a row is not learnt, in one clause."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One sequence. ``in_loss[i]`` says whether the model learns to say ``ids[i]``; never so for the first token."""
+
+    id: str
+    ids: np.ndarray  # int32 [n]
+    in_loss: np.ndarray  # bool [n]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Encoder:
+    """Examples of one tokenizer.
+
+    The prompt has exactly the ids that the model is given when it is asked (``prompts.encode_prompt``); the answer is
+    encoded by itself, as the model will say it, and ended as the chat template ends a turn.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: SftDataConfig, plain: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.config = config
+        self.plain = plain
+        self.end = [int(tokenizer.eos_token_id)] if plain else end_of_turn(tokenizer)
+
+    def of_task(self, task: Task) -> Example:
+        if task.solution is None:
+            raise DroppedError("it has no known solution")
+        messages = build_messages(task, self.config.prompt_template, one_shot=self.config.one_shot)
+        thinking = task.metadata.get("thinking") or self.config.thinking
+        try:
+            answer = build_answer(task.solution, str(thinking))
+        except ValueError as error:
+            raise DroppedError(str(error)) from None
+        begun = messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+        if not answer.startswith(begun):
+            raise DroppedError("its answer does not go on from the beginning that the prompt template gives")
+        prompt = encode_prompt(self.tokenizer, messages, self.plain)
+        return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
+
+    def of_messages(self, name: str, messages: Sequence[Message]) -> Example:
+        """Every message of the assistant is learnt, behind the ids that it would be asked with."""
+        parts: list[tuple[list[int], bool]] = []
+        so_far: list[int] = []
+        for place, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            if place == 0:
+                raise DroppedError("it begins with an answer")
+            prompt = encode_prompt(self.tokenizer, messages[:place], self.plain)
+            if prompt[: len(so_far)] != so_far:
+                raise DroppedError("the chat template writes an earlier answer differently in a later turn")
+            answer = self._text(message["content"]) + self.end
+            parts += [(prompt[len(so_far) :], False), (answer, True)]
+            so_far = prompt + answer
+        if not parts:
+            raise DroppedError("it has no answer")
+        return self._finished(name, parts)
+
+    def of_text(self, name: str, text: str) -> list[Example]:
+        """The text, if need be in pieces of ``max_length`` tokens, each beginning with the last one before it."""
+        begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
+        ids = [*begin, *self._text(text), int(self.tokenizer.eos_token_id)]
+        size = self.config.max_length
+        pieces = [ids[start : start + size] for start in range(0, len(ids) - 1, size - 1)]
+        return [
+            self._finished(f"{name}/{place}", [(piece[:1], False), (piece[1:], True)])
+            for place, piece in enumerate(pieces)
+        ]
+
+    def _text(self, text: str) -> list[int]:
+        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def _finished(self, name: str, parts: Iterable[tuple[list[int], bool]]) -> Example:
+        parts = list(parts)
+        ids = np.array([token for part, _ in parts for token in part], dtype=np.int32)
+        in_loss = np.array([learnt for part, learnt in parts for _ in part], dtype=bool)
+        if not self.config.assistant_only_loss:
+            in_loss[:] = True
+        in_loss[0] = False  # nothing comes before it
+        if len(ids) > self.config.max_length:
+            raise DroppedError(f"it has {len(ids)} tokens, more than data.max_length = {self.config.max_length}")
+        return Example(name, ids, in_loss)
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What ends an answer: up to the first special token of what the chat template writes behind one.
+
+    That token is not always the tokenizer's end of sequence: Llama 3 ends a turn in ``<|eot_id|>``, and a tokenizer
+    that comes out of a GGUF file may name another one altogether. (What a template writes after it, a line end for
+    example, is never said by a model that has stopped.) Where it writes none, the end of sequence is taken.
+    """
+    eos = [int(tokenizer.eos_token_id)]
+    asked: list[dict[str, str]] = [{"role": "user", "content": "?"}]
+    answered = [*asked, {"role": "assistant", "content": "!"}]
+    before = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    after = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
+    if not (isinstance(before, str) and isinstance(after, str) and after.startswith(f"{before}!")):
+        return eos
+    written = [int(i) for i in tokenizer.encode(after[len(before) + 1 :], add_special_tokens=False)]
+    special = {*tokenizer.all_special_ids, *(i for i, t in tokenizer.added_tokens_decoder.items() if t.special)}
+    first = next((place for place, i in enumerate(written) if i in special), None)
+    return eos if first is None else written[: first + 1]
+
+
+def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:
+    """The examples, and a sentence for each task that gives none."""
+    examples: list[Example] = []
+    dropped: list[str] = []
+    for task in tasks:
+        try:
+            examples.append(encoder.of_task(task))
+        except DroppedError as error:
+            dropped.append(f"task {task.id}: {error}")
+    return examples, dropped
+
+
+def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[list[Example], list[str]]:
+    """Likewise from rows with ``messages``, ``prompt`` and ``completion``, or ``text``."""
+    examples: list[Example] = []
+    dropped: list[str] = []
+    for number, row in enumerate(rows, start=1):
+        name = f"row{number}"
+        try:
+            if "messages" in row:
+                examples.append(encoder.of_messages(name, row["messages"]))
+            elif "completion" in row:
+                examples.append(encoder.of_messages(name, _as_messages(row["prompt"], row["completion"])))
+            elif encoder.config.assistant_only_loss:
+                raise ValueError("a text has no answers to learn: set data.assistant_only_loss false")
+            else:
+                examples += encoder.of_text(name, row["text"])
+        except DroppedError as error:
+            dropped.append(f"row {number}: {error}")
+        except (KeyError, TypeError, AttributeError):
+            dropped.append(f"row {number}: it is not in the form of {', '.join(sorted(row))} that TRL describes")
+    return examples, dropped
+
+
+def _as_messages(prompt: Any, completion: Any) -> list[Message]:
+    asked = [Message(role="user", content=prompt)] if isinstance(prompt, str) else list(prompt)
+    said = [Message(role="assistant", content=completion)] if isinstance(completion, str) else list(completion)
+    return [*asked, *said]
+
+
+def conversation_rows(path: str) -> Iterator[Mapping[str, Any]] | None:
+    """The rows of a JSONL or parquet file in one of :data:`CONVERSATION_COLUMNS`; None for anything else."""
+    file = Path(path).expanduser()
+    if not file.is_file() or file.suffix not in (".jsonl", ".parquet"):
+        return None
+    columns = _columns(file)
+    chosen = next((names for names in CONVERSATION_COLUMNS if set(names) <= columns), None)
+    if chosen is None or "python_code" in columns or "code" in columns:
+        return None
+    return _rows(file, chosen)
+
+
+def _columns(file: Path) -> set[str]:
+    if file.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return set(pyarrow.parquet.read_schema(file).names)
+    with file.open("rb") as lines:
+        first = next((line for line in lines if line.strip()), b"{}")
+    try:
+        row = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return set()
+    return set(row) if isinstance(row, dict) else set()
+
+
+def _rows(file: Path, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    if file.suffix == ".parquet":
+        import pyarrow.parquet
+
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024, columns=list(columns)):
+            yield from batch.to_pylist()
+        return
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise ValueError(f"line {number} of {file.name} is not JSON: {error}") from None
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """SHA-256 over what is learnt: ids and masks, in order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(b"%d:" % len(example))
+        digest.update(example.ids.astype("<i4").tobytes())
+        digest.update(np.packbits(example.in_loss).tobytes())
+    return digest.hexdigest()

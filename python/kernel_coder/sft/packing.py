@@ -1,0 +1,91 @@
+"""From examples to forward passes: which examples share a sequence, and the one row of tokens that the model is given.
+
+Letters of the shape comments: T tokens of a forward pass, S examples in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernel_coder.sft.examples import Example
+
+SEQUENCE_BUCKET = 32
+"""Under ``torch_compile`` the number of sequences is rounded up to a multiple of this."""
+
+
+def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Indices that share a sequence of at most ``capacity`` tokens: the longest first, each where it fits best.
+
+    Best-fit decreasing, which needs at most 11/9 of the sequences of the best packing; O(n log n) comparisons.
+
+    >>> best_fit([3, 7, 5, 2, 3], 10)
+    [[1, 0], [2, 4, 3]]
+    """
+    packs: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # room left and the pack, sorted
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        length = lengths[index]
+        if length > capacity:
+            raise ValueError(f"an example of {length} tokens does not fit into a sequence of {capacity}")
+        place = bisect_left(free, (length, -1))
+        room, pack = free.pop(place) if place < len(free) else (capacity, len(packs))
+        if pack == len(packs):
+            packs.append([])
+        packs[pack].append(index)
+        insort(free, (room - length, pack))
+    return packs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBatch:
+    """One forward pass. Row t holds the hidden state that predicts token t + 1 of the same example."""
+
+    ids: Tensor  # int64 [T]
+    positions: Tensor  # int64 [T]: from 0 in every example
+    targets: Tensor  # int64 [T]: the next token
+    mask: Tensor  # bool [T], on the CPU: whether the target is in the loss; false in the last row of every example
+    cu_seqlens: Tensor  # int32 [S + 1]
+    longest: int
+
+    @property
+    def num_targets(self) -> int:
+        return int(self.mask.sum())
+
+
+def collate(examples: Sequence[Example], device: torch.device, *, pad_to: int | None = None) -> PackedBatch:
+    """The examples one behind the other.
+
+    ``pad_to`` fills up to so many tokens with sequences of their own that are in no loss, and the number of sequences
+    to a multiple of :data:`SEQUENCE_BUCKET` with empty ones, so that a compiled model meets one shape.
+    """
+    lengths = [len(example) for example in examples]
+    ids = np.concatenate([example.ids for example in examples])
+    in_loss = np.concatenate([example.in_loss for example in examples])
+    longest = max(lengths)
+    if pad_to is not None and (missing := pad_to - len(ids)) > 0:
+        lengths += [longest] * (missing // longest) + ([missing % longest] if missing % longest else [])
+        ids, in_loss = np.pad(ids, (0, missing)), np.pad(in_loss, (0, missing))
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    targets, mask = np.roll(ids, -1), np.roll(in_loss, -1)
+    ends = np.cumsum(lengths)
+    mask[ends - 1] = False
+    if pad_to is not None:
+        lengths += [0] * (-len(lengths) % SEQUENCE_BUCKET)
+
+    def put(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
+
+    return PackedBatch(
+        ids=put(ids),
+        positions=put(positions),
+        targets=put(targets),
+        mask=torch.from_numpy(mask),
+        cu_seqlens=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32).to(device, non_blocking=True),
+        longest=longest if pad_to is None else pad_to,
+    )

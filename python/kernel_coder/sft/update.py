@@ -1,0 +1,129 @@
+"""The supervised update: the mean negative log-likelihood of the answers' tokens, and one guarded optimiser step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernel_coder import ops
+from kernel_coder.sft.attention import hidden_states, model_inputs, packed
+from kernel_coder.sft.packing import PackedBatch
+from kernel_coder.train.errors import TrainingDiverged
+from kernel_coder.train.model import Policy, head_of
+from kernel_coder.train.update import METRIC, optimizer_step
+
+NLL = ops.LossSpec.preset("reinforce")
+"""``-A logp`` with A = 1 is the negative log-likelihood; the policy's op forms its gradient in three products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Sums over the tokens in the loss."""
+
+    nll: float
+    entropy: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        return self.nll / self.tokens if self.tokens else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What one update did. ``grad_norm`` is None if it was refused: loss or gradient were not finite."""
+
+    losses: Losses
+    grad_norm: float | None
+    learning_rate: float
+    skipped_in_a_row: int
+
+
+def loss_of(model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False) -> ops.LossOutput:
+    """``-sum(log p(target)) / total`` over the masked rows, from hidden states if the head allows it, else from logits.
+
+    Call it within :func:`packed`.
+    """
+    rows = len(batch.targets)
+    arguments: dict[str, Any] = {"mask": batch.mask, "denominator": total}
+    head = head_of(model)
+    with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=bf16):
+        if head is None:
+            scores = model(**model_inputs(batch)).logits[0]
+        else:
+            states = hidden_states(model, batch)
+    if head is None:
+        arguments["mask"] = batch.mask.to(scores.device)
+        return ops.grpo_loss(scores, batch.targets, scores.new_ones(rows), NLL, **arguments)
+    if bf16:
+        states = states.to(torch.bfloat16)
+    bias = None if head.bias is None else head.bias.to(states.dtype)
+    return ops.linear_grpo_loss(
+        states,
+        head.weight.to(states.dtype),
+        batch.targets,
+        torch.ones(rows),
+        NLL,
+        bias=bias,
+        logit_scale=head.logit_scale,
+        softcap=head.softcap,
+        **arguments,
+    )
+
+
+def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf16: bool = False) -> Losses:
+    """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is."""
+    sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
+    for batch in batches:
+        with packed(policy.model):  # recomputed activations need it in the backward, too
+            output = loss_of(policy.model, batch, total, bf16=bf16)
+            output.loss.backward()
+        sums += output.metrics
+    found = sums.tolist()
+    return Losses(found[METRIC["loss"]] * total, found[METRIC["entropy"]], int(found[METRIC["tokens"]]))
+
+
+@torch.no_grad()
+def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = False) -> Losses:
+    """The same sums without gradients."""
+    sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
+    for batch in batches:
+        with packed(policy.model):
+            sums += loss_of(policy.model, batch, 1.0, bf16=bf16).metrics
+    found = sums.tolist()
+    return Losses(found[METRIC["loss"]], found[METRIC["entropy"]], int(found[METRIC["tokens"]]))
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[PackedBatch],
+    *,
+    learning_rate: Callable[[int], float],
+    number: int,
+    max_grad_norm: float,
+    bf16: bool,
+    skipped_in_a_row: int,
+    max_skipped: int,
+) -> UpdateResult:
+    """One update. The loss is the mean over its tokens, counted once before the first of its forward passes."""
+    total = float(sum(batch.num_targets for batch in batches))
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(number)
+    optimizer.zero_grad(set_to_none=True)
+    policy.model.train()
+    losses = backward(policy, batches, total, bf16=bf16)
+    norm = optimizer_step(optimizer, policy.trainable().values(), losses.nll, max_grad_norm)
+    optimizer.zero_grad(set_to_none=True)
+    policy.model.eval()
+    if norm is None and skipped_in_a_row + 1 >= max_skipped:
+        raise TrainingDiverged(
+            f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates), for their loss or "
+            "gradient was not finite; the weights are those from before: lower optim.learning_rate"
+        )
+    return UpdateResult(losses, norm, learning_rate(number), skipped_in_a_row + 1 if norm is None else 0)

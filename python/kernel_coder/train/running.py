@@ -1,0 +1,83 @@
+"""What every kind of run does around its steps: going on until the last or a signal, and saying what it was."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kernel_coder
+from kernel_coder.train.checkpoint import TrainState, capture_rng, list_checkpoints, restore_rng, weights_hash
+from kernel_coder.train.config import RunnableConfig
+from kernel_coder.train.errors import StopRequested
+from kernel_coder.train.logs import RunLog
+from kernel_coder.train.model import Policy
+from kernel_coder.train.signals import StopSignal
+
+Step = tuple[TrainState, Mapping[str, float], Iterable[Mapping[str, Any]]]
+"""The state after a step, its numbers, and the lines of ``samples.jsonl``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    status: str  # "finished" or "stopped"
+    summary: Path
+
+
+def run_steps(
+    run_step: Callable[[TrainState], Step],
+    save: Callable[[TrainState], None],
+    state: TrainState,
+    *,
+    total: int,
+    save_steps: int,
+    run_dir: Path,
+    log: RunLog,
+    stop: StopSignal,
+) -> tuple[TrainState, str]:
+    """Every step that is left. Returns the last state and ``finished`` or, after a signal, ``stopped``.
+
+    ``run_step`` may raise :class:`StopRequested` as long as it has changed neither weights nor files.
+    """
+    rng = capture_rng()
+    try:
+        while state.step < total:
+            rng = capture_rng()
+            stop.poll()
+            state, metrics, samples = run_step(state)
+            log.step(state.step, metrics, samples)
+            if state.step % save_steps == 0 or state.step == total:
+                save(state)
+    except StopRequested as signal:
+        restore_rng(rng)
+        if list_checkpoints(run_dir)[:1] != [run_dir / f"checkpoint-{state.step:08d}"]:
+            save(state)
+        log.message(f"{signal} received: step {state.step} is saved, go on with --resume")
+        return state, "stopped"
+    return state, "finished"
+
+
+def facts(config: RunnableConfig, policy: Policy, state: TrainState, run_dir: Path) -> dict[str, Any]:
+    """The last entries of every ``summary.json``: what was trained, on what, and with what."""
+    newest = list_checkpoints(run_dir)[:1]
+    return {
+        "weights_sha256": weights_hash(policy.trainable()),
+        "checkpoint": str(newest[0].resolve()) if newest else None,
+        "model": config.model.name_or_path,
+        "data": config.data.path,
+        "data_fingerprint": state.data_fingerprint,
+        "seed": config.run.seed,
+        "threads": torch.get_num_threads(),
+        "device": str(policy.device),
+        "kernel_coder": kernel_coder.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
