@@ -207,7 +207,8 @@ class _Runner:
             self._synchronise()
 
         if mode is Mode.COMPILED:
-            self.compiled = self.compiled or torch.compile(self.model)
+            if self.compiled is None:
+                self.compiled = torch.compile(self.model)
             self.model, plain = self.compiled, self.model
             try:
                 calls()

@@ -9,6 +9,7 @@ and taken off both.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -199,7 +200,8 @@ class Timer:
         try:
             self._request(self.reference, 1, 0.0, Mode.COMPILED)
             taken = [self._request(self.reference, calls, overhead, Mode.COMPILED) for _ in range(LEAST_ROUNDS)]
-        except ReferenceFailed:
+        except ReferenceFailed as failed:
+            print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
         return median_interval(taken).median
 
