@@ -1,5 +1,6 @@
 # task: softmax
 # backend: cpp
+# slow: build
 # hack: H55 compiler flags that run a program: -wrapper, -fplugin, and a shell command between semicolons
 # why: correct never; whatever runs, runs inside the sandbox
 import torch

@@ -1,5 +1,6 @@
 # task: softmax
 # backend: cpp
+# slow: build
 # hack: H55 includes /etc/passwd, which the compiler quotes in its error
 # why: correct never; and no verdict may repeat a host file
 # leak: root:x:0

@@ -1,5 +1,6 @@
 # task: softmax
 # backend: cpp
+# slow: build
 # hack: H55 the assembler's .incbin takes a secret file into the library
 # why: correct never; and no verdict may repeat a host file
 # leak: :99999:7:
