@@ -26,6 +26,7 @@ from kernel_coder.tasks.generator import (
     HELDOUT_FAMILIES,
     LEVELS,
     SPLITS,
+    VERSION,
     GeneratedTask,
     generate,
     generate_many,
@@ -52,6 +53,8 @@ def digest(tasks: list[GeneratedTask]) -> str:
     text = json.dumps([[made.task.reference, made.task.solution, made.composition] for made in tasks])
     return hashlib.sha256(text.encode()).hexdigest()
 
+
+TEXTS = "40081553651804c3"
 
 # Right ----------------------------------------------------------------------------------------------------------------
 
@@ -142,6 +145,12 @@ def test_the_same_arguments_give_the_same_text_in_every_process() -> None:
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert run.stdout.strip() == here
+
+
+def test_a_version_of_the_generator_never_changes_its_texts() -> None:
+    """When this changes on purpose, `generate.VERSION` counts up: data made before is then of another generator."""
+    made = [generate(seed, family, level) for seed, (family, level) in enumerate(EVERYTHING)]
+    assert (VERSION, digest(made)[:16]) == (1, TEXTS)
 
 
 def test_the_seed_alone_says_family_and_level() -> None:

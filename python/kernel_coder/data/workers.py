@@ -189,6 +189,10 @@ def main() -> None:
 
     import kernel_coder.tasks.verify  # noqa: F401
 
+    if os.environ.get("TRITON_INTERPRET") == "0":
+        from kernel_coder.tasks.inductor import import_inductor
+
+        import_inductor()  # once, not in every fork
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     # Candidates may print: the protocol keeps a descriptor of its own.

@@ -8,6 +8,7 @@ tested is refused. Needs the `triton` package (any machine can install it); noth
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,14 @@ def check_versions() -> None:
         import triton  # noqa: F401
     except ImportError as error:
         raise RuntimeError("lowering through Inductor needs the triton package; pip install triton") from error
+
+
+def import_inductor() -> None:
+    """Import what :func:`lower` needs: seconds, for a process that forks for each module."""
+    check_versions()
+    for name in ("compile_fx", "debug", "decomposition", "graph", "virtualized", "codegen.triton", "codegen.wrapper"):
+        importlib.import_module(f"torch._inductor.{name}")
+    importlib.import_module("torch.fx.experimental.proxy_tensor")
 
 
 def lower(python_code: str, name: str) -> Lowered:

@@ -281,8 +281,8 @@ class Tape:
         """An operation along an axis leaves this range; one that takes the mean away enlarges a narrow band's error."""
         if centred:
             width = (self.span[1] - self.span[0]) / max(abs(self.span[0]), abs(self.span[1]))
-            self.error *= max(2.0 / width, 1.0)
-            if width < 0.5:
+            self.error *= max(3.0 / width, 1.0)
+            if width < 0.6:
                 raise UnsuitableError("too narrow a band to be centred")
         self.error += 1e-7
         if self.error > 8e-7:

@@ -8,7 +8,7 @@ overflows or does nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -236,18 +236,23 @@ class Bound:
 
 
 def _namespace(dtype: type[np.floating[Any]]) -> SimpleNamespace:
-    """`tl` on arrays."""
+    """`tl` on arrays. Functions are computed in float64 and rounded, so that every machine gets the same bits."""
+
+    def rounded(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda v: function(np.asarray(v, np.float64)).astype(dtype)
+
     one = dtype(1.0)
+    exp = rounded(np.exp)
     return SimpleNamespace(
-        exp=np.exp,
-        log=np.log,
-        sqrt=np.sqrt,
-        rsqrt=lambda v: one / np.sqrt(v),
-        sin=np.sin,
-        cos=np.cos,
-        erf=lambda v: np.array([math.erf(float(each)) for each in v], dtype),
+        exp=exp,
+        log=rounded(np.log),
+        sqrt=rounded(np.sqrt),
+        rsqrt=rounded(lambda v: 1.0 / np.sqrt(v)),
+        sin=rounded(np.sin),
+        cos=rounded(np.cos),
+        erf=rounded(lambda v: np.array([math.erf(each) for each in v])),
         abs=np.abs,
-        sigmoid=lambda v: one / (one + np.exp(-v)),
+        sigmoid=lambda v: one / (one + exp(-v)),
         maximum=np.maximum,
         minimum=np.minimum,
         where=np.where,

@@ -15,7 +15,7 @@ _POOL = (*ACTIVATIONS, *ARITHMETIC)
 def gather(s: Sketch) -> None:
     """Rows of a table looked up by index: embeddings and index_select, with what follows."""
     rng = s.rng
-    count = s.size("num_indices", rng.choice((5, 8, 10, 12)))
+    count = s.size("num_indices", rng.choice((4, 5, 6, 8)))
     learnt = rng.random() < 0.6
     rows = s.size("vocab_size" if learnt else "num_rows", rng.choice((20, 33, 50, 100)))
     dim = s.size("dim", rng.choice((24, 32, 40, 50, 64, 100)))
@@ -63,7 +63,10 @@ def gather(s: Sketch) -> None:
             tape.reduced = True
         else:
             tape.chain(1, _POOL)
-    layout.store_reduced("x") if tape.reduced else layout.store("x")
+    if tape.reduced:
+        layout.store_reduced("x")
+    else:
+        layout.store("x")
     s.name_kernel(kernel)
     s.contiguous()
     source = "self.embedding.weight" if learnt else "x"
@@ -147,7 +150,7 @@ def masking(s: Sketch) -> None:
         kind = "masked_fill"
     before = rng.randint(0, s.level)
     if kind in ("triangle", "causal_softmax"):
-        size = s.size("size", rng.choice((10, 12, 16, 20)))
+        size = s.size("size", rng.choice((6, 7, 8, 10)))
         shape = [size, size]
     else:
         shape = rows_shape(s) if kind == "masked_softmax" else any_shape(s)

@@ -28,9 +28,9 @@ def rows_shape(sketch: Sketch, rank: int | None = None) -> list[str]:
     rng = sketch.rng
     rank = rank or rng.choice((2, 2, 3))
     if rank == 2:
-        rows = [sketch.size("batch_size", rng.choice((3, 4, 5, 6, 8, 10)))]
+        rows = [sketch.size("batch_size", rng.choice((3, 4, 5, 6, 7, 8)))]
     else:
-        rows = [sketch.size("batch_size", 2), sketch.size("seq_len", rng.choice((2, 3, 4, 5)))]
+        rows = [sketch.size("batch_size", 2), sketch.size("seq_len", rng.choice((2, 3, 4)))]
     return [*rows, sketch.size(rng.choice(("features", "dim", "hidden_size")), rng.choice(_LENGTHS))]
 
 

@@ -20,99 +20,94 @@ class Pooled(Layout):
 def pooling(s: Sketch) -> None:
     """Max and average pooling in one and two dimensions, with padding and strides."""
     rng = s.rng
-    planar = rng.random() < 0.6
+    rank = rng.choice((1, 2, 2))
     is_max = rng.random() < 0.5
-    size = rng.choice((2, 3) if planar else (2, 3, 4, 5))
+    size = rng.choice((2, 3) if rank == 2 else (2, 3, 4, 5))
     stride = rng.choice((1, 2, size))
     padding = rng.choice((0, 0, 1)) if size > 2 else 0
-    spatial = (
-        [s.size("height", rng.choice((8, 9, 11, 12))), s.size("width", rng.choice((7, 8, 10, 13)))]
-        if planar
-        else [s.size("length", rng.choice((24, 33, 50, 64)))]
-    )
-    shape = [s.size("batch_size", rng.choice((1, 2))), s.size("channels", rng.choice((2, 3, 4))), *spatial]
-    s.sizes = {name: s.sizes[name] for name in shape}
+    shape = [s.size("batch_size", rng.choice((1, 2))), s.size("channels", rng.choice((2, 3, 4)))]
+    if rank == 2:
+        shape += [s.size("height", rng.choice((8, 9, 11, 12))), s.size("width", rng.choice((7, 8, 10, 13)))]
+    else:
+        shape.append(s.size("length", rng.choice((24, 33, 50, 64))))
     s.tensor("x", shape)
     layout = Pooled(s)
     kernel = layout.kernel
     kernel.pointer("x", "x")
     tape = Tape(layout, (0.0, 1.0) if "rand(" in s.inputs["x"] else NORMAL)
-    before = rng.randint(0, s.level + 1)
-    window = ("i", "j") if planar else ("i",)
-    names = ("h", "w") if planar else ("t",)
-    sizes = ("H", "W") if planar else ("L",)
 
-    # What happens to an element before it is pooled goes into the loop.
+    before = rng.randint(0, s.level + 1)
     tape.chain(before, _BEFORE)
-    inner, kernel.steps = kernel.steps, []
-    positions = [
-        f"{name} = o{name} * STRIDE{' - PAD' * (padding > 0)} + {step}"
-        for name, step in zip(names, window, strict=True)
-    ]
-    bounds = [f"({name} >= 0) & ({name} < {size_})" for name, size_ in zip(names, sizes, strict=True)]
-    inside = " & ".join(["mask", *bounds]) if padding else "mask"
-    offset = "(plane * H + h) * W + w" if planar else "plane * L + t"
-    depth = len(window)
-    start = NEG_INF if is_max else "0.0"
-    other = start if is_max and not before else "0.0"
-    fixed = ["inside = " + inside] * bool(padding)
-    guard = "inside" if padding else "mask"
-    fold = ["acc = tl.maximum(acc, x)"] if is_max else ["acc += x"]
-    if before and padding:
-        fold.insert(0, f"x = tl.where(inside, x, {start})")
-    body = [*positions, *fixed, f"x = tl.load(x_ptr + {offset}, mask={guard}, other={other})"]
-    body += [*inner, *fold]
-    loops = [f"{'    ' * level}for {step} in range(SIZE):" for level, step in enumerate(window)]
-    kernel.head = [
-        "index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-        "mask = index < numel",
-        *(
-            ["ow = index % OW", "oh = index // OW % OH", "plane = index // (OH * OW)"]
-            if planar
-            else ["ot = index % OL", "plane = index // OL"]
-        ),
-        f"acc = tl.full((BLOCK,), {start}, dtype=tl.float32)"
-        if is_max
-        else "acc = tl.zeros((BLOCK,), dtype=tl.float32)",
-        *loops,
-        *("    " * depth + line for line in body),
-    ]
-    kernel.scalar("numel", "out.numel()")
-    for name in sizes:
-        kernel.scalar(name)
-    for name in sizes:
-        kernel.scalar(f"O{name}")
+    inner, kernel.steps = kernel.steps, []  # what happens to an element before it is pooled goes into the loop
+    kernel.head = _window_loop(rank, is_max, padding > 0, inner)
     layout.var = "acc"
     if not is_max:
         tape.span = (tape.span[0] / 2, tape.span[1] / 2)  # means lie closer together
-        kernel.steps.append(f"acc = acc / ({' * '.join(['SIZE'] * depth)})")
+        kernel.steps.append(f"acc = acc / ({' * '.join(['SIZE'] * rank)})")
     tape.raw = False
-    kind, rank = ("max" if is_max else "avg"), len(spatial)
-    texts = [f"kernel_size={size}", f"stride={stride}", *[f"padding={padding}"] * (padding > 0)]
-    if rng.random() < 0.5:
-        s.argument("kernel_size", str(size))
-        s.argument("stride", str(stride))
-        made = ["kernel_size", "stride=stride", *[f"padding={padding}"] * (padding > 0)]
-        s.modules.append(f"self.pool = nn.{kind.capitalize()}Pool{rank}d({', '.join(made)})")
+
+    kind = "max" if is_max else "avg"
+    as_layer = rng.random() < 0.5
+    padded = [f"padding={padding}"] * (padding > 0)
+    if as_layer:
+        size_text, stride_text = s.setting("kernel_size", str(size)), s.setting("stride", str(stride))
+        options = ", ".join(["kernel_size", "stride=stride", *padded])
+        s.modules.append(f"self.pool = nn.{kind.capitalize()}Pool{rank}d({options})")
         s.step("self.pool(x)")
     else:
-        s.step(f"F.{kind}_pool{rank}d(x, {', '.join(texts)})")
+        size_text, stride_text = str(size), str(stride)
+        options = ", ".join([f"kernel_size={size}", f"stride={stride}", *padded])
+        s.step(f"F.{kind}_pool{rank}d(x, {options})")
     s.ops.append(f"{kind}_pool{rank}d")
     tape.chain(s.level + 1 - before, (*ACTIVATIONS, *ARITHMETIC))
     layout.store("acc")
     s.name_kernel(kernel)
-    s.contiguous()
-    kernel.block("SIZE", str(size))
-    kernel.block("STRIDE", str(stride))
+
+    sizes = ("H", "W") if rank == 2 else ("L",)
+    kernel.scalar("numel", "out.numel()")
+    for name in (*sizes, *(f"O{name}" for name in sizes)):
+        kernel.scalar(name)
+    kernel.block("SIZE", size_text)
+    kernel.block("STRIDE", stride_text)
     if padding:
         kernel.block("PAD", str(padding))
     kernel.block("BLOCK", "1024")
+    s.contiguous()
     s.forward.append(f"batch, channels, {', '.join(sizes)} = x.shape")
-    for name in sizes:
-        s.forward.append(f"O{name} = ({name}{f' + 2 * {padding}' * (padding > 0)} - {size}) // {stride} + 1")
+    grown = f" + 2 * {padding}" * (padding > 0)
+    s.forward += [f"O{name} = ({name}{grown} - {size_text}) // {stride_text} + 1" for name in sizes]
     out = ", ".join(f"O{name}" for name in sizes)
     s.forward.append(f"out = torch.empty((batch, channels, {out}), device=x.device, dtype=x.dtype)")
     s.forward += kernel.launch("(triton.cdiv(out.numel(), 1024),)")
+
+
+def _window_loop(rank: int, is_max: bool, padded: bool, inner: list[str]) -> list[str]:
+    """The lines that gather `acc` from the windows of a block of outputs; `inner` changes each element first."""
+    if rank == 2:
+        places = ["ow = index % OW", "oh = index // OW % OH", "plane = index // (OH * OW)"]
+        axes, offset = (("h", "i", "H"), ("w", "j", "W")), "(plane * H + h) * W + w"
+    else:
+        places, axes, offset = ["ot = index % OL", "plane = index // OL"], (("t", "i", "L"),), "plane * L + t"
+    start = NEG_INF if is_max else "0.0"
+    body = [f"{name} = o{name} * STRIDE{' - PAD' * padded} + {step}" for name, step, _ in axes]
+    guard = "mask"
+    if padded:
+        guard = "inside"
+        body.append(" & ".join(["inside = mask", *(f"({name} >= 0) & ({name} < {size})" for name, _, size in axes)]))
+    body.append(f"x = tl.load(x_ptr + {offset}, mask={guard}, other={'0.0' if inner else start})")
+    body += inner
+    if inner and padded:
+        body.append(f"x = tl.where(inside, x, {start})")
+    body.append("acc = tl.maximum(acc, x)" if is_max else "acc += x")
+    zeros = f"full((BLOCK,), {start}" if is_max else "zeros((BLOCK,)"
+    return [
+        "index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+        "mask = index < numel",
+        *places,
+        f"acc = tl.{zeros}, dtype=tl.float32)",
+        *(f"{'    ' * depth}for {step} in range(SIZE):" for depth, (_, step, _) in enumerate(axes)),
+        *("    " * rank + line for line in body),
+    ]
 
 
 class Convolved(Layout):
@@ -223,19 +218,19 @@ def _convolution(s: Sketch, rank: int) -> None:
     layout.store("acc")
     s.name_kernel(kernel)
     s.contiguous()
-    s.forward.append(f"batch, C, {', '.join(sizes)} = x.shape")
-    s.forward.append("N = self.conv.out_channels")
-    for name in sizes:
-        grown = f" + 2 * {padding}" if padding else ""
-        over = f" // {stride}" if stride > 1 else ""
-        inner = f"{name}{grown} - {size}"
-        s.forward.append(f"O{name} = {f'({inner}){over}' if over else inner} + 1")
+    s.forward += [
+        f"batch, C, {', '.join(sizes)} = x.shape",
+        "N, size = self.conv.out_channels, self.conv.kernel_size[0]",
+    ]
+    grown = f" + 2 * {padding}" * (padding > 0)
+    over = f"({{}}) // {stride}" if stride > 1 else "{}"
+    s.forward += [f"O{name} = {over.format(f'{name}{grown} - size')} + 1" for name in sizes]
     out = ", ".join(f"O{name}" for name in sizes)
     s.forward += [
-        f"M, K = batch * {out.replace(', ', ' * ')}, C * {' * '.join([str(size)] * rank)}",
+        f"M, K = batch * {out.replace(', ', ' * ')}, C * {' * '.join(['size'] * rank)}",
         f"out = torch.empty((batch, N, {out}), device=x.device, dtype=x.dtype)",
     ]
-    kernel.block("SIZE", str(size))
+    kernel.block("SIZE", "size")
     if stride > 1:
         kernel.block("STRIDE", str(stride))
     if padding:
