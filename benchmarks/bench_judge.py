@@ -96,9 +96,9 @@ def pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
 def ours(device: str, workers: int, count: int, profile: bool, first: int) -> float:
     config = JudgeConfig(workers=workers, checks=5, timed_calls=100, profile=profile)
     with Judge(device, "triton", config=config) as judge:
-        warm = list(judge.evaluate_many(pairs(4 * workers, first)))  # processes started, every task prepared
+        warm = list(judge.evaluate_many(pairs(2 * workers, first)))  # processes are started
         started = time.perf_counter()
-        verdicts = list(judge.evaluate_many(pairs(count, first + 4 * workers)))
+        verdicts = list(judge.evaluate_many(pairs(count, first + 2 * workers)))
         taken = time.perf_counter() - started
     wrong = [one.reason for one in (*warm, *verdicts) if not one.correct]
     if wrong:
@@ -129,26 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
+    parser.add_argument("--profiled", action="store_true", help="also ours with the profiling pass")
     parser.add_argument(
         "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
     )
     arguments = parser.parse_args()
-    rows = []
-    many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
-    first = 0
-    for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
-        for profile in (False, True) if arguments.device == "cuda" else (False,):
-            seconds = ours(arguments.device, workers, count, profile, first)
-            first += 4 * workers + count
-            name = "kernel_coder, profiled" if profile else "kernel_coder"
-            rows.append({"implementation": name, "at_a_time": workers, "candidates": count, "seconds": seconds})
-        if arguments.kernelbench:
-            import tempfile
-
-            with tempfile.TemporaryDirectory() as folder:
-                seconds = kernelbench(arguments.kernelbench, workers, count, Path(folder))
-            name = "KernelBench, fresh processes"
-            rows.append({"implementation": name, "at_a_time": workers, "candidates": count, "seconds": seconds})
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
@@ -156,15 +141,31 @@ def main() -> None:
         "commit": os.environ.get("KC_COMMIT") or _commit(),
         "command": f"python benchmarks/bench_judge.py --device {arguments.device} --count {arguments.count}",
     }
-    path = RESULTS / f"judge_rate_{arguments.device}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *facts])
-        writer.writeheader()
-        for row in rows:
-            row["seconds"] = round(float(row["seconds"]), 4)  # type: ignore[arg-type]
-            print(" ".join(f"{key}={value}" for key, value in row.items()))
-            writer.writerow(row | facts)
-    print(f"written to {path.name}")
+    rows: list[dict[str, object]] = []
+
+    def keep(name: str, workers: int, count: int, seconds: float) -> None:
+        rows.append(
+            {"implementation": name, "at_a_time": workers, "candidates": count, "seconds": round(seconds, 4)} | facts
+        )
+        print(f"{name}, {workers} at a time: {seconds:.3f} s each, {1 / seconds:.2f} a second", flush=True)
+        with (RESULTS / f"judge_rate_{arguments.device}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+    many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    first = 0
+    for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
+        for profile in (False, True) if arguments.profiled else (False,):
+            seconds = ours(arguments.device, workers, count, profile, first)
+            first += 2 * workers + count
+            keep("kernel_coder, profiled" if profile else "kernel_coder", workers, count, seconds)
+        if arguments.kernelbench:
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as folder:
+                seconds = kernelbench(arguments.kernelbench, workers, count, Path(folder))
+            keep("KernelBench, fresh processes", workers, count, seconds)
 
 
 def _commit() -> str:

@@ -402,3 +402,12 @@ def test_nothing_is_left_when_a_judge_is_closed() -> None:
 def test_mistakes_are_named(arguments: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Judge(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_reference_is_timed_under_torch_compile_too() -> None:
+    config = JudgeConfig(compile_baseline=True, timed_calls=10, hidden_shapes=False, workers=1)
+    with Judge("cpu", "torch", config=config) as judge:
+        verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+    assert verdict.correct, verdict.reason
+    assert verdict.reference_compile_ms is not None
+    assert verdict.reference_compile_ms > 0

@@ -76,7 +76,7 @@ class Channel:
         raise ProtocolBreach(f"a message of another size than {_C.sandbox.FRAME_BYTES} bytes came")
 
     def receive_at_once(self, *, timeout_s: float, pidfd: int = -1, awake_s: float = 0.02) -> Frame:
-        """The next frame; for the first `awake_s` without going to sleep, since waking up takes time that is clocked."""
+        """The next frame; for the first `awake_s` without going to sleep: waking up takes time that is clocked."""
         until = time.perf_counter() + min(awake_s, timeout_s)
         while time.perf_counter() < until:
             with contextlib.suppress(ChannelTimeout):

@@ -38,6 +38,9 @@ MESSAGE_BYTES = 1 << 20
 PREPARE_S = 120.0
 """A task that takes longer to make ready than this is refused."""
 
+COMPILE_S = 150.0
+"""More, where the reference is compiled too."""
+
 GRACE_S = 20.0
 """What the Examiner may take beyond a candidate's life before it counts as hung."""
 
@@ -481,6 +484,7 @@ class _Maker:
 
 
 _TIMES = (
+    "reference_compile_ms",
     *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
     *("runtimes_ms", "reference_runtimes_ms"),
 )
@@ -551,7 +555,7 @@ class _Slot:
                     "reference_is_new": is_new,
                 },
                 handed,
-                life_s + GRACE_S,
+                life_s + GRACE_S + (COMPILE_S if judge.config.compile_baseline else 0.0),
             )
             if "refused" in found:
                 raise HarnessError(f"inputs that say nothing were drawn: {found['refused']}")

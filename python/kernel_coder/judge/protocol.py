@@ -39,6 +39,7 @@ class Mode(IntEnum):
     PLAIN = 0
     ABLATED = 1  # own kernels do nothing
     AUDITED = 2  # launches are looked at; values of the answer: Audit
+    COMPILED = 4  # of the reference alone: under torch.compile
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, in all, records
 
 

@@ -825,6 +825,7 @@ def continue_sandboxed(spec: Mapping[str, Any], run: Callable[[list[int]], int |
     try:
         os.environ.clear()
         os.environ.update(line.split("=", 1) for line in spec["environment"])
+        tempfile.tempdir = None  # the parent's, if it has looked for one; ours is in the environment
         result = run(list(range(3, 3 + len(spec["descriptors"]))))
         code = result if isinstance(result, int) else 0
     except SystemExit as end:

@@ -9,6 +9,7 @@ and taken off both.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +27,8 @@ from kernel_coder.ops.compare import read_comparisons
 if TYPE_CHECKING:
     from kernel_coder.judge.session import Link, Session
 
-ROUNDS = 16
-"""Pairs of requests, at least."""
+ROUNDS, LEAST_ROUNDS = 32, 10
+"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number."""
 
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, so many that a request takes about this long."""
@@ -40,6 +41,23 @@ LEAST = 0.1
 
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
+
+
+COMPILE_S = 120.0
+"""What torch.compile may take of the reference."""
+
+
+class ReferenceFailed(RuntimeError):
+    """The reference's own Runner raised an error."""
+
+
+def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
+    """Seconds that writing so many bytes takes at least, if the cache keeps what it can.
+
+    >>> least_time_s(150 * 10**6, 50 * 10**6, 1e12), least_time_s(10, 50, 1e12)
+    (9e-05, 0.0)
+    """
+    return 0.9 * max(written - l2_bytes, 0) / bandwidth
 
 
 class Call(NamedTuple):
@@ -79,8 +97,10 @@ class Timer:
             rounds = max(ROUNDS, -(-timed_calls // calls))
             pairs: list[tuple[float, float]] = []
             until = time.monotonic() + self.session.config.timing_s
-            while len(pairs) < ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
+            while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
                 pairs.append(self._round(calls, overhead))
+            compiled_s = self._compiled_s(calls, overhead) if self.session.config.compile_baseline else None
+        self._refuse_below_floor(median_interval([candidate for _, candidate in pairs]).median)
         speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
         return {
             "speedup": speedup.median,
@@ -88,9 +108,28 @@ class Timer:
             "speedup_high": speedup.high,
             "runtime_ms": median_interval([candidate for _, candidate in pairs]).median * 1e3,
             "reference_ms": median_interval([reference for reference, _ in pairs]).median * 1e3,
+            "reference_compile_ms": None if compiled_s is None else compiled_s * 1e3,
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
+
+    def _refuse_below_floor(self, call_s: float) -> None:
+        """What does not fit into the cache has to be written to memory, and that takes its time.
+
+        Only outputs count: a solution may read less than the reference does, and compute less.
+        """
+        if self.session.device.type != "cuda":
+            return
+        from kernel_coder.judge.gpu import gpu_facts
+
+        facts = gpu_facts(self.session.device)
+        written = sum(spec.nbytes for spec in self.variant.output_specs)
+        least_s = least_time_s(written, facts.l2_bytes, facts.bandwidth)
+        if call_s < least_s:
+            raise self.session.ended(
+                Outcome.REJECTED,
+                f"a call takes {1e3 * call_s:.3g} ms, and writing its outputs alone takes {1e3 * least_s:.3g} ms",
+            )
 
     def _calls_a_request(self) -> int:
         """So many that a request takes `TARGET_S`, by the faster of the two."""
@@ -155,7 +194,18 @@ class Timer:
             self.flushed.zero_()
         self.session.synchronise()
 
-    def _request(self, link: Link, count: int, overhead: float) -> float:
+    def _compiled_s(self, calls: int, overhead: float) -> float | None:
+        """Seconds a call of the reference under torch.compile; None if that cannot be had."""
+        self.reference.deadline += COMPILE_S
+        try:
+            self._request(self.reference, 1, 0.0, Mode.COMPILED)
+            taken = [self._request(self.reference, calls, overhead, Mode.COMPILED) for _ in range(LEAST_ROUNDS)]
+        except ReferenceFailed as failed:
+            print(failed, file=sys.stderr)  # the Examiner's: for people
+            return None
+        return median_interval(taken).median
+
+    def _request(self, link: Link, count: int, overhead: float, mode: Mode = Mode.PLAIN) -> float:
         """Seconds a call, of `count` calls on fresh inputs, each of them checked."""
         problem, variant = self.problem, self.variant
         torch.manual_seed(problem.seeds.next())
@@ -164,13 +214,13 @@ class Timer:
         fill_random(link.outputs.bytes[: count * variant.output_stride], problem.rng)
         self._flush()
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, count, 0, int(Mode.PLAIN))
+        link.ask(Say.CALL, 0, count, 0, int(mode))
         frame = link.answer(Say.CALL)
         seen = self._canaries(link)
         taken = time.perf_counter() - started
         if link is self.reference:
             if frame.status != Status.OK:
-                raise RuntimeError(f"the reference failed in its own Runner: {link.text()}")
+                raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
         else:
             self.session.refuse_status(frame)
             self._check(calls, hashes, seen)
@@ -209,6 +259,5 @@ class Timer:
             self.session.refuse_values(variant, "own", self.tolerances, mine, "In a timed call: ")
         if not torch.equal(self._canaries(self.candidate), seen):
             raise self.session.ended(Outcome.REJECTED, "it wrote to an output after it had answered")
-        if not problem.changes_inputs:
-            if not torch.equal(self._hash(len(calls)), hashes):
-                raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")
+        if not problem.changes_inputs and not torch.equal(self._hash(len(calls)), hashes):
+            raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from kernel_coder.tasks.task import init_arguments
+
 if TYPE_CHECKING:
     import torch
 
@@ -89,7 +91,7 @@ def lower(python_code: str, name: str) -> Lowered:
     missing = [key for key in (name, "get_inputs", "get_init_inputs") if key not in namespace]
     if missing:
         raise ValueError(f"python_code must define {', '.join(missing)}; it does not")
-    args, kwargs = namespace["get_init_inputs"]()
+    args, kwargs = init_arguments(namespace["get_init_inputs"]())
     with torch.random.fork_rng(devices=[]):
         module: torch.nn.Module = namespace[name](*args, **kwargs).eval()
         inputs: list[Any] = namespace["get_inputs"]()

@@ -15,6 +15,9 @@ from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, refere
 
 Row = Mapping[str, Any]
 
+_GENERATED = ("family", "level", "composition", "split", "seed", "verified")
+"""Columns that the builder adds; see `kernel_coder.data.build`."""
+
 
 class BrokenRowError(ValueError):
     """Why a row cannot become a task, in one clause."""
@@ -63,7 +66,7 @@ def kernelbook_task(row: Row, source: str) -> Task:
         solution=solution,
         entry_point=entry_point,
         licence=_licence(row.get("licenses")),
-        metadata=_rest(row, KERNELBOOK_METADATA),
+        metadata=_rest(row, (*KERNELBOOK_METADATA, *_GENERATED)),
     )
 
 
@@ -93,7 +96,7 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
         owner="KernelBook",
         required=("entry_point", "python_code"),
         optional=(
-            "triton_code", "licenses", *KERNELBOOK_METADATA,
+            "triton_code", "licenses", *KERNELBOOK_METADATA, *_GENERATED,
         ),
         make=kernelbook_task,
     ),

@@ -66,6 +66,19 @@ class Task:
             )
 
 
+def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments from what `get_init_inputs` returns.
+
+    KernelBench returns the positional ones, KernelBook a pair of them and of a dict.
+
+    >>> init_arguments([64, 3]), init_arguments([[64], {"bias": False}])
+    (([64, 3], {}), ([64], {'bias': False}))
+    """
+    if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], dict):
+        return list(given[0]), dict(given[1])
+    return list(given), {}
+
+
 def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
     """What makes this text unusable as a reference, in one clause; None if nothing does. Parses, never runs.
 

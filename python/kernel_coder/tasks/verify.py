@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernel_coder.tasks.task import init_arguments
+
 if TYPE_CHECKING:
     import torch
 
@@ -58,18 +60,31 @@ def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
     return [Check(**json.loads(line)) for line in process.stdout.splitlines()]
 
 
-def _check(name: str, python_code: str, triton_code: str, folder: Path, device: str) -> Check:
+def check(
+    name: str,
+    python_code: str,
+    triton_code: str,
+    folder: Path,
+    device: str = "cpu",
+    *,
+    new_name: str | None = None,
+    with_nan: bool = True,
+) -> Check:
+    """Check one pair in this process, with files in `folder`. `new_name` is the candidate's class, `<name>New` if None.
+
+    `with_nan` false leaves the seed with NaNs out: `tl.maximum` and `tl.max`, as people use them, drop NaNs.
+    """
     import torch
 
     original = load_source(python_code, folder / f"{name}_original.py")
     candidate = load_source(triton_code, folder / f"{name}_new.py")
-    args, kwargs = original.get_init_inputs()
+    args, kwargs = init_arguments(original.get_init_inputs())
     worst = 0.0
-    for seed in (*SEEDS, NAN_SEED):
+    for seed in (*SEEDS, NAN_SEED) if with_nan else SEEDS:
         torch.manual_seed(seed)
         module = getattr(original, name)(*args, **kwargs).eval()
         _perturb(module)
-        new = getattr(candidate, f"{name}New")(*args, **kwargs).eval()
+        new = getattr(candidate, new_name or f"{name}New")(*args, **kwargs).eval()
         new.load_state_dict(module.state_dict())
         module, new = module.to(device), new.to(device)
         inputs = [value.to(device) for value in original.get_inputs()]
@@ -147,7 +162,7 @@ def _checks(lines: Iterable[str], device: str) -> Iterator[Check]:
             place.mkdir()
             row = json.loads(line)
             try:
-                yield _check(row["name"], row["python_code"], row["triton_code"], place, device)
+                yield check(row["name"], row["python_code"], row["triton_code"], place, device)
             except Exception as error:  # the candidate's own failure, whatever it is
                 text = str(error).strip().splitlines() or [""]
                 yield Check(row["name"], 0.0, f"{type(error).__name__}: {text[-1][:200]}")
@@ -159,5 +174,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if (options.device == "cpu") != (os.environ.get("TRITON_INTERPRET") == "1"):
         sys.exit("TRITON_INTERPRET=1 goes with --device cpu, and only with it")
-    for check in _checks(sys.stdin, options.device):
-        print(json.dumps(asdict(check)), flush=True)
+    for result in _checks(sys.stdin, options.device):
+        print(json.dumps(asdict(result)), flush=True)

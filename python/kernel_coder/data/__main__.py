@@ -1,0 +1,115 @@
+"""``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
+
+Exit codes: 0 done; 1 fewer pairs than asked for; 2 a mistake in the arguments or their files (one sentence on stderr).
+A build that was interrupted goes on when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_coder.data.build import GENERATOR, BuildError, Plan, Report, build
+from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
+from kernel_coder.tasks.generator import LEVELS, SPLITS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kernel_coder.data", description="Training data.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_build(commands.add_parser("build", help="make verified pairs"))
+    options = parser.parse_args(arguments)
+    try:
+        return _build(options)
+    except (BuildError, FileNotFoundError, ValueError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FILE.parquet", help="what to write; drops go beside it")
+    add(
+        *("--from", "-f"),
+        dest="sources",
+        nargs="+",
+        default=[GENERATOR],
+        metavar="SOURCE",
+        help="generator, or files and folders of PyTorch modules; those without a solution go through Inductor",
+    )
+    add("--count", type=int, help="verified pairs that are wanted; needed for the generator")
+    add("--seed", type=int, default=0, help="of the generator")
+    add("--families", nargs="+", help="of the generator; default: all of the wanted splits")
+    add("--levels", nargs="+", type=int, default=list(LEVELS), help="difficulty of generated tasks")
+    add("--splits", nargs="+", choices=SPLITS, default=["train"], help="sides of the split that are wanted")
+    add("--per-structure", type=int, default=1, help="pairs that may differ in names and constants alone")
+    add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
+    add("--against", metavar="FOLDER", help="problems that no pair may resemble, such as a copy of KernelBench")
+    add("--max-size", type=int, help="halve larger sizes of modules from files: the interpreter is slow")
+    add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: to measure, not to train on")
+    add("--workers", type=int, default=2, help="processes")
+    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
+    add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="who says that a pair is right")
+
+
+def _build(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    plan = Plan(
+        sources=tuple(options.sources),
+        count=options.count,
+        seed=options.seed,
+        families=tuple(options.families) if options.families else None,
+        levels=tuple(options.levels),
+        splits=tuple(options.splits),
+        per_structure=options.per_structure,
+        negatives=options.negatives,
+        against=options.against,
+        max_size=options.max_size,
+        allow_kernelbench=options.allow_kernelbench,
+    )
+    make = InterpreterVerifier if options.verifier == "interpreter" else _judge
+    started = time.monotonic()
+    with make(options.workers, options.timeout) as verifier, tqdm(total=plan.count, unit="pair") as bar:
+
+        def progress(rows: int, attempts: int) -> None:
+            bar.update(rows - bar.n)
+            bar.set_postfix(dropped=attempts - rows, refresh=False)
+
+        report = build(
+            plan, options.out, verifier, workers=options.workers, timeout_s=options.timeout, progress=progress
+        )
+    _print(report, options.out, time.monotonic() - started)
+    return 0 if report.complete else 1
+
+
+def _judge(workers: int, timeout_s: float) -> Verifier:
+    return JudgeVerifier(workers=workers, timeout_s=timeout_s)
+
+
+def _print(report: Report, out: Path, seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    dropped = len(report.drops)
+    console.print(
+        f"{report.rows:,} pairs of {report.attempts:,} attempts ({dropped:,} dropped) in {seconds:.0f} s: {out}"
+    )
+    if report.negatives or report.negative_drops:
+        console.print(f"{report.negatives:,} negatives: {out.with_suffix('.negatives.parquet')}")
+    if not report.complete:
+        console.print("fewer than asked for: nearly every attempt repeats an earlier structure; see --per-structure")
+    if table := report.table():
+        shown = Table("stage", "reason", "dropped", title=f"drops, each in {out.with_suffix('.drops.json').name}")
+        for stage, reason, number in table:
+            shown.add_row(stage, reason, f"{number:,}")
+        console.print(shown)
+    console.print(f"rows' SHA-256: {report.content_hash}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,516 @@
+"""Making pairs: tasks in, verified rows in KernelBook's columns out, and a reason for everything that was dropped.
+
+The stream of attempts is deterministic and its results are written to a journal beside the output, in order, one line
+an attempt. A build that was killed reads the journal, passes over what is in it, and goes on; the files it ends with
+are the same bytes as those of a build that was not.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kernel_coder.data.verifiers import Candidate, Finding, Verifier
+from kernel_coder.data.workers import Workers
+from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
+from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
+from kernel_coder.tasks.generator.bugs import plant_bug
+from kernel_coder.tasks.generator.fingerprint import Problems, fingerprint
+from kernel_coder.tasks.sources import load_tasks
+from kernel_coder.tasks.task import Task, parse
+
+GENERATOR = "generator"
+MORE_COLUMNS = (
+    "family",
+    "level",
+    "composition",
+    "split",
+    "seed",
+    "verified",
+    "verifier",
+    "max_error",
+    "fingerprint",
+    "versions",
+)
+NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
+PATIENCE = 30
+"""Attempts for each wanted row before a build gives up."""
+
+KERNELBENCH = Path(__file__).parent / "kernelbench_fingerprints.txt"
+"""Fingerprints of KernelBench's modules, so that none is trained on whether or not a copy is at hand."""
+
+
+class BuildError(ValueError):
+    """A mistake of the caller, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be built. Two builds of one plan with the same versions give the same files.
+
+    Attributes:
+        sources: ``generator``, or files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them.
+        count: verified rows that are wanted; None takes all that the files have.
+        seed: of the generator.
+        families: of the generator; None takes all that the wanted splits have.
+        levels: of the generator.
+        splits: sides of the split that are wanted; see `kernel_coder.tasks.generator.split`.
+        per_structure: rows that may have the same syntax tree but for names and constants.
+        negatives: for each row, so many wrong solutions with one planted bug each, in a file of their own.
+        against: a folder of problems that no row may resemble.
+        max_size: in modules from files, each size that is a constant of the module is halved until it is no larger;
+            the interpreter is slow, and some modules no longer fit together then.
+        allow_kernelbench: keep modules that are KernelBench's, to measure the builder; never train on them.
+    """
+
+    sources: tuple[str, ...] = (GENERATOR,)
+    count: int | None = None
+    seed: int = 0
+    families: tuple[str, ...] | None = None
+    levels: tuple[int, ...] = LEVELS
+    splits: tuple[str, ...] = ("train",)
+    per_structure: int = 1
+    negatives: int = 0
+    against: str | None = None
+    max_size: int | None = None
+    allow_kernelbench: bool = False
+
+    def __post_init__(self) -> None:
+        if self.is_generated and self.count is None:
+            raise BuildError("the generator has no end: say with --count how many pairs are wanted")
+        if not self.is_generated and GENERATOR in self.sources:
+            raise BuildError("--from generator goes alone; build from files in a run of its own")
+        for name in self.families or ():
+            if name not in FAMILIES:
+                raise BuildError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
+            if name in HELDOUT_FAMILIES and "heldout_family" not in self.splits:
+                raise BuildError(f"--families {name} is a held-out family; it needs --splits heldout_family")
+        for level in self.levels:
+            if level not in LEVELS:
+                raise BuildError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
+        for key in ("count", "per_structure", "max_size"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise BuildError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
+
+    @property
+    def is_generated(self) -> bool:
+        return self.sources == (GENERATOR,)
+
+    def stream_families(self) -> tuple[str, ...]:
+        if self.families is not None:
+            return self.families
+        wanted = []
+        if {"train", "heldout_composition"} & set(self.splits):
+            wanted += [name for name in FAMILIES if name not in HELDOUT_FAMILIES]
+        if "heldout_family" in self.splits:
+            wanted += [name for name in FAMILIES if name in HELDOUT_FAMILIES]
+        return tuple(wanted)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A task on its way to a row, or to a reason."""
+
+    task: Task
+    fingerprint: str
+    drop: tuple[str, str] | None = None  # stage and reason
+    code: str | None = None  # the candidate
+    original: str | None = None  # Inductor's output, where it is from there
+    with_nan: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """How a build ended."""
+
+    rows: int = 0
+    attempts: int = 0
+    drops: list[dict[str, Any]] = field(default_factory=list)
+    negatives: int = 0
+    negative_drops: list[dict[str, Any]] = field(default_factory=list)
+    content_hash: str = ""
+    complete: bool = True
+
+    def table(self) -> list[tuple[str, str, int]]:
+        """Stage, reason without its numbers, count; the most frequent first."""
+        counts = Counter((drop["stage"], _kind_of(drop["reason"])) for drop in [*self.drops, *self.negative_drops])
+        return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
+
+
+def _kind_of(reason: str) -> str:
+    return re.sub(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", "N", reason)[:100]
+
+
+def build(
+    plan: Plan,
+    out: Path,
+    verifier: Verifier,
+    *,
+    workers: int = 2,
+    timeout_s: float = 60.0,
+    progress: Callable[[int, int], None] = lambda rows, attempts: None,
+) -> Report:
+    """Build the plan's pairs into `out`, a ``.parquet`` file; drops go to ``<out>.drops.json`` beside it.
+
+    Goes on where a killed build of the same plan stopped. `progress` is told the rows and attempts so far.
+
+    Raises:
+        BuildError: `out` is not a parquet file's name, or the journal beside it is of another plan.
+    """
+    if out.suffix != ".parquet":
+        raise BuildError(f"--out must end in .parquet; got {out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    versions = _versions(verifier)
+    header = {"plan": asdict(plan), "versions": versions}
+    report = Report()
+    rows: list[dict[str, Any]] = []
+    limit = None if plan.count is None else PATIENCE * plan.count
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(out.with_suffix(".journal.jsonl"), header))
+        attempts = stack.enter_context(closing(_attempts(plan, workers, timeout_s, skip=len(journal.entries))))
+        entries = stack.enter_context(closing(_journalled(journal, attempts, verifier, versions)))
+        for number, entry in enumerate(entries, start=1):
+            report.attempts = number
+            if "row" in entry:
+                rows.append(entry["row"])
+            else:
+                report.drops.append(entry["drop"])
+            progress(len(rows), number)
+            if len(rows) == plan.count:
+                break
+            if limit is not None and number >= limit:
+                report.complete = False
+                break
+    journals = [journal.path]
+    if plan.negatives:
+        with Journal(out.with_suffix(".negatives.jsonl"), header) as journal:
+            negatives = _negatives(plan, rows, verifier, journal, report)
+        journals.append(journal.path)
+        _write_table(out.with_suffix(".negatives.parquet"), negatives, NEGATIVE_COLUMNS)
+        report.negatives = len(negatives)
+    report.rows, report.content_hash = len(rows), content_hash(rows)
+    _write_table(out, rows, (*COLUMNS, *MORE_COLUMNS))
+    record = {
+        **header,
+        "rows": report.rows,
+        "attempts": report.attempts,
+        "rows_by_family": dict(sorted(Counter(one["family"] for one in rows if one["family"]).items())),
+        "rows_by_level": dict(sorted(Counter(str(one["level"]) for one in rows if one["family"]).items())),
+        "rows_sha256": report.content_hash,
+        "file_sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
+        "drop_table": [{"stage": s, "reason": r, "count": n} for s, r, n in report.table()],
+        "drops": report.drops,
+        "negatives": report.negatives,
+        "negative_drops": report.negative_drops,
+    }
+    _replace(out.with_suffix(".drops.json"), json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+    for path in journals:
+        path.unlink()
+    return report
+
+
+# Attempts -------------------------------------------------------------------------------------------------------------
+
+
+def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generator[Attempt, None, None]:
+    """Attempts after the first `skip`, which are made again (cheaply) so that duplicates are known."""
+    seen: Counter[str] = Counter()
+    kernelbench = {} if plan.allow_kernelbench else kernelbench_fingerprints()
+    problems = None if plan.against is None else Problems(plan.against)
+
+    def judged(task: Task) -> Attempt:
+        attempt = Attempt(task, fingerprint(task.reference))
+        seen[attempt.fingerprint] += 1
+        module = fingerprint(task.reference, class_name=task.entry_point)
+        if (split := task.metadata.get("split", "train")) not in plan.splits:
+            attempt.drop = ("split", f"its composition is {split}")
+            seen[attempt.fingerprint] -= 1
+        elif seen[attempt.fingerprint] > plan.per_structure:
+            attempt.drop = ("duplicate", "the same syntax tree but for names and constants was seen before")
+        elif module in kernelbench:
+            attempt.drop = ("contamination", f"it is KernelBench's {kernelbench[module]}")
+        return attempt
+
+    tasks: Iterable[Task]
+    if plan.is_generated:
+        tasks = (made.task for made in generate_many(plan.seed, plan.stream_families(), plan.levels))
+    else:
+        tasks = _from_files(plan.sources, plan.max_size)
+    fresh = islice((judged(task) for task in tasks), skip, None)
+    with Workers(workers, interpret=False, timeout_s=timeout_s) as lowering:
+        for attempt in _with_solutions(fresh, lowering):
+            if attempt.drop is None and problems is not None:
+                match = problems.nearest(attempt.task)
+                if match.identical or match.similarity >= problems.threshold:
+                    attempt.drop = ("contamination", f"it resembles {match.problem} ({match.similarity:.2f})")
+            yield attempt
+
+
+def _from_files(sources: Sequence[str], max_size: int | None) -> Iterator[Task]:
+    for source in sources:
+        for task in load_tasks(source):
+            yield task if max_size is None else replace(task, reference=shrunk(task.reference, max_size))
+
+
+def shrunk(reference: str, max_size: int) -> str:
+    """The module with every integer constant of its top level halved until it is at most `max_size`.
+
+    >>> shrunk("batch, dim = 4096, 20\\nshape = (1024, 3)", 64)
+    'batch, dim = 64, 20\\nshape = (64, 3)'
+    """
+    tree = parse(reference)
+    if isinstance(tree, str):
+        return reference
+    lines = reference.encode().splitlines(keepends=True)
+    values = [
+        node
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > max_size
+    ]
+    for node in sorted(values, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        size = int(str(node.value))
+        while size > max_size:
+            size //= 2
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[: node.col_offset] + str(size).encode() + line[node.end_col_offset :]
+    return b"".join(lines).decode()
+
+
+def _with_solutions(attempts: Iterator[Attempt], lowering: Workers) -> Iterator[Attempt]:
+    """Where a task has no solution, Inductor's, rewritten to be read; in order."""
+    waiting: deque[Attempt] = deque()
+    jobs: deque[Attempt] = deque()
+
+    def needing() -> Iterator[dict[str, str]]:
+        for attempt in attempts:
+            waiting.append(attempt)
+            if attempt.drop is None and attempt.task.solution is None:
+                jobs.append(attempt)
+                yield {"kind": "lower", "reference": attempt.task.reference, "entry_point": attempt.task.entry_point}
+            else:
+                attempt.code = attempt.task.solution
+                if not jobs:  # nothing before it is being lowered
+                    return
+
+    while True:
+        before = len(waiting)
+        for result in lowering.map(needing()):
+            attempt = jobs.popleft()
+            if "failure" in result:
+                attempt.drop = ("inductor", result["failure"])
+            else:
+                renamed = result["code"].replace(f"class {attempt.task.entry_point}New(", "class ModelNew(")
+                attempt.code, attempt.original, attempt.with_nan = renamed, result["original"], True
+            while waiting and waiting[0] is not attempt:
+                yield waiting.popleft()
+            yield waiting.popleft()
+        if len(waiting) == before == 0:
+            return
+        while waiting:
+            yield waiting.popleft()
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """Results in order, one JSON line each, after a line that says of what. A torn last line is as if never written."""
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path = path
+        self.entries: list[dict[str, Any]] = []
+        header = json.loads(json.dumps(header))
+        if path.exists():
+            lines = path.read_bytes().split(b"\n")
+            whole = lines[:-1]  # what follows the last line end is torn
+            if whole:
+                if json.loads(whole[0]) != header:
+                    raise BuildError(
+                        f"{path} is the journal of another plan or of other versions; finish that build, or remove it"
+                    )
+                self.entries = [json.loads(line) for line in whole[1:]]
+            keep = sum(len(line) + 1 for line in whole)
+            with path.open("r+b") as file:
+                file.truncate(keep)
+            self._file = path.open("ab")
+            if not whole:
+                self._line(header)
+        else:
+            self._file = path.open("ab")
+            self._line(header)
+
+    def _line(self, value: dict[str, Any]) -> None:
+        self._file.write(json.dumps(value).encode() + b"\n")
+        self._file.flush()
+
+    def add(self, entry: dict[str, Any]) -> None:
+        self._line(entry)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def _journalled(
+    journal: Journal, attempts: Iterator[Attempt], verifier: Verifier, versions: dict[str, str]
+) -> Generator[dict[str, Any], None, None]:
+    yield from journal.entries
+    waiting: deque[Attempt] = deque()
+
+    def candidates() -> Iterator[Candidate]:
+        for attempt in attempts:
+            waiting.append(attempt)
+            if attempt.drop is None:
+                assert attempt.code is not None
+                yield Candidate(attempt.task, attempt.code, attempt.with_nan)
+
+    def settled(attempt: Attempt, finding: Finding | None) -> dict[str, Any]:
+        if finding is not None and not finding.correct:
+            stage = "verifier" if finding.correct is None else "verification"
+            attempt.drop = (stage, finding.reason or "no reason given")
+        entry = (
+            {"row": _row(attempt, finding, verifier, versions)}
+            if attempt.drop is None and finding is not None
+            else {"drop": _drop(attempt)}
+        )
+        journal.add(entry)
+        return entry
+
+    for finding in verifier.verify(candidates()):
+        while waiting[0].drop is not None:
+            yield settled(waiting.popleft(), None)
+        yield settled(waiting.popleft(), finding)
+    while waiting:
+        yield settled(waiting.popleft(), None)
+
+
+def _row(attempt: Attempt, finding: Finding, verifier: Verifier, versions: dict[str, str]) -> dict[str, Any]:
+    task, made = attempt.task, attempt.task.metadata
+    assert attempt.code is not None
+    values = row(task.entry_point, task.reference, attempt.original or "", attempt.code)
+    values["licenses"] = [task.licence] if task.licence else []
+    if "generator" not in made:
+        values["repo_name"], values["synthetic"] = made.get("repo_name", task.source), made.get("synthetic", False)
+    more = (
+        made.get("family"),
+        made.get("level"),
+        list(made["composition"]) if "composition" in made else None,
+        made.get("split"),
+        made.get("seed"),
+        True,
+        verifier.name,
+        finding.error,
+        attempt.fingerprint,
+        json.dumps(versions, sort_keys=True),
+    )
+    return {**values, **dict(zip(MORE_COLUMNS, more, strict=True))}
+
+
+def _drop(attempt: Attempt) -> dict[str, Any]:
+    stage, reason = attempt.drop or ("", "")
+    made = attempt.task.metadata
+    where = {key: made[key] for key in ("family", "level", "seed") if key in made}
+    return {"id": attempt.task.id, **where, "stage": stage, "reason": reason}
+
+
+def _negatives(
+    plan: Plan, rows: Sequence[dict[str, Any]], verifier: Verifier, journal: Journal, report: Report
+) -> list[dict[str, Any]]:
+    """Planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
+    planted: list[dict[str, Any]] = []
+    for one in rows:
+        rng = Random(f"bugs {plan.seed} {one['uuid']}")
+        task = Task(id=str(one["uuid"]), source="", reference=one["python_code"], solution=one["triton_code"])
+        found: dict[str, str] = {}
+        for _ in range(plan.negatives * 3):
+            if len(found) < plan.negatives:
+                code, kind = plant_bug(task, rng)
+                found.setdefault(kind, code)
+        planted += [{**one, "triton_code": code, "bug": kind} for kind, code in found.items()]
+    entries = list(journal.entries)
+    rest = planted[len(entries) :]
+    candidates = (
+        Candidate(Task(id=str(one["uuid"]), source="", reference=one["python_code"]), one["triton_code"])
+        for one in rest
+    )
+    for finding in verifier.verify(candidates):
+        entry = {"correct": finding.correct, "reason": finding.reason}
+        journal.add(entry)
+        entries.append(entry)
+    negatives = []
+    for one, entry in zip(planted, entries, strict=True):
+        if entry["correct"] is False:
+            negatives.append({**{key: one.get(key) for key in NEGATIVE_COLUMNS}, "reason": entry["reason"]})
+        else:
+            why = "the bug does no harm here" if entry["correct"] else f"not judged: {entry['reason']}"
+            drop = {"id": f"Model/{one['uuid']}", "stage": "negative", "reason": f"{one['bug']}: {why}"}
+            report.negative_drops.append(drop)
+    return negatives
+
+
+def _write_table(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        "synthetic": pa.bool_(),
+        "verified": pa.bool_(),
+        "uuid": pa.int64(),
+        "stars": pa.int64(),
+        "level": pa.int64(),
+        "seed": pa.int64(),
+        "max_error": pa.float64(),
+        "licenses": pa.list_(pa.string()),
+        "composition": pa.list_(pa.string()),
+    }
+    schema = pa.schema([(column, types.get(column, pa.string())) for column in columns])
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), partial, compression="zstd", compression_level=19)
+    os.replace(partial, path)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data)
+    os.replace(partial, path)
+
+
+def _versions(verifier: Verifier) -> dict[str, str]:
+    """What the result may depend on."""
+    found = {name: metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
+    return {**found, "generator": str(VERSION), "verifier": verifier.name}
+
+
+# KernelBench ----------------------------------------------------------------------------------------------------------
+
+
+def kernelbench_fingerprints() -> dict[str, str]:
+    """Fingerprint of each KernelBench module's class, and the problem it belongs to."""
+    lines = KERNELBENCH.read_text(encoding="utf-8").splitlines()
+    return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def kernelbench_listing(folder: str | Path) -> str:
+    """The text of `kernelbench_fingerprints.txt`, from a copy of KernelBench."""
+    lines = ["# Fingerprints of the modules of KernelBench (MIT), levels 1 to 3, which are never trained on."]
+    for path in sorted(Path(folder).rglob("*.py")):
+        name = f"{path.parent.name}/{path.stem}"
+        lines.append(f"{fingerprint(path.read_text(encoding='utf-8'), class_name='Model')} {name}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,202 @@
+"""Processes that run jobs on text that must be trusted, one fork a job: a crash or a hang ends that job alone.
+
+A worker imports torch and triton once and forks for every job, which costs some ten milliseconds. Under
+TRITON_INTERPRET=1 kernels run on the CPU; lowering through Inductor wants the real compiler's front, so its workers are
+others. `python -m kernel_coder.data.workers` is the worker's main: JSON lines in, JSON lines out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Job = Mapping[str, Any]
+WINDOW = 4
+"""Jobs a worker that are read ahead: enough that none waits, few enough that little is lost when a build stops."""
+
+
+class Workers:
+    """A pool of workers; results come in the order of the jobs.
+
+    Args:
+        count: processes.
+        interpret: whether Triton runs in its interpreter there.
+        timeout_s: a job's life. One that takes longer gets the result `{"failure": "..."}`, as does one that dies.
+    """
+
+    def __init__(self, count: int, *, interpret: bool, timeout_s: float = 60.0) -> None:
+        if count < 1:
+            raise ValueError(f"workers must be at least 1; got {count}")
+        self.count, self.interpret, self.timeout_s = count, interpret, timeout_s
+        self._threads = ThreadPoolExecutor(count)
+        self._free: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
+        self._started: list[subprocess.Popen[str]] = []
+        for _ in range(count):
+            self._free.put(None)  # a process is started by its first job
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._started:
+            process.kill()
+        self._threads.shutdown(wait=True)
+        for process in self._started:
+            with process:  # closes its pipes and waits for it
+                pass
+
+    def map(self, jobs: Iterable[Job]) -> Iterator[dict[str, Any]]:
+        """The results, lazily; jobs are read a few ahead."""
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        for job in jobs:
+            waiting.append(self._threads.submit(self._run, job))
+            if len(waiting) >= WINDOW * self.count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _run(self, job: Job) -> dict[str, Any]:
+        process = self._free.get() or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = ""
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            process.stdin.write(json.dumps({**job, "timeout_s": self.timeout_s}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if line:
+            self._free.put(process)
+            result: dict[str, Any] = json.loads(line)
+            return result
+        process.kill()
+        self._free.put(None)
+        return {"failure": f"the worker ended with {process.wait()}"}
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": str(int(self.interpret))}
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "kernel_coder.data.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self._started.append(process)
+        return process
+
+
+# In the worker --------------------------------------------------------------------------------------------------------
+
+
+def _check(job: Job) -> dict[str, Any]:
+    from kernel_coder.tasks.verify import check
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = check(
+            job["entry_point"],
+            job["reference"],
+            job["candidate"],
+            Path(folder),
+            new_name=job["new_name"],
+            with_nan=job["with_nan"],
+        )
+    return {"error": found.error, "reason": found.reason}
+
+
+def _lower(job: Job) -> dict[str, Any]:
+    from kernel_coder.tasks.inductor import lower
+    from kernel_coder.tasks.readable import rewrite
+
+    lowered = lower(job["reference"], job["entry_point"])
+    return {"original": lowered.code, "code": rewrite(job["reference"], job["entry_point"], lowered).code}
+
+
+JOBS: dict[str, Callable[[Job], dict[str, Any]]] = {"check": _check, "lower": _lower}
+
+
+def _forked(job: Job) -> dict[str, Any]:
+    """The job's result from a child; why there is none, if it dies or takes too long."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _in_child(job, reading, writing)
+    os.close(writing)
+    chunks: list[bytes] = []
+    hung = False
+    with os.fdopen(reading, "rb") as pipe:
+        while True:
+            ready, _, _ = select.select([pipe], [], [], job["timeout_s"])
+            if not ready:
+                hung = True
+                os.kill(child, signal.SIGKILL)
+                break
+            if not (chunk := os.read(pipe.fileno(), 1 << 16)):
+                break
+            chunks.append(chunk)
+    _, status = os.waitpid(child, 0)
+    if hung:
+        return {"failure": f"it took longer than {job['timeout_s']:g} s"}
+    if not chunks:
+        cause = signal.Signals(-code).name if (code := os.waitstatus_to_exitcode(status)) < 0 else f"exit {code}"
+        return {"failure": f"its process died ({cause})"}
+    result: dict[str, Any] = json.loads(b"".join(chunks))
+    return result
+
+
+def _in_child(job: Job, reading: int, writing: int) -> None:
+    """Run the job, write its result, and end without a trace of the parent's state."""
+    try:
+        os.close(reading)
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(quiet, descriptor)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            result = JOBS[job["kind"]](job)
+        except Exception as error:  # the job's own, whatever it is
+            text = str(error).strip().splitlines() or [""]
+            result = {"failure": f"{type(error).__name__}: {text[-1][:200]}"}
+        data = json.dumps(result).encode()
+        while data:
+            data = data[os.write(writing, data) :]
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    import torch
+    import triton  # noqa: F401
+
+    import kernel_coder.tasks.verify  # noqa: F401
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    # Candidates may print: the protocol keeps a descriptor of its own.
+    protocol = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        protocol.write(json.dumps(_forked(json.loads(line))) + "\n")
+        protocol.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""The builder: what it writes, why it drops, and that a killed build goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from kernel_coder.data.build import BuildError, Plan, build, kernelbench_fingerprints, kernelbench_listing
+from kernel_coder.data.verifiers import Candidate, Finding
+from kernel_coder.tasks import load_tasks
+from kernel_coder.tasks.build_pairs import COLUMNS
+from kernel_coder.tasks.generator import generate, split_of
+
+_COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
+KERNELBENCH = os.environ.get("KERNELBENCH_DIR", str(_COPY) if _COPY.is_dir() else None)
+
+
+class Trusting:
+    """Finds everything right but what holds a word; counts, and can stop the build like a kill would."""
+
+    name = "trusting"
+
+    def __init__(self, wrong: str = "never", stop_after: int | None = None) -> None:
+        self.wrong, self.stop_after, self.seen = wrong, stop_after, 0
+
+    def __enter__(self) -> Trusting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def verify(self, candidates: Iterable[Candidate]) -> Iterator[Finding]:
+        for candidate in candidates:
+            self.seen += 1
+            if self.stop_after is not None and self.seen > self.stop_after:
+                raise KeyboardInterrupt
+            bad = self.wrong in candidate.code
+            yield Finding(not bad, f"seed 0: off by {len(candidate.code)}.0e-03" if bad else None, 1e-7)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_rows_have_kernelbooks_columns_and_load_as_tasks(tmp_path: Path) -> None:
+    report = build(Plan(count=30), tmp_path / "pairs.parquet", Trusting())
+    rows = pq.read_table(tmp_path / "pairs.parquet").to_pylist()
+    assert report.rows == len(rows) == 30
+    assert tuple(rows[0])[: len(COLUMNS)] == COLUMNS
+    for one in rows:
+        made = generate(one["seed"], one["family"], one["level"])
+        assert one["python_code"] == made.task.reference
+        assert one["triton_code"] == made.task.solution
+        assert one["licenses"] == ["Apache-2.0"]
+        assert one["verified"] is True
+        assert json.loads(one["versions"])["verifier"] == "trusting"
+        assert one["split"] == "train"
+    tasks = load_tasks(tmp_path / "pairs.parquet")
+    assert [task.solution for task in tasks] == [one["triton_code"] for one in rows]
+    assert not tasks.problems
+    assert {split_of(task) for task in tasks} == {"train"}
+    assert {task.id for task in tasks} == {generate(r["seed"], r["family"], r["level"]).task.id for r in rows}
+
+
+def test_every_drop_has_a_reason_in_the_table(tmp_path: Path) -> None:
+    report = build(Plan(count=40), tmp_path / "pairs.parquet", Trusting(wrong="tl.sigmoid"))
+    record = json.loads((tmp_path / "pairs.drops.json").read_text())
+    assert record["rows"] == 40
+    assert record["attempts"] == report.attempts == 40 + len(record["drops"])
+    assert {drop["stage"] for drop in record["drops"]} >= {"verification", "split"}
+    assert all(drop["reason"] for drop in record["drops"])
+    assert sum(line["count"] for line in record["drop_table"]) == len(record["drops"])
+    assert any(line["reason"] == "seed N: off by N" for line in record["drop_table"])
+    assert record["file_sha256"] == hashlib.sha256((tmp_path / "pairs.parquet").read_bytes()).hexdigest()
+
+
+def test_no_structure_comes_twice_unless_asked_for(tmp_path: Path) -> None:
+    plan = Plan(count=40, families=("attention",), levels=(0,))
+    build(plan, tmp_path / "once.parquet", Trusting())
+    prints = pq.read_table(tmp_path / "once.parquet").column("fingerprint").to_pylist()
+    assert len(set(prints)) == 40
+    stages = {drop["stage"] for drop in json.loads((tmp_path / "once.drops.json").read_text())["drops"]}
+    assert "duplicate" in stages
+    build(replace(plan, per_structure=3), tmp_path / "more.parquet", Trusting())
+    prints = pq.read_table(tmp_path / "more.parquet").column("fingerprint").to_pylist()
+    assert 1 < max(map(prints.count, prints)) <= 3
+
+
+def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    plan = Plan(count=25, seed=3, negatives=1)
+    build(plan, whole / "pairs.parquet", Trusting(wrong="tl.exp"))
+    for stop in (4, 9, 3, 20):
+        with pytest.raises(KeyboardInterrupt):
+            build(plan, parts / "pairs.parquet", Trusting(wrong="tl.exp", stop_after=stop))
+        with (parts / "pairs.journal.jsonl").open("ab") as journal:
+            journal.write(b'{"row": {"torn')
+    last = Trusting(wrong="tl.exp")
+    build(plan, parts / "pairs.parquet", last)
+    assert last.seen < 60
+    assert files(parts) == files(whole)
+    assert set(files(parts)) == {"pairs.parquet", "pairs.drops.json", "pairs.negatives.parquet"}
+
+
+def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(Plan(count=9), tmp_path / "pairs.parquet", Trusting(stop_after=3))
+    with pytest.raises(BuildError, match="journal of another plan"):
+        build(Plan(count=10), tmp_path / "pairs.parquet", Trusting())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "the generator has no end"),
+        ({"count": 0}, "--count must be at least 1; got 0"),
+        ({"count": 1, "families": ("relu",)}, "--families must be among"),
+        ({"count": 1, "families": ("distance",)}, "is a held-out family"),
+        ({"count": 1, "levels": (7,)}, "--levels must be among 0, 1, 2, 3, 4; got 7"),
+        ({"sources": ("generator", "folder")}, "goes alone"),
+    ],
+)
+def test_mistakes_are_one_sentence(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        Plan(**fields)  # type: ignore[arg-type]
+
+
+def test_held_out_rows_come_only_when_asked_for(tmp_path: Path) -> None:
+    build(Plan(count=20, splits=("heldout_family",)), tmp_path / "family.parquet", Trusting())
+    families = pq.read_table(tmp_path / "family.parquet").column("family").to_pylist()
+    assert set(families) == {"normalize", "distance", "conv1d"}
+    build(Plan(count=20, splits=("heldout_composition",)), tmp_path / "composition.parquet", Trusting())
+    sides = pq.read_table(tmp_path / "composition.parquet").column("split").to_pylist()
+    assert set(sides) == {"heldout_composition"}
+
+
+MODULES = {
+    "1_scaled_tanh.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 3 + x\n",
+    "2_row_power.py": "class Model(nn.Module):\n    def __init__(self, eps):\n        super().__init__()\n"
+    "        self.eps = eps\n    def forward(self, x):\n"
+    "        return x / (x.pow(2).sum(-1, keepdim=True) + self.eps)\n",
+    "3_only_a_library_call.py": "class Model(nn.Module):\n    def forward(self, x):\n        return x @ x.T\n",
+    "4_same_as_one.py": "class Model(nn.Module):\n    def forward(self, y):\n        return torch.tanh(y) * 5 + y\n",
+    "5_broken.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.no_such_thing(x)\n",
+}
+
+
+def kernelbench_like(folder: Path) -> Path:
+    folder.mkdir()
+    for name, body in MODULES.items():
+        init = "[1.0]" if "eps" in body else "[]"
+        (folder / name).write_text(
+            "import torch\nimport torch.nn as nn\n\n"
+            f"{body}\nn = 12\n\ndef get_inputs():\n    return [torch.randn(n, 33)]\n\n"
+            f"def get_init_inputs():\n    return {init}\n"
+        )
+    return folder
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "kernel_coder.data", "build", *map(str, arguments)]
+
+
+@pytest.mark.slow
+def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path: Path) -> None:
+    folder, out = kernelbench_like(tmp_path / "modules"), tmp_path / "pairs.parquet"
+    run = subprocess.run(command("--from", folder, "--out", out), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    rows = pq.read_table(out).to_pylist()
+    assert len(rows) == 2
+    assert all("async_compile" in one["original_triton_code"] for one in rows)
+    assert all("class ModelNew(nn.Module)" in one["triton_code"] for one in rows)
+    drops = {
+        d["id"]: (d["stage"], d["reason"]) for d in json.loads((tmp_path / "pairs.drops.json").read_text())["drops"]
+    }
+    assert drops["modules/3_only_a_library_call"][0] == "inductor"
+    assert drops["modules/4_same_as_one"][0] == "duplicate"
+    assert "no_such_thing" in drops["modules/5_broken"][1]
+    assert "2 pairs of 5 attempts (3 dropped)" in run.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
+    arguments = ("--count", 24, "--families", "elementwise", "broadcast", "--workers", 2, "--out")
+    subprocess.run(command(*arguments, tmp_path / "whole" / "p.parquet"), check=True, capture_output=True)
+    parts = tmp_path / "parts" / "p.parquet"
+    process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    journal = parts.with_suffix(".journal.jsonl")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b"\n") > 5):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not parts.exists()
+    assert journal.exists()
+    subprocess.run(command(*arguments, parts), check=True, capture_output=True)
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+
+
+def test_a_mistake_on_the_command_line_is_one_line(tmp_path: Path) -> None:
+    run = subprocess.run(
+        command("--out", tmp_path / "p.csv", "--count", 1), capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2
+    assert run.stderr.strip().splitlines()[-1] == f"error: --out must end in .parquet; got {tmp_path / 'p.csv'}"
+
+
+def test_kernelbenchs_modules_are_known_without_a_copy_of_it(tmp_path: Path) -> None:
+    known = kernelbench_fingerprints()
+    assert len(known) > 200
+    assert "level1/19_ReLU" in known.values()
+    if KERNELBENCH is not None:
+        assert kernelbench_listing(KERNELBENCH) == (
+            Path(build.__code__.co_filename).with_name("kernelbench_fingerprints.txt").read_text()
+        )
+    relu = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"
+    folder = tmp_path / "m"
+    folder.mkdir()
+    helpers = "def get_inputs(): return [torch.rand(4)]\ndef get_init_inputs(): return []\n"
+    (folder / "a.py").write_text("import torch\nimport torch.nn as nn\n" + relu + helpers)
+    report = build(Plan(sources=(str(folder),)), tmp_path / "p.parquet", Trusting())
+    assert report.drops[0]["reason"] == "it is KernelBench's level1/19_ReLU"

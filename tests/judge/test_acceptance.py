@@ -1,0 +1,170 @@
+"""What a judge has to withstand, row by row: which tests and which hacks of the corpus stand for each.
+
+The rows are those of an acceptance matrix for evaluators of untrusted kernels; docs/judge.md shows them as a table.
+What no other test covers is here.
+"""
+
+# ruff: noqa: E501 (the table)
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+import struct
+import time
+from pathlib import Path
+
+import corpus
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Outcome
+from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.protocol import Say
+from kernel_coder.judge.session import Ended, Link
+from kernel_coder.tasks import Task
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent.parent / "docs" / "judge.md"
+
+# Row: what it is about, hacks of the corpus, tests elsewhere (file::function), where it ran: C, G, or why not.
+ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "A01": ("null candidates on every task", "H10 H12", ("test_acceptance.py::test_null_candidates_fail_on_every_task",), "C G"),
+    "A02": ("tasks with constant outputs", "", ("test_judge.py::test_a_task_on_which_nothing_can_be_judged_is_refused",), "C"),
+    "A03": ("uninitialised outputs", "H08 H17", (), "C G"),
+    "A04": ("caches of outputs", "H09 H35 H36", ("test_judge.py::test_a_cache_of_outputs_is_found_out",), "C G"),
+    "A05": ("inputs changed, outputs aliased or mistyped", "H22 H25", ("test_judge.py::test_what_is_said_about_a_wrong_candidate",), "C G"),
+    "A06": ("fallbacks, the reference imported", "H01 H02 H03", (), "C G"),
+    "A07": ("decoy kernels", "H04 H05", ("test_attribution.py::test_an_audit_tells_moving_data_from_computing",), "C G"),
+    "A08": ("the profiler spoiled", "H60", ("test_attribution.py::test_without_trustworthy_records_there_is_no_share",), "C"),
+    "A09": ("weakened algorithms, lower precision", "H13 H14", ("test_judge.py::test_other_precisions",), "C G"),
+    "A10": ("right on public shapes only, half of the work", "H07 H15 H16 H18 H19", (), "C G"),
+    "A11": ("seeds guessed or tampered with", "H20 H21", (), "C G"),
+    "A12": ("searches for the answer", "H23 H24 H26", (), "C G"),
+    "A13": ("lazy tensors, patched comparisons", "H27 H28", (), "C G"),
+    "A14": ("patched clocks", "H29 H30", (), "C G"),
+    "A15": ("threads, children, side streams, late writes", "H31 H32 H33", (), "C G"),
+    "A16": ("calls batched", "H34", (), "C G"),
+    "A17": ("phases told apart, slow warm-up", "H37 H38", (), "C G"),
+    "A18": ("data kept in L2", "H39", (), "G"),
+    "A19": ("a slowed baseline", "H40", (), "in part: burners die with their Runner; foreign load on a GPU is not looked for"),
+    "A20": ("absurd times", "H41", ("test_verdict.py",), "C"),
+    "A21": ("many near-identical copies", "", (), "not covered: each is judged; the lower bound of the interval is what noise cannot lift"),
+    "A22": ("forged verdicts, the channel", "H45 H46 H47 H48", (), "C G"),
+    "A23": ("pickles, malformed frames", "H49", ("test_acceptance.py::test_no_frame_makes_the_examiner_do_more_than_refuse",), "C"),
+    "A24": ("exits and crashes", "H50", ("test_acceptance.py::test_a_death_is_seen_at_once",), "C G"),
+    "A25": ("the judge and siblings killed", "H51", ("test_sandbox.py",), "C"),
+    "A26": ("files written and read", "H26 H52", ("test_sandbox.py",), "C"),
+    "A27": ("poisoned caches", "H53", (), "C G"),
+    "A28": ("environment tricks", "H54", ("test_sandbox.py",), "C"),
+    "A29": ("attacks at compile time", "H55", (), "C"),
+    "A30": ("a build lock left behind", "H56", (), "C"),
+    "A31": ("network", "H57", ("test_sandbox.py",), "C"),
+    "A32": ("endless loops, daemons", "H63 H71", ("test_judge.py::test_who_hangs_times_out_and_the_next_one_is_judged",), "C G"),
+    "A33": ("endless GPU kernels", "H64", ("test_device_memory.py",), "G"),
+    "A34": ("fork and thread bombs", "H65", ("test_sandbox.py",), "C"),
+    "A35": ("memory bombs", "H66 H67", ("test_sandbox.py",), "C; on the GPU in part"),
+    "A36": ("disk, output and descriptor floods", "H68", ("test_sandbox.py",), "C"),
+    "A37": ("broken CUDA contexts", "H69", (), "G in part"),
+    "A38": ("a thousand hostile, then a hundred honest", "", ("test_corpus.py",), "C: the corpus mixed, once; not a thousand"),
+    "A39": ("honest candidates", "", ("test_corpus.py::test_honest_candidates_are_correct",), "C G"),
+    "A40": ("one kernel thirty times", "", (), "not run: five times, alone"),
+    "B01": ("each layer missing", "", ("test_sandbox.py",), "C"),
+    "B02": ("started as root", "", ("test_sandbox.py",), "C G"),
+    "B03": ("CUDA in the whole sandbox", "", ("test_device_memory.py",), "G"),
+    "B04": ("the Examiner killed", "", ("test_judge.py::test_an_examiner_that_is_killed_costs_no_verdict",), "C"),
+    "B05": ("a GPU that fails its probe", "", (), "not covered: nothing is put in quarantine"),
+    "B06": ("order of verdicts", "", ("test_judge.py::test_verdicts_come_in_order_and_pairs_are_taken_as_they_are_needed",), "C"),
+    "B07": ("failures made to look like the judge's", "H62", ("test_corpus.py::test_none_of_them_is_taken_for_the_judge_s_own_failure",), "C G"),
+}  # fmt: skip
+
+
+def test_every_row_names_what_there_is() -> None:
+    names = [f"A{number:02}" for number in range(1, 41)] + [f"B{number:02}" for number in range(1, 8)]
+    assert list(ROWS) == names
+    for _, hacks, tests, where in ROWS.values():
+        assert set(hacks.split()) <= corpus.HACKS.keys()
+        for test in tests:
+            file, _, function = test.partition("::")
+            assert f"def {function}" in (HERE / file).read_text(), test
+        assert hacks or tests or where.startswith("not ")
+
+
+def test_the_docs_show_the_rows() -> None:
+    text = DOCS.read_text()
+    for name, (what, hacks, _, where) in ROWS.items():
+        forms = sum(one.hack in hacks.split() for one in corpus.hostile())
+        assert f"| {name} | {what} | {hacks or '-'} | {forms or '-'} | {where} |" in text, name
+
+
+NULLS = {
+    "zeros": "torch.zeros_like(one)",
+    "ones": "torch.ones_like(one)",
+    "noise": "torch.rand_like(one) if one.is_floating_point() else torch.ones_like(one)",
+}
+
+
+@pytest.mark.parametrize("name", [*NULLS, "an input"])
+def test_null_candidates_fail_on_every_task(name: str) -> None:
+    """They know the kind, the shape and the dtype of the outputs, and compute nothing."""
+    config = JudgeConfig(timing=False, ablation=False, checks=2, timeout_s=20)
+    with Judge("cpu", "torch", config=config) as judge:
+
+        def pairs() -> list[tuple[Task, str]]:
+            return [
+                (Task(id=task.name, source="c", reference=task.source, precision=task.precision), null(task.source))
+                for task in corpus.tasks().values()
+            ]
+
+        def null(source: str) -> str:
+            made = NULLS.get(name, "inputs[0].flatten()[: one.numel()].reshape(one.shape).to(one.dtype)")
+            return (
+                source.replace("class Model(", "class Reference(")
+                + "\nfrom torch.utils import _pytree\nclass ModelNew(Reference):\n    def forward(self, *inputs):\n"
+                "        outputs = super().forward(*(one.clone() for one in inputs))\n"
+                f"        return _pytree.tree_map(lambda one: {made}, outputs)\n"
+            ).replace("super(Model", "super(Reference")
+
+        for (task, _), verdict in zip(pairs(), judge.evaluate_many(pairs()), strict=True):
+            assert not verdict.correct, task.id
+            assert verdict.outcome is not Outcome.HARNESS_FAILED, (task.id, verdict.reason)
+
+
+def test_a_death_is_seen_at_once() -> None:
+    config = JudgeConfig(timing=False, workers=1, timeout_s=60)
+    task = corpus.tasks()["softmax"].source
+    with Judge("cpu", "torch", config=config) as judge:
+        judge.evaluate(task, task.replace("class Model(", "class ModelNew("))
+        for end in ("os._exit(0)", "os.abort()", "os.kill(os.getpid(), 9)", "sys.exit(0)"):
+            started = time.monotonic()
+            verdict = judge.evaluate(task, f"import os, sys\nclass ModelNew: pass\n{end}\n")
+            assert not verdict.correct
+            assert verdict.outcome in (Outcome.CRASHED, Outcome.COMPILE_ERROR), verdict.reason
+            assert time.monotonic() - started < 10
+
+
+def test_no_frame_makes_the_examiner_do_more_than_refuse() -> None:
+    """100,000 frames of any size and content; an answer is one of the right kind and status, or the candidate's end."""
+    ours, theirs = Channel.pair()
+    link = Link(ours, -1, None, bytearray(8), time.monotonic() + 300)  # type: ignore[arg-type]
+    sender, rng = socket.socket(fileno=os.dup(theirs.fd)), random.Random(7)
+    noise = secrets.token_bytes(4096)
+    refused = taken = 0
+    for _ in range(100_000):
+        size = rng.choice((64, 64, 64, 1, 63, 65, 4000))
+        start = rng.randrange(len(noise) - 64)
+        data = (noise[start : start + 64] * 63)[:size]
+        if rng.random() < 0.3 and size == 64:
+            data = struct.pack("<Ii", rng.choice((1, 2, 3, 99)), rng.choice((0, 1, -1, 7))) + data[8:]
+        sender.send(data)
+        try:
+            frame = link.answer(Say.CALL)
+        except Ended as ended:
+            refused += ended.outcome is Outcome.REJECTED
+        else:
+            taken += frame.kind == Say.CALL and 0 <= frame.status <= 6
+    assert refused + taken == 100_000
+    assert 0 < taken < 10_000
+    sender.close()
+    ours.close()
+    theirs.close()
