@@ -71,3 +71,15 @@ def test_a_contender_that_fails_or_computes_something_else_is_a_row_without_time
         "RuntimeError: no",
         "out of memory",
     ]
+
+
+def test_supervised_step_runs_beside_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "rows.csv"
+    words = "sft --shapes small --device cpu --quick --rounds 1 --settle 0 --limit 0 --commit abc"
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--out", str(out)])
+    importlib.import_module("bench_sft").main()
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert not [row["failure"] for row in rows if row.get("failure")]
+    assert [row["kind"] for row in rows] == ["ours", "rival"]
+    assert all(float(row["tokens_per_s"]) > 0 and float(row["of_trainer"]) > 0 for row in rows)

@@ -343,3 +343,10 @@ def test_token_that_ends_an_answer_also_ends_sampling(pairs: Path, tmp_path: Pat
     assert main(flags(pairs, tmp_path / "run", model__chat_template=template, run__max_steps=1)) == 0
     model = AutoModelForCausalLM.from_pretrained(summary(tmp_path / "run")["trained_model"])
     assert model.generation_config.eos_token_id == [0, 2]
+
+
+def test_options_of_precision_memory_and_packing_train_too(pairs: Path, tmp_path: Path) -> None:
+    options = {"model__bf16": "true", "model__gradient_checkpointing": "true", "data__packing": "false"}
+    assert main(flags(pairs, tmp_path / "run", **options, run__max_steps=5)) == 0
+    losses = [record["loss"] for record in records(tmp_path / "run" / "metrics.jsonl")]
+    assert losses[-1] < losses[0] - 1

@@ -134,7 +134,7 @@ def model_inputs(batch: PackedBatch) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch) -> None:
+def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch, *, bf16: bool = False) -> None:
     """Raises :class:`UsageError` unless the last example of both batches, the same, comes out the same.
 
     A model with layers that mix tokens in another way than by attention (state spaces, convolutions) would not.
@@ -145,7 +145,7 @@ def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch) -> 
             f"examples cannot be kept apart in a packed sequence by layers of type {strange[0]}, which this model has"
         )
     start = int(batch.cu_seqlens[-2])
-    with packed(policy.model):
+    with packed(policy.model), torch.autocast(policy.device.type, torch.bfloat16, enabled=bf16):
         one, two = (hidden_states(policy.model, each)[start:].double() for each in (batch, other))
     if not bool((one - two).norm() <= SEPARATE * one.norm()):
         raise UsageError(

@@ -70,7 +70,7 @@ def train(config: SftConfig, *, resume: str | None = None) -> Outcome:
         for note in (*notes, *session.notes):
             log.message(note)
         restore_rng(session.rng)
-        if session.state.step == 0 and config.run.eval_on_start:
+        if session.state.step == 0 and config.run.eval_on_start and (session.held_out or session.asked):
             log.step(0, *evaluate(session, config, 0))
         with listening() as stop:
             state, status = run_steps(

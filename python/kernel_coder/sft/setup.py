@@ -70,7 +70,7 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
     if longest is not None and config.data.max_length > longest:
         raise UsageError(f"data.max_length = {config.data.max_length} is more than the model's context of {longest}")
     packs = make_packs(data.train, config.data)
-    check_separation(policy, *neighbours(policy))
+    check_separation(policy, *neighbours(policy), bf16=config.model.bf16)
     steps = total_steps(config, len(packs))
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, fingerprint((*data.train, *data.held_out))), capture_rng()
