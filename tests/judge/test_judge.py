@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.judge import PROBES, HarnessError
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -350,6 +352,27 @@ def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_
         assert verdict.outcome is Outcome.HARNESS_FAILED
         assert not verdict.is_scored
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def examine(slot: Any, maker: Any) -> Verdict:
+        asked.append(maker.task.id)
+        raise HarnessError("CUDA error: an uncorrectable ECC error was encountered")
+
+    monkeypatch.setattr("kernel_coder.judge.judge._Slot.examine", examine)
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1)) as judge:
+        verdicts = list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 5))
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.HARNESS_FAILED}
+    assert asked.count("probe") == PROBES
+    assert len(asked) == 2 + PROBES
+    assert verdicts[-1].reason is not None
+    assert "out of service" in verdicts[-1].reason
+    assert "ECC" in verdicts[-1].reason
+    assert [record.levelname for record in caplog.records if "out of service" in record.message] == ["CRITICAL"]
 
 
 def test_a_verdict_s_seed_makes_the_same_inputs_again() -> None:

@@ -47,6 +47,20 @@ GRACE_S = 20.0
 RECYCLE = 200
 """Tasks after which an Examiner is replaced, whatever its health."""
 
+PROBES = 3
+"""Times in a row that a device may fail at the simplest of tasks before nothing more is judged on it."""
+
+PROBE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * x
+def get_inputs():
+    return [torch.rand(8, 16)]
+def get_init_inputs():
+    return []
+"""
+
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
@@ -177,6 +191,7 @@ class Judge:
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
         self._abandoned = False
+        self._out_of_service = ""
         self.lock_path = ""
         if gpu is not None:
             self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
@@ -218,6 +233,8 @@ class Judge:
         return verdict
 
     def _evaluated(self, slot: _Slot, maker: _Maker) -> Verdict:
+        if self._out_of_service:
+            return maker.verdict(Outcome.HARNESS_FAILED, self._out_of_service)
         failures: list[str] = []
         with_candidate = 0
         for _ in range(self.config.retries + 1):
@@ -235,7 +252,26 @@ class Judge:
                     return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
+        self._probe_device(slot)
         return maker.verdict(Outcome.HARNESS_FAILED, failures[-1])
+
+    def _probe_device(self, slot: _Slot) -> None:
+        """After a failure: a device that does not get through the simplest of tasks either is given up."""
+        task = Task(id="probe", source="judge", reference=PROBE)
+        candidate = PROBE.replace("class Model", f"class {SOLUTION_CLASS}")
+        failures: list[str] = []
+        while len(failures) < PROBES and not self._closed:
+            try:
+                verdict = slot.examine(_Maker(self, task, candidate, "torch"))
+                if verdict.correct:
+                    return
+                failures.append(f"a product was {verdict.outcome}")
+            except Exception as error:
+                failures.append(str(error) or type(error).__name__)
+                slot.close()
+        if not self._closed:
+            self._out_of_service = f"{self.device} is out of service: it failed a probe {PROBES} times ({failures[-1]})"
+            LOG.critical("%s; every further verdict of this judge is a failure of the harness", self._out_of_service)
 
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
