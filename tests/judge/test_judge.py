@@ -434,3 +434,26 @@ def test_the_reference_is_timed_under_torch_compile_too() -> None:
     assert verdict.correct, verdict.reason
     assert verdict.reference_compile_ms is not None
     assert verdict.reference_compile_ms > 0
+
+
+INTERPRETER_ONLY = SOFTMAX_KERNEL.replace(
+    "    e = tl.exp(x - tl.max(x))\n", "    seen = {}\n    seen['e'] = tl.exp(x - tl.max(x))\n    e = seen['e']\n"
+)
+
+
+def test_what_only_the_interpreter_runs_does_not_compile_for_a_gpu() -> None:
+    assert INTERPRETER_ONLY != SOFTMAX_KERNEL
+    with Judge("cpu", "triton", config=JudgeConfig(workers=1)) as judge:
+        assert judge.evaluate(SOFTMAX, INTERPRETER_ONLY).correct
+    with Judge("cpu", "triton", config=JudgeConfig(workers=1, compile_for="sm_90")) as judge:
+        assert judge.evaluate(SOFTMAX, SOFTMAX_KERNEL).correct
+        verdict = judge.evaluate(SOFTMAX, INTERPRETER_ONLY)
+    assert verdict.outcome is Outcome.COMPILE_ERROR
+    assert verdict.reason is not None
+    assert "does not compile for sm_90" in verdict.reason
+    assert "seen" in verdict.feedback
+
+
+def test_an_architecture_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"compile_for: an architecture must be one of sm_70.*got 'hopper'"):
+        JudgeConfig(compile_for="hopper")

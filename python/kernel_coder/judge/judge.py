@@ -600,7 +600,31 @@ class _Slot:
                 with contextlib.suppress(TimeoutError):
                     ended = process.wait(1.0)
             process.kill_tree()
+            if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
+                found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
+
+    def _compiled(self, maker: _Maker, source: int, fds: Sequence[int], life_s: float) -> dict[str, Any]:
+        """What the compiler says to a candidate that the interpreter has run: nothing, or what ends it."""
+        judge = self._judge
+        plan, *others = fds
+        with contextlib.ExitStack() as stack:
+            ours, theirs = Channel.pair()
+            stack.callback(ours.close)
+            stack.callback(theirs.close)
+            process = stack.enter_context(
+                judge.server(interpreted=False).start(
+                    RUNNER,
+                    fds=[theirs.fd, plan, source, *others],
+                    limits=judge.limits(life_s, maker.backend),
+                    environment=judge.environment(interpreted=False),
+                )
+            )
+            theirs.close()
+            request = {"do": "compile", "backend": maker.backend, "source": maker.candidate, "life_s": life_s}
+            answer, _ = self._ask(request, [ours.fd, process.pidfd], life_s + GRACE_S)
+            process.kill_tree()
+        return answer
 
     def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
         data = text.encode(errors="replace")

@@ -33,6 +33,7 @@ from kernel_coder.judge.attribution import (
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
+from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -220,6 +221,9 @@ class _Runner:
             return ()
         if mode is Mode.PROFILED:
             return self._profiled(calls)
+        if mode is Mode.FOR_TARGET:
+            with without_tuning():
+                return (compile_kernels(calls, self.plan["compile_for"]),)
         with record_launches(self.own, mode) as seen:
             calls()
             reached = sum(seen.reaches(one) for one in self.returned) if mode is Mode.AUDITED else 0

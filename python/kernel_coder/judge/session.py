@@ -189,6 +189,17 @@ class Session:
         last = next((line for line in reversed(text.strip().splitlines()) if line.strip()), "no message")
         return Ended(outcome, feedback.bounded(feedback.harmless(last), 300), told, compiled=compiled)
 
+    def compile_for_target(self) -> None:
+        """Raises Ended if the kernels do not compile for the architecture that was asked for."""
+        self._built()
+        self.link.ask(Say.CALL, 0, 1, 0, int(Mode.FOR_TARGET))
+        frame = self.link.answer(Say.CALL)
+        if frame.status != Status.OK:
+            end = self._failure(Outcome.COMPILE_ERROR, self.link.text(), compiled=False)
+            where = f"it does not compile for {self.config.compile_for}"
+            told = f"Triton's interpreter ran it, but {where}:\n{end.feedback}"
+            raise Ended(Outcome.COMPILE_ERROR, f"{where}: {end.reason}", feedback.bounded(told), compiled=False)
+
     def _checks(self) -> list[tuple[str, Variant]]:
         plain, *hidden = self.problem.variants
         families = self.problem.families
