@@ -60,6 +60,13 @@ def row_of(judge: Judge, task: Task) -> dict[str, object]:
     return row
 
 
+def rows_of(out: Path) -> list[dict[str, str]]:
+    if not out.exists():
+        return []
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def summary(rows: list[dict[str, str]]) -> str:
     timed = [row for row in rows if row["speedup"]]
     holds = sum(float(row["speedup_low"]) <= 1 <= float(row["speedup_high"]) for row in timed)
@@ -82,7 +89,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
     arguments = parser.parse_args()
     out = arguments.out or RESULTS / f"admission_{arguments.device}.csv"
-    known = list(csv.DictReader(out.open())) if out.exists() else []
+    known = rows_of(out)
     done = {row["sha256"] for row in known}
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
@@ -109,7 +116,7 @@ def main() -> None:
                 writer.writerow(row | facts)
                 file.flush()
                 print(row["task"], row["admitted"], row.get("speedup", ""), row["reason"], flush=True)
-    print(summary(list(csv.DictReader(out.open()))))
+    print(summary(rows_of(out)))
 
 
 def _commit() -> str:
