@@ -37,6 +37,7 @@ class AnswerJudge:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
         self._judge: Judge | None = None
+        self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
 
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
@@ -67,7 +68,8 @@ class AnswerJudge:
         """A verdict on each answer, None without a judge.
 
         An answer without code is a format error and never reaches the judge. Equal code for one task is judged once and
-        has one verdict: a copy gets no second chance at a lucky measurement. ``poll`` may raise in between.
+        has one verdict: a copy gets no second chance at a lucky measurement. With ``judge.remember`` that holds for the
+        whole run (after a resume, from there). ``poll`` may raise in between.
         """
         if self.config is None:
             return None
@@ -76,10 +78,14 @@ class AnswerJudge:
         responses = [ops.parse_response(answer) for answer in answers]
         asked = list(zip(tasks, answers, responses, strict=True))
         wanted = {(task.id, response.code): task for task, _, response in asked if response.code is not None}
-        pairs = ((task, code, self._backend(task)) for (_, code), task in wanted.items())
+        new = {key: task for key, task in wanted.items() if key not in self._known}
+        pairs = ((task, code, self._backend(task)) for (_, code), task in new.items())
         rng = capture_rng()
-        judged = dict(zip(wanted, self._waited_for(self._judge.evaluate_many(pairs), len(wanted), poll), strict=True))
+        found = dict(zip(new, self._waited_for(self._judge.evaluate_many(pairs), len(new), poll), strict=True))
         restore_rng(rng)
+        judged = self._known | found
+        if self.config.remember:
+            self._known |= {key: verdict for key, verdict in found.items() if verdict.is_scored}
         verdicts = [
             self._format_error(task, answer, response.error)
             if response.code is None

@@ -66,16 +66,16 @@ def describe(
     rollouts: Sequence[Rollout],
     verdicts: Sequence[Verdict] | None,
     table: RewardTable,
-    advantages: Tensor,
+    advantages: Tensor | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A line of ``samples.jsonl`` for every answer."""
+    """A line of ``samples.jsonl`` for every answer; without advantages it is an evaluation, and its id says so."""
     group = len(rollouts) // len(prompts)
     said = answers(prompts, rollouts)
     for i, rollout in enumerate(rollouts):
         turn = rollout.turns[-1]
         line = {
             "step": step,
-            "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
+            "id": f"{'eval/' if advantages is None else ''}{step}/{i // group}/{rollout.task.id}/{i % group}",
             "task": rollout.task.id,
             "prompt": prompts[i // group].messages,
             "completion": said[i],
@@ -84,8 +84,9 @@ def describe(
             "logprob": sum(turn.logprobs),
             "reward": table.total[i],
             "rewards": {name: values[i] for name, values in table.parts.items()},
-            "advantage": float(advantages[i]),
         }
+        if advantages is not None:
+            line["advantage"] = float(advantages[i])
         if verdicts is not None:
             line["verdict"] = orjson.Fragment(verdicts[i].to_json())  # as it is: a seed can have more than 64 bits
         yield line
