@@ -20,7 +20,9 @@ def test_a_packaged_table_is_whole_and_on_its_side_of_the_split(name: str) -> No
     assert not tasks.problems
     expected = "heldout_composition" if name.endswith("heldout") else "train"
     assert {task.metadata["split"] for task in tasks} == {expected}
-    assert {split_of_composition(task.metadata["family"], tuple(task.metadata["composition"])) for task in tasks} == {expected}
+    assert {split_of_composition(task.metadata["family"], tuple(task.metadata["composition"])) for task in tasks} == {
+        expected
+    }
     assert all(task.solution is not None for task in tasks)
     families = {task.metadata["family"] for task in tasks}
     assert families == (POINTWISE if name.startswith("pointwise") else set(FAMILIES) - set(HELDOUT_FAMILIES))

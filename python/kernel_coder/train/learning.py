@@ -54,13 +54,17 @@ class Learning:
         if self.before is None or self.after is None:
             return None
         tasks = [name for name in self.before.by_task if name in self.after.by_task]
-        rates = [[sum(one.by_task[name]) / len(one.by_task[name]) for name in tasks] for one in (self.before, self.after)]
+        rates = [
+            [sum(one.by_task[name]) / len(one.by_task[name]) for name in tasks] for one in (self.before, self.after)
+        ]
         gains = [after - before for before, after in zip(*rates, strict=True)]
         return sum(gains) / len(gains), _interval(gains, [1] * len(gains))
 
     def facts(self) -> dict[str, Any]:
         """For ``summary.json``: rates, their 95% intervals, seconds; None where a run has no such number."""
-        rates = {name: one and (one.rate, one.interval()) for name, one in (("before", self.before), ("after", self.after))}
+        rates = {
+            name: one and (one.rate, one.interval()) for name, one in (("before", self.before), ("after", self.after))
+        }
         found: dict[str, Any] = {"seconds_train": self.seconds}
         for name, value in {**rates, "gain": self.gain()}.items():
             rate, bounds = value or (None, None)
