@@ -1,4 +1,4 @@
-"""The generator's pairs that come with Kernel Coder: enough of them, small, on the right side of the split, filtered by name."""
+"""The generator's pairs that come with Kernel Coder: enough, small, on the right side of the split, chosen by name."""
 
 from __future__ import annotations
 
