@@ -3,7 +3,7 @@
     python benchmarks/bench_nano.py                              # 3 seeds, no-sft, similarity: results/nano_cpu.csv
     python benchmarks/bench_nano.py --variants nano --seeds 0 --flags "--run.max_steps 4"
 
-Each run is a process of its own, as a user starts it. `no-sft` begins from random weights of the same size, `similarity`
+Each run is a process of its own, as a user starts it. `no-sft` begins from random weights, `similarity`
 rewards likeness to the known solution alone (its answers are judged for the log only). Rows are appended as runs end;
 the last lines are means over seeds, with the interval of Student's t over them.
 """
