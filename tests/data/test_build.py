@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from kernel_coder.data.build import BuildError, Plan, build, kernelbench_fingerprints, kernelbench_listing
+from kernel_coder.data.build import BuildError, Plan, build
+from kernel_coder.data.screen import kernelbench_fingerprints, kernelbench_listing
 from kernel_coder.data.verifiers import Candidate, Finding
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
