@@ -76,13 +76,6 @@ def write_ops(folder: Path, count: int) -> Path:
     return path
 
 
-def write_modules(folder: Path, count: int) -> Path:
-    folder.mkdir()
-    for number in range(1, count + 1):
-        (folder / f"{number}_m.py").write_text(module(number))
-    return folder
-
-
 def run(
     out: Path, server: ChatServer | None, *arguments: object, make_judge: Any = CarefulJudge, **injected: Any
 ) -> int:
@@ -114,15 +107,14 @@ def stages(out: Path) -> dict[str, int]:
 
 def test_a_right_teacher_gives_rows_that_load_as_tasks(tmp_path: Path) -> None:
     out = tmp_path / "pairs.parquet"
-    modules = write_modules(tmp_path / "modules", 3)
     with chat_server(right) as server:
-        code = run(out, server, "--implement", write_ops(tmp_path, 9), "--convert", modules, "--concurrency", 3)
+        code = run(out, server, "--implement", write_ops(tmp_path, 9), "--concurrency", 3)
         assert code == 0
         assert {body["model"] for body in server.requests} == {"teacher-1"}
         assert server.most_at_a_time <= 3
     rows = rows_of(out)
     assert tuple(rows[0])[: len(COLUMNS)] == COLUMNS
-    assert [one["kind"] for one in rows] == ["implement"] * 9 + ["convert"] * 0 or len(rows) == 9
+    assert [one["kind"] for one in rows] == ["implement"] * 9
     first = rows[0]
     assert (first["family"], first["op"], first["teacher"], first["sample"]) == ("relu", "operation 0", "teacher-1", 0)
     assert (first["prompt_tokens"], first["completion_tokens"], first["verified"]) == (11, 7, True)
