@@ -118,7 +118,7 @@ def _print(report: Report, out: Path, seconds: float) -> None:
     if report.negatives or report.negative_drops:
         console.print(f"{report.negatives:,} negatives: {out.with_suffix('.negatives.parquet')}")
     if not report.complete:
-        console.print("fewer than asked for: nearly every attempt repeats an earlier structure; see --per-structure")
+        console.print("fewer than asked for: the files have no more, or nearly all repeats (see --per-structure)")
     if table := report.table():
         shown = Table("stage", "reason", "dropped", title=f"drops, each in {out.with_suffix('.drops.json').name}")
         for stage, reason, number in table:

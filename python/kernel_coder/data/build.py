@@ -189,8 +189,8 @@ def build(
             if len(rows) == plan.count:
                 break
             if limit is not None and number >= limit:
-                report.complete = False
                 break
+    report.complete = plan.count is None or len(rows) >= plan.count
     journals = [journal.path]
     if plan.negatives:
         with Journal(out.with_suffix(".negatives.jsonl"), header) as journal:
@@ -363,7 +363,8 @@ def _journalled(
             waiting.append(attempt)
             if attempt.drop is None:
                 assert attempt.code is not None
-                yield Candidate(attempt.task, attempt.code, attempt.with_nan)
+                is_generated = "generator" in attempt.task.metadata  # whose modules are known to be sound
+                yield Candidate(attempt.task, attempt.code, attempt.with_nan, not is_generated)
 
     def settled(attempt: Attempt, finding: Finding | None) -> dict[str, Any]:
         if finding is not None and not finding.correct:
