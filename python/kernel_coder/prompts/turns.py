@@ -15,12 +15,13 @@ from typing import Any
 
 from jinja2 import Template, TemplateError
 
-from kernel_coder.prompts.encode import encode_text, render_prompt
+from kernel_coder.prompts.encode import PLAIN, encode_text, plain_prompt, render_prompt
 from kernel_coder.prompts.messages import LANGUAGES, TEMPLATES, Message, _environment, _fence, _text
 from kernel_coder.tasks import Task
 
 FEEDBACK_TEMPLATES = TEMPLATES / "feedback"
 ROLES = ("user", "assistant")
+MARK = "<think>\n{name}\n</think>\n<thinking>\n{name}\n</thinking>\n{name}"
 SUMMARY_CHARACTERS = 400
 """What is kept of a reasoning that is summarised, at most."""
 
@@ -122,10 +123,13 @@ def turn_glue(
     tokenizer: Any, shown: Sequence[Message], reply: Sequence[Message], chat_template: str | Path | None = None
 ) -> list[int]:
     """The ids from the end of an answer to the beginning of the next, the mark of the answer's end included."""
+    if chat_template == PLAIN:
+        return encode_text(tokenizer, "\n\n" + plain_prompt(reply))
     whole = "".join(message["content"] for message in (*shown, *reply))
-    marks = (f"said-{number}-7f3a" for number in itertools.count())
-    free = (mark for mark in marks if mark not in whole)
-    # Answers stand as marks, for a template may look into what the model said, and its ids are known.
+    names = (f"said-{number}-7f3a" for number in itertools.count())
+    # Marks stand for answers, whose ids are known. They look like reasoning and answer in both usual forms: a template
+    # that takes reasoning out of earlier turns shows itself by what it does to them.
+    free = (MARK.format(name=name) for name in names if name not in whole)
     begun = [Message(role=m["role"], content=next(free)) if m["role"] == "assistant" else m for m in shown[:-1]]
     last, mark = shown[-1], next(free)
     if last["role"] == "assistant":
