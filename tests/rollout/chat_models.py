@@ -10,10 +10,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 TEXTS = [
-    "import torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):\n",
-    "    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    x = tl.load(x_ptr + offsets, mask=offsets < n)\n",
-    "<thinking>\nOne program for each row.\n</thinking>\n<answer>\n```python\nclass ModelNew(nn.Module):\n```\n</answer>",
-    "Your module runs, but its results are wrong:\n\noutput has the wrong shape: expected [4, 1], got [4].\n\nFind the cause.",
+    "import torch\nimport triton\nimport triton.language as tl\n\n\n",
+    "@triton.jit\ndef kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):\n",
+    "    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n",
+    "    x = tl.load(x_ptr + offsets, mask=offsets < n)\n",
+    "<thinking>\nOne program for each row.\n</thinking>\n",
+    "<answer>\n```python\nclass ModelNew(nn.Module):\n```\n</answer>",
+    "Your module runs, but its results are wrong:\n\noutput has the wrong shape: expected [4, 1], got [4].\n\n",
 ] * 4
 
 # SmolLM2-Instruct: ChatML with a system message of its own where the conversation has none.

@@ -122,7 +122,7 @@ def test_four_turns_are_the_ids_that_generation_saw(name: str, template: str) ->
             text = tokenizer.decode(last.prompt_ids, clean_up_tokenization_spaces=False)
             assert text == render_prompt(tokenizer, rollout.shown[-1])
         assert {turn.prompt_ids for turn in rollout.turns} <= set(engine.seen)
-    assert changed and cut and ended  # or nothing was put to the test
+    assert min(changed, cut, ended) > 0  # or nothing was put to the test
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -172,7 +172,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_can_be_used_witho
     tokenizer = tokenizer_of("tiny")
     forgets = tokenizer.__class__(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>")
     forgets.chat_template = FORGETS
-    with pytest.raises(ValueError, match="set rollout.earlier_reasoning to drop"):
+    with pytest.raises(ValueError, match=r"set rollout\.earlier_reasoning to drop"):
         talk(forgets, Parrot(forgets, [2, 0]))
     (rollout,) = talk(forgets, Script(forgets, ["<think>Hm.</think> x"] * 4), earlier_reasoning="drop")
     assert forgets.decode(rollout.turns[-1].prompt_ids).count("<|im_start|>assistant\nx<|im_end|>") == 3
@@ -409,7 +409,7 @@ def test_verdicts_that_take_any_time_change_no_bit() -> None:
             )
 
     first = run(random.Random(1))
-    assert 1 < len({len(one.turns) for one in first})  # ragged
+    assert len({len(one.turns) for one in first}) > 1  # ragged
     again = run(random.Random(2))
     assert [one.turns for one in again] == [one.turns for one in first]  # the bits of the log-probs too
 

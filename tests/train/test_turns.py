@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -386,7 +387,7 @@ def test_a_run_on_conversations_says_how_they_went(fake: list[FakeJudge], tasks:
         assert one["completion"] == turns[-1]["completion"]
         outcomes = [turn["verdict"]["outcome"] for turn in turns]
         assert "harness_failed" not in outcomes[:-1]
-        for before, turn in zip(turns, turns[1:], strict=False):
+        for before, turn in itertools.pairwise(turns):
             (reply,) = turn["reply"]
             assert reply["content"].startswith(before["verdict"]["outcome"])
         for turn in turns:
