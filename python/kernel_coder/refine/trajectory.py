@@ -84,13 +84,16 @@ class Trajectory:
         if path.exists() and path.stat().st_size and not self.resume:
             raise UsageError(f"{self.folder} already holds a search: pass --resume to go on with it, or --output")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        file = path.open("ab")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"another process is searching in {self.folder}") from None
-        whole = self._read(path)
-        self._file.truncate(whole)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(self._read(path))
+        except BaseException as error:
+            file.close()
+            if isinstance(error, BlockingIOError):
+                raise UsageError(f"another process is searching in {self.folder}") from None
+            raise
+        self._file = file
         return self
 
     def __exit__(
