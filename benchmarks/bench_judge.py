@@ -1,29 +1,36 @@
 """How many candidates a judge gets through: ours against KernelBench's evaluator in fresh processes.
 
-    python benchmarks/bench_judge.py --kernelbench PATH/TO/KernelBench/src      # rows into results/judge_rate_cuda.csv
-    python benchmarks/bench_judge.py --device cpu                               # rows into results/judge_rate_cpu.csv
+    python benchmarks/bench_judge.py --kernelbench PATH/TO/KernelBench/src     # rows into results/judge_rate_cuda.csv
+    python benchmarks/bench_judge.py --device cpu --packaged                   # ... into judge_rate_cpu_packaged.csv
+    python benchmarks/bench_judge.py --spread 30                               # ... into judge_spread_cuda.csv
 
 Correct Triton candidates of small kernels, each with a text of its own, so that nothing compiled serves twice. Both
 check 5 times and time 100 calls (on the CPU, where kernels are interpreted, nobody is timed). `seconds` is wall time
 over the number of candidates. Ours is asked with and without the profiling pass that measures kernel_share, which
 KernelBench has not.
+
+--packaged asks about packaged pairs instead of row kernels. --spread judges one kernel so many times, alone and beside
+others that compile, and writes every speedup with its interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
+import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from kernel_coder.judge import Judge, JudgeConfig
-from kernel_coder.tasks import Task
+from kernel_coder.tasks import Task, load_tasks
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -93,12 +100,23 @@ def pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
         )
 
 
-def ours(device: str, workers: int, count: int, profile: bool, first: int) -> float:
-    config = JudgeConfig(workers=workers, checks=5, timed_calls=100, profile=profile)
+def packaged_pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
+    """Packaged tasks and their solutions, in turn. Those are Inductor's, made for one shape."""
+    solved = [task for task in load_tasks("packaged") if task.solution is not None]
+    for number in range(first, first + count):
+        task = solved[number % len(solved)]
+        yield task, str(task.solution)
+
+
+Pairs = Callable[[int, int], Iterator[tuple[Task, str]]]
+
+
+def ours(device: str, workers: int, count: int, profile: bool, first: int, make: Pairs = pairs) -> float:
+    config = JudgeConfig(workers=workers, checks=5, timed_calls=100, profile=profile, hidden_shapes=make is pairs)
     with Judge(device, "triton", config=config) as judge:
-        warm = list(judge.evaluate_many(pairs(2 * workers, first)))  # processes are started
+        warm = list(judge.evaluate_many(make(2 * workers, first)))  # processes are started
         started = time.perf_counter()
-        verdicts = list(judge.evaluate_many(pairs(count, first + 2 * workers)))
+        verdicts = list(judge.evaluate_many(make(count, first + 2 * workers)))
         taken = time.perf_counter() - started
     wrong = [one.reason for one in (*warm, *verdicts) if not one.correct]
     if wrong:
@@ -125,6 +143,54 @@ def kernelbench(source: str, workers: int, count: int, folder: Path) -> float:
     return (time.perf_counter() - started) / count
 
 
+def spread(device: str, times: int, workers: int) -> Iterator[dict[str, object]]:
+    """One candidate many times, alone and beside others that compile: its speedups, and whether a verdict changed.
+
+    Without a GPU it is written in torch, since interpreted kernels are not timed.
+    """
+    large = REFERENCE.replace("64, 256", "4096, 4096" if device == "cuda" else "512, 512").format(
+        expression=KINDS[0][0]
+    )
+    backend = "triton" if device == "cuda" else "torch"
+    candidate = CANDIDATE.format(number=0, body=KINDS[0][1], other=KINDS[0][2])
+    if backend == "torch":
+        candidate = large.replace("class Model(", "class ModelNew(")
+    task = Task(id="spread/softmax", source="benchmark", reference=large)
+    for neighbours in (0, workers - 1):
+        with Judge(device, backend, config=JudgeConfig(workers=workers, profile=False)) as judge:
+            stop = threading.Event()
+
+            def compile_others(stop: threading.Event = stop, judge: Judge = judge) -> None:
+                numbers = itertools.count(1)
+                others = (pair for _ in iter(stop.is_set, True) for pair in pairs(1, next(numbers)))
+                for _ in judge.evaluate_many((*pair, "triton") for pair in others):
+                    pass
+
+            judge.evaluate(task, candidate)
+            beside = threading.Thread(target=compile_others)
+            if neighbours:
+                beside.start()
+            try:
+                verdicts = [judge.evaluate(task, candidate) for _ in range(times)]
+            finally:
+                stop.set()
+                if neighbours:
+                    beside.join()
+        found = [one.speedup for one in verdicts if one.speedup is not None]
+        yield {
+            "neighbours": neighbours,
+            "verdicts": len(verdicts),
+            "correct": sum(one.correct for one in verdicts),
+            "speedup_median": round(statistics.median(found), 4),
+            "speedup_least": round(min(found), 4),
+            "speedup_most": round(max(found), 4),
+            "variation": round(statistics.stdev(found) / statistics.mean(found), 4),
+            "lower_bound_least": round(min(one.speedup_low for one in verdicts if one.speedup_low is not None), 4),
+            "lower_bound_most": round(max(one.speedup_low for one in verdicts if one.speedup_low is not None), 4),
+            "runtime_ms": round(statistics.median(one.runtime_ms for one in verdicts if one.runtime_ms is not None), 4),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -133,31 +199,37 @@ def main() -> None:
     parser.add_argument(
         "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
     )
+    parser.add_argument("--packaged", action="store_true", help="candidates are the packaged pairs")
+    parser.add_argument("--spread", type=int, help="judge one kernel so many times, alone and beside others")
     arguments = parser.parse_args()
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": f"python benchmarks/bench_judge.py --device {arguments.device} --count {arguments.count}",
+        "command": " ".join(["python", "benchmarks/bench_judge.py", *sys.argv[1:]]),
     }
     rows: list[dict[str, object]] = []
+    many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    if arguments.spread:
+        for row in spread(arguments.device, arguments.spread, many):
+            rows.append(row | facts)
+            print(row, flush=True)
+            write(rows, f"judge_spread_{arguments.device}.csv")
+        return
 
     def keep(name: str, workers: int, count: int, seconds: float) -> None:
         rows.append(
             {"implementation": name, "at_a_time": workers, "candidates": count, "seconds": round(seconds, 4)} | facts
         )
         print(f"{name}, {workers} at a time: {seconds:.3f} s each, {1 / seconds:.2f} a second", flush=True)
-        with (RESULTS / f"judge_rate_{arguments.device}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, f"judge_rate_{arguments.device}{'_packaged' * arguments.packaged}.csv")
 
-    many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    make = packaged_pairs if arguments.packaged else pairs
     first = 0
     for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
         for profile in (False, True) if arguments.profiled else (False,):
-            seconds = ours(arguments.device, workers, count, profile, first)
+            seconds = ours(arguments.device, workers, count, profile, first, make)
             first += 2 * workers + count
             keep("kernel_coder, profiled" if profile else "kernel_coder", workers, count, seconds)
         if arguments.kernelbench:
@@ -166,6 +238,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 seconds = kernelbench(arguments.kernelbench, workers, count, Path(folder))
             keep("KernelBench, fresh processes", workers, count, seconds)
+
+
+def write(rows: list[dict[str, object]], name: str) -> None:
+    with (RESULTS / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _commit() -> str:

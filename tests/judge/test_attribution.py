@@ -486,7 +486,10 @@ at::Tensor thrice(const at::Tensor& x) {
   for (int64_t i = 0; i < out.numel(); ++i) values[i] *= 3;
   return out;
 }
-TORCH_LIBRARY(kc_attribution_test, m) { m.def("thrice(Tensor x) -> Tensor"); }
+TORCH_LIBRARY(kc_attribution_test, m) {
+  m.def("thrice(Tensor x) -> Tensor");
+  m.def("thrice_composite", &thrice);
+}
 TORCH_LIBRARY_IMPL(kc_attribution_test, CPU, m) { m.impl("thrice", &thrice); }
 """
 
@@ -501,17 +504,18 @@ def test_operators_that_a_built_library_registers_are_its_own(tmp_path: Path) ->
         cpp_extension.load(
             "kc_thrice", [str(tmp_path / "operator.cpp")], is_python_module=False, build_directory=str(tmp_path)
         )
-    assert own.operators == {"kc_attribution_test::thrice"}
+    plain, composite = torch.ops.kc_attribution_test.thrice, torch.ops.kc_attribution_test.thrice_composite
+    assert own.operators == {"kc_attribution_test::thrice", "kc_attribution_test::thrice_composite"}
     assert [Path(library).name for library in own.libraries] == ["kc_thrice.so"]
-    thrice = torch.ops.kc_attribution_test.thrice
-    with record_launches(own) as seen:
-        assert torch.equal(thrice(x), 3 * x)
-    assert seen.count == 1
-    with record_launches(own, Mode.ABLATED) as seen:
-        assert thrice(x).isnan().all()
-    with record_launches(own, Mode.AUDITED) as seen:
-        thrice(x)
-    assert [(one.changed, one.only_moves_data) for one in seen.launches] == [(("result",), False)]
+    for thrice in (plain, plain.default, composite, composite.default):
+        with record_launches(own) as seen:
+            assert torch.equal(thrice(x), 3 * x)
+        assert seen.count == 1
+        with record_launches(own, Mode.ABLATED) as seen:
+            assert thrice(x).isnan().all()
+        with record_launches(own, Mode.AUDITED) as seen:
+            thrice(x)
+        assert [(one.changed, one.only_moves_data) for one in seen.launches] == [(("result",), False)]
     assert kernels_in(own.libraries[0]) == frozenset()
 
 

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.judge import PROBES, HarnessError
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -352,6 +354,27 @@ def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
+def test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def examine(slot: Any, maker: Any) -> Verdict:
+        asked.append(maker.task.id)
+        raise HarnessError("CUDA error: an uncorrectable ECC error was encountered")
+
+    monkeypatch.setattr("kernel_coder.judge.judge._Slot.examine", examine)
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1)) as judge:
+        verdicts = list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 5))
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.HARNESS_FAILED}
+    assert asked.count("probe") == PROBES
+    assert len(asked) == 2 + PROBES
+    assert verdicts[-1].reason is not None
+    assert "out of service" in verdicts[-1].reason
+    assert "ECC" in verdicts[-1].reason
+    assert [record.levelname for record in caplog.records if "out of service" in record.message] == ["CRITICAL"]
+
+
 def test_a_verdict_s_seed_makes_the_same_inputs_again() -> None:
     wrong = rewritten(SOFTMAX, ("dim=-1", "dim=0"))
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:
@@ -411,3 +434,29 @@ def test_the_reference_is_timed_under_torch_compile_too() -> None:
     assert verdict.correct, verdict.reason
     assert verdict.reference_compile_ms is not None
     assert verdict.reference_compile_ms > 0
+
+
+INTERPRETER_ONLY = SOFTMAX_KERNEL.replace(
+    "    e = tl.exp(x - tl.max(x))\n", "    seen = {}\n    seen['e'] = tl.exp(x - tl.max(x))\n    e = seen['e']\n"
+)
+
+
+def test_what_only_the_interpreter_runs_does_not_compile_for_a_gpu() -> None:
+    assert INTERPRETER_ONLY != SOFTMAX_KERNEL
+    with Judge("cpu", "triton", config=JudgeConfig(workers=1)) as judge:
+        assert judge.evaluate(SOFTMAX, INTERPRETER_ONLY).correct
+    with Judge("cpu", "triton", config=JudgeConfig(workers=1, compile_for="sm_90")) as judge:
+        right = judge.evaluate(SOFTMAX, SOFTMAX_KERNEL)
+        verdict = judge.evaluate(SOFTMAX, INTERPRETER_ONLY)
+    assert right.correct
+    assert right.kernels.startswith("softmax_kernel: ")
+    assert right.kernels in right.feedback
+    assert verdict.outcome is Outcome.COMPILE_ERROR
+    assert verdict.reason is not None
+    assert "does not compile for sm_90" in verdict.reason
+    assert "seen" in verdict.feedback
+
+
+def test_an_architecture_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"compile_for: an architecture must be one of sm_70.*got 'hopper'"):
+        JudgeConfig(compile_for="hopper")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -917,7 +918,7 @@ def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root:
 # ---- the other kind of user ----------------------------------------------------------------------------------------
 
 
-def test_the_hostile_programs_get_no_further_with_an_ordinary_user(tmp_path: Path) -> None:
+def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
     """As root they are run once more as nobody; as an ordinary user they have just been run."""
     if not IS_ROOT:
         assert "uid" not in probe().active
@@ -938,13 +939,12 @@ def test_the_hostile_programs_get_no_further_with_an_ordinary_user(tmp_path: Pat
         pytest.skip(
             f"uid {NOBODY} can reach no Python 3.{sys.version_info[1]} with torch and pytest, or not these tests"
         )
-    tmp_path.chmod(0o777)
-    command = [interpreter, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "t")]
-    command += [
-        __file__,
-        "-k",
-        "layer_is_active or outlive or cannot or denied or refused or daemon or bomb or hundred",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, **as_nobody)
+    some = "layer_is_active or outlive or cannot or denied or refused or daemon or bomb or hundred"
+    # Not in pytest's own folder, which may be closed to other users.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        command = [interpreter, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t"]
+        command += [__file__, "-k", some]
+        result = subprocess.run(command, capture_output=True, text=True, **as_nobody)
     print(result.stdout)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]

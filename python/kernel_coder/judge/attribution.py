@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_coder.judge.kernel_facts import KernelFacts, kernels_in, spellings, triton_facts
@@ -240,6 +241,8 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
                 stack.enter_context(hook)
             if mode is Mode.AUDITED or own.operators:
                 stack.enter_context(_Operators(looking))
+            if any(map(_is_composite, own.operators)):
+                stack.enter_context(_CompositeOperators(looking))
             yield looking.seen
     finally:
         own._looking = None
@@ -492,6 +495,35 @@ class _Operators(TorchDispatchMode):
         if looking.seen.mode is Mode.AUDITED and not func.is_view and not _only_moves(name):
             looking.library_result(result)
         return result
+
+
+class _CompositeOperators(TorchFunctionMode):
+    """Sees operators of an own library that have one kernel for every device and for autograd.
+
+    Of those, which a library gets by ``m.def("name", &function)``, :class:`_Operators` sees what they call only.
+    """
+
+    def __init__(self, looking: _Looking) -> None:
+        super().__init__()
+        self.looking = looking
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.OpOverloadPacket):
+            names = [f"{func._qualified_op_name}.{overload}".removesuffix(".default") for overload in func.overloads()]
+        elif isinstance(func, torch._ops.OpOverload):
+            names = [func.name()]
+        else:
+            return func(*args, **kwargs)
+        if self.looking.pauses or not any(name in self.looking.own.operators and _is_composite(name) for name in names):
+            return func(*args, **kwargs)
+        return self.looking.call_function(names[0].partition(".")[0], func, args, kwargs)
+
+
+def _is_composite(operator: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
 
 
 #: Operators that allocate, fill, copy or read, and compute nothing.

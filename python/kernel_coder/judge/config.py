@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kernel_coder.judge.cross_compile import capability
+
 Family = Literal["own", "normal", "scaled", "shifted", "structured"]
 
 FAMILIES: tuple[Family, ...] = ("own", "normal", "scaled", "shifted", "structured")
@@ -44,6 +46,9 @@ class JudgeConfig(BaseModel):
     timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
     timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
     timing_s: float = Field(default=10.0, gt=0, description="slow candidates are timed less often, to stay within this")
+    compile_for: str | None = Field(
+        default=None, description="interpreted kernels must also compile for this architecture, such as sm_90"
+    )
     compile_baseline: bool = Field(default=False, description="also time the reference under torch.compile")
     null_candidates: bool = Field(
         default=True, description="refuse a task on which zeros, ones and the like would pass"
@@ -65,6 +70,11 @@ class JudgeConfig(BaseModel):
     def _consistent(self) -> JudgeConfig:
         if not 0 < len(self.families) <= len(set(self.families)):
             raise ValueError(f"families must name each kind once; got {', '.join(self.families)}")
+        if self.compile_for is not None:
+            try:
+                capability(self.compile_for)
+            except ValueError as error:
+                raise ValueError(f"compile_for: {error}") from None
         if self.min_kernel_share > 0 and not (self.profile and self.ablation):
             raise ValueError("min_kernel_share needs profile and ablation, which are switched off")
         return self

@@ -43,6 +43,8 @@ def main(fds: list[int]) -> int:
             if request["do"] == "prepare":
                 with shared(received[0] if received else None):
                     answer = service.prepare(request, sent)
+            elif request["do"] == "compile":
+                answer = service.compile(request, received)
             else:
                 answer = service.judge(request, received)
         except Refused as refused:
@@ -97,7 +99,7 @@ class _Service:
         problem = self.problem
         problem.refresh(seeds)
         free_memory(problem.device)
-        plan = json.dumps({**problem.plan, "backend": request["backend"]}).encode()
+        plan = json.dumps({**problem.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
         self.report = SharedBuffer(REPORT_BYTES, "report")
@@ -144,6 +146,22 @@ class _Service:
             if lock is not None:
                 os.close(lock)
         return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
+
+    def compile(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Have a correct candidate's kernels compiled by another Runner, where kernels are not interpreted."""
+        problem = self.problem
+        assert problem is not None
+        deadline = time.monotonic() + request["life_s"]
+        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
+        link.forget_text()
+        try:
+            session = Session(problem, link, None, request["backend"], request["source"])
+            session.compile_for_target()
+        except Ended as end:
+            return {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback, "compiled": False}
+        finally:
+            link.channel.close()
+        return {"kernels": session.kernels}
 
 
 def _device_name(device: torch.device) -> str:

@@ -47,6 +47,20 @@ GRACE_S = 20.0
 RECYCLE = 200
 """Tasks after which an Examiner is replaced, whatever its health."""
 
+PROBES = 3
+"""Times in a row that a device may fail at the simplest of tasks before nothing more is judged on it."""
+
+PROBE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * x
+def get_inputs():
+    return [torch.rand(8, 16)]
+def get_init_inputs():
+    return []
+"""
+
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
@@ -177,6 +191,7 @@ class Judge:
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
         self._abandoned = False
+        self._out_of_service = ""
         self.lock_path = ""
         if gpu is not None:
             self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
@@ -218,6 +233,8 @@ class Judge:
         return verdict
 
     def _evaluated(self, slot: _Slot, maker: _Maker) -> Verdict:
+        if self._out_of_service:
+            return maker.verdict(Outcome.HARNESS_FAILED, self._out_of_service)
         failures: list[str] = []
         with_candidate = 0
         for _ in range(self.config.retries + 1):
@@ -235,7 +252,26 @@ class Judge:
                     return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
         if with_candidate > 1:  # who takes the judge down twice does it on purpose, or might as well
             return maker.verdict(Outcome.CRASHED, f"the judge failed each time it ran: {failures[-1]}", compiled=False)
+        self._probe_device(slot)
         return maker.verdict(Outcome.HARNESS_FAILED, failures[-1])
+
+    def _probe_device(self, slot: _Slot) -> None:
+        """After a failure: a device that does not get through the simplest of tasks either is given up."""
+        task = Task(id="probe", source="judge", reference=PROBE)
+        candidate = PROBE.replace("class Model", f"class {SOLUTION_CLASS}")
+        failures: list[str] = []
+        while len(failures) < PROBES and not self._closed:
+            try:
+                verdict = slot.examine(_Maker(self, task, candidate, "torch"))
+                if verdict.correct:
+                    return
+                failures.append(f"a product was {verdict.outcome}")
+            except Exception as error:
+                failures.append(str(error) or type(error).__name__)
+                slot.close()
+        if not self._closed:
+            self._out_of_service = f"{self.device} is out of service: it failed a probe {PROBES} times ({failures[-1]})"
+            LOG.critical("%s; every further verdict of this judge is a failure of the harness", self._out_of_service)
 
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
@@ -470,6 +506,8 @@ class _Maker:
             reason = f"its process ended before it had answered: {ended.reason}"
             told = f"{'ModelNew' if compiled else 'The code'} ended its process ({ended.reason})."
         speed = {name: found[name] for name in _TIMES if name in found} if outcome is Outcome.CORRECT else {}
+        if outcome is Outcome.CORRECT:
+            told = feedback.success(**{name: found.get(name) for name in feedback.OF_SUCCESS})
         return self.verdict(
             outcome,
             reason,
@@ -479,6 +517,7 @@ class _Maker:
             seeds=tuple(found["seeds"]),
             stage_s={**found["stage_s"], "all": time.monotonic() - self.started},
             kernel_share=found["kernel_share"],
+            kernels=found["kernels"] if outcome is Outcome.CORRECT else "",
             **speed,
         )
 
@@ -564,7 +603,31 @@ class _Slot:
                 with contextlib.suppress(TimeoutError):
                     ended = process.wait(1.0)
             process.kill_tree()
+            if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
+                found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
+
+    def _compiled(self, maker: _Maker, source: int, fds: Sequence[int], life_s: float) -> dict[str, Any]:
+        """What the compiler says to a candidate that the interpreter has run: nothing, or what ends it."""
+        judge = self._judge
+        plan, *others = fds
+        with contextlib.ExitStack() as stack:
+            ours, theirs = Channel.pair()
+            stack.callback(ours.close)
+            stack.callback(theirs.close)
+            process = stack.enter_context(
+                judge.server(interpreted=False).start(
+                    RUNNER,
+                    fds=[theirs.fd, plan, source, *others],
+                    limits=judge.limits(life_s, maker.backend),
+                    environment=judge.environment(interpreted=False),
+                )
+            )
+            theirs.close()
+            request = {"do": "compile", "backend": maker.backend, "source": maker.candidate, "life_s": life_s}
+            answer, _ = self._ask(request, [ours.fd, process.pidfd], life_s + GRACE_S)
+            process.kill_tree()
+        return answer
 
     def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
         data = text.encode(errors="replace")

@@ -41,6 +41,7 @@ class Mode(IntEnum):
     AUDITED = 2  # launches are looked at; values of the answer: Audit
     COMPILED = 4  # of the reference alone: under torch.compile
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, in all, records
+    FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: how many
 
 
 class Status(IntEnum):
