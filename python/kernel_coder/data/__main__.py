@@ -18,7 +18,7 @@ from typing import Any
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
-from kernel_coder.judge.flags import FlagParser
+from kernel_coder.flags import FlagParser
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 
