@@ -56,6 +56,7 @@ class Chart:
     unit: Unit = "number"
     stacked: bool = False
     from_zero: bool = False
+    noisy: bool = True  # a long line is drawn pale with its moving mean
 
     @property
     def is_zero(self) -> bool:
@@ -126,7 +127,7 @@ def svg(chart: Chart) -> Markup:
                 parts.append(f'<path class="area c{colour(one, number)}" d="{path(up + down)}Z"/>')
     else:
         for number, one in enumerate(lines):
-            parts += _drawn(one, colour(one, number), path, x, y)
+            parts += _drawn(one, colour(one, number), chart.noisy, path, x, y)
     parts.append(f'<line class="cursor" x1="0" x2="0" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
     title = escape(visible(f"{chart.title}, by step"))
     return Markup(
@@ -135,7 +136,7 @@ def svg(chart: Chart) -> Markup:
     )
 
 
-def _drawn(one: Line, number: int, path: Path, x: Scale, y: Scale) -> list[str]:
+def _drawn(one: Line, number: int, noisy: bool, path: Path, x: Scale, y: Scale) -> list[str]:
     """The band, the line, its moving mean and its dots."""
     parts = []
     points = list(zip(one.steps, one.values, strict=True))
@@ -148,10 +149,10 @@ def _drawn(one: Line, number: int, path: Path, x: Scale, y: Scale) -> list[str]:
             parts.append(
                 f'<line class="whisker c{number}" x1="{x(one.steps[0]):.1f}" x2="{x(one.steps[0]):.1f}" {ends}/>'
             )
-    noisy = not one.dots and len(points) >= SMOOTH_FROM
+    pale = noisy and not one.dots and len(points) >= SMOOTH_FROM
     if len(points) > 1:
-        parts.append(f'<path class="line c{number}{" pale" if noisy else ""}" d="{path(points)}"/>')
-    if noisy:
+        parts.append(f'<path class="line c{number}{" pale" if pale else ""}" d="{path(points)}"/>')
+    if pale:
         smooth = list(zip(one.steps, moving_mean(one.values), strict=True))
         parts.append(f'<path class="line c{number}" d="{path(smooth)}"/>')
     if one.dots or len(points) <= 12:

@@ -173,7 +173,7 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         names = _numbered(run, prefix)
         charts += draw.chart(
             f"Correct by turn, {where}",
-            "Share of conversations with a correct answer in one of the first turns; more turns help if the lines part.",
+            "Share of conversations with a correct answer in one of the first turns: where lines part, a turn helped.",
             {name: f"by turn {name.removeprefix(prefix)}" for name in names},
             "share",
         )
@@ -277,14 +277,14 @@ def _health(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         )
     charts += draw.chart(
         "Distance from the start (KL)",
-        "How far the model has moved from where it began, in nats a token; it stays 0 where the run does not measure it.",
+        "How far the model has moved from where it began, in nats a token; 0 where the run does not measure it.",
         {"kl": "KL"},
         from_zero=True,
     )
     charts += draw.chart(
         "Entropy",
-        "How undecided the model is about the next token, in nats. A slow fall is learning; near zero it always says the "
-        "same and cannot find anything new.",
+        "How undecided the model is about the next token, in nats. A slow fall is learning; near zero it always says "
+        "the same and cannot find anything new.",
         {"entropy": "training", "eval/entropy": "held out"},
         from_zero=True,
     )
@@ -295,7 +295,11 @@ def _health(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         from_zero=True,
     )
     charts += draw.chart(
-        "Learning rate", "How far an update goes, as planned.", {"learning_rate": "learning rate"}, from_zero=True
+        "Learning rate",
+        "How far an update goes, as planned.",
+        {"learning_rate": "learning rate"},
+        from_zero=True,
+        noisy=False,
     )
     charts += draw.chart(
         "Clipped tokens",
@@ -348,7 +352,7 @@ def _about_time(run: Run) -> str:
     if step is None:
         return ""
     middle = sorted(step.values)[len(step) // 2]
-    return f"A step takes {middle:.3g} seconds in the middle of all steps; the run has spent {duration(run.seconds)} in steps."
+    return f"Half of the steps take less than {middle:.3g} seconds. All together took {duration(run.seconds)}."
 
 
 PHASES = {
@@ -364,7 +368,7 @@ NO_PHASE = {"step", "verdict_p50", "verdict_p95"}
 
 
 def phases(run: Run) -> dict[str, Line]:
-    """Each phase's share of a step, by its name; ``idle`` is the rest. Where phases overlap, shares are of their sum."""
+    """Each phase's share of a step by its name; ``idle`` is the rest. Phases that overlap share their sum."""
     step = run.curve("time/step_s")
     if step is None:
         return {}
@@ -423,22 +427,20 @@ def _times(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
 
 
 def _drawing(draw: _Drawer) -> tuple[Chart, ...]:
+    tried = {"sampler/tasks_tried": "tried", "sampler/useful_tasks": "sometimes solved"}
+    rate = {"sampler/success_rate": "success rate"}
     return (
+        *draw.chart("Tasks tried", "Different tasks so far.", tried, noisy=False),
+        *draw.chart("Success by task", "Mean over tasks of their measured success rates.", rate, "share", noisy=False),
         *draw.chart(
-            "Tasks tried",
-            "Different tasks so far.",
-            {"sampler/tasks_tried": "tried", "sampler/useful_tasks": "sometimes solved"},
+            "Level of difficulty",
+            "Harder tasks come in once the easier ones work.",
+            {"sampler/level": "level"},
+            noisy=False,
         ),
         *draw.chart(
-            "Success by task",
-            "Mean over tasks of their measured success rates.",
-            {"sampler/success_rate": "success rate"},
-            "share",
+            "Stage of the rewards", "What is rewarded changes with the stage.", {"stage": "stage"}, noisy=False
         ),
-        *draw.chart(
-            "Level of difficulty", "Harder tasks come in once the easier ones work.", {"sampler/level": "level"}
-        ),
-        *draw.chart("Stage of the rewards", "What is rewarded changes with the stage.", {"stage": "stage"}),
     )
 
 

@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Change:
-    """A curve's mean over its first and its last fifth, and how many standard errors they are apart."""
+    """A curve's mean over its first and its last quarter, and how many standard errors they are apart."""
 
     before: float
     after: float
@@ -91,7 +91,7 @@ def share_interval(share: float, of: int) -> tuple[float, float]:
     z, share = 1.959964, min(max(share, 0.0), 1.0)
     middle = (share + z * z / (2 * of)) / (1 + z * z / of)
     reach = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    return (max(0.0, middle - reach) if share > 0 else 0.0), (min(1.0, middle + reach) if share < 1 else 1.0)
 
 
 def held_out_tasks(run: Run) -> int | None:
@@ -129,18 +129,23 @@ def change(curve: Curve | None) -> Change | None:
     """How a noisy curve has changed; None if it is too short to say."""
     if curve is None or len(curve) < MIN_STEPS:
         return None
-    fifth = max(3, len(curve) // 5)
-    begin, end = curve.values[:fifth], curve.values[-fifth:]
+    some = ends(len(curve))
+    begin, end = curve.values[:some], curve.values[-some:]
     before, after = _mean(begin), _mean(end)
     error = math.sqrt(_variance(begin) / len(begin) + _variance(end) / len(end))
     apart = (
         (after - before) / error if error > 0 else math.copysign(math.inf, after - before) if after != before else 0.0
     )
-    return Change(before, after, apart, _half_way(curve, before, after, fifth))
+    return Change(before, after, apart, _half_way(curve, before, after, some))
+
+
+def ends(points: int) -> int:
+    """A quarter of them, at least one: what is taken as the beginning and the end of a curve."""
+    return max(1, points // 4)
 
 
 def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
-    """The step at which a moving mean over a fifth of the curve passes the middle, for good."""
+    """The step at which a moving mean over a quarter of the curve passes the middle, for good."""
     middle, rising = (before + after) / 2, after > before
     at = curve.steps[-1]
     for place in range(len(curve) - reach, -1, -1):
@@ -206,7 +211,7 @@ def _about_change(label: str, found: Change, unit: str) -> str:
     if found.rose or found.fell:
         verb = "rose" if found.rose else "fell"
         return f"{label} {verb} from {before} to {after}; half of that had happened by step {found.half_at}."
-    return f"{label} did not clearly change: {before} in the first fifth of the steps, {after} in the last."
+    return f"{label} did not clearly change: {before} in the first quarter of the steps, {after} in the last."
 
 
 # ---- whether to believe it
@@ -323,8 +328,8 @@ def _spread(run: Run) -> Check | None:
     name, curve = "Groups differ", run.curve("frac_reward_zero_std")
     if curve is None:
         return None
-    late = _mean(curve.values[-max(1, len(curve) // 5) :])
-    sentence = f"In the last fifth of the steps {shown(late, 'share')} of the groups had no spread and taught nothing"
+    late = _mean(curve.values[-ends(len(curve)) :])
+    sentence = f"In the last quarter of the steps {shown(late, 'share')} of the groups had no spread and taught nothing"
     if late >= 0.99:
         return Check(name, "warning", f"{sentence}: the model no longer learns anything.")
     if late > 0.8:
@@ -336,16 +341,16 @@ def _rejected(run: Run) -> Check | None:
     name, curve = "No tricks", run.curve("judge/rejected")
     if curve is None:
         return None
-    late, found = _mean(curve.values[-max(1, len(curve) // 5) :]), change(curve)
+    late, found = _mean(curve.values[-ends(len(curve)) :]), change(curve)
     if late > 0.1 or (found is not None and found.rose and late > 0.02):
         return Check(
             name,
             "warning",
-            f"The judge rejected {shown(late, 'share')} of the answers in the last fifth of the steps: the model tries to "
-            "be paid without doing the work. The table of rejections says how.",
+            f"The judge rejected {shown(late, 'share')} of the answers in the last quarter of the steps: the model "
+            "tries to be paid without doing the work. The table of rejections says how.",
         )
     return Check(
-        name, "fine", f"The judge rejected {shown(late, 'share')} of the answers in the last fifth of the steps."
+        name, "fine", f"The judge rejected {shown(late, 'share')} of the answers in the last quarter of the steps."
     )
 
 
@@ -358,8 +363,8 @@ def _generalises(run: Run) -> Check | None:
         return Check(
             name,
             "warning",
-            f"Correct answers rose in training ({shown(training.before, 'share')} to {shown(training.after, 'share')}) but "
-            f"not on held-out tasks ({shown(held.first, 'share')} to {shown(held.last, 'share')}).",
+            f"Correct answers rose in training ({shown(training.before, 'share')} to {shown(training.after, 'share')}) "
+            f"but not on held-out tasks ({shown(held.first, 'share')} to {shown(held.last, 'share')}).",
         )
     return Check(name, "fine", "Correct answers rose on held-out tasks as well as in training.")
 
@@ -374,8 +379,8 @@ def _by_heart(run: Run) -> Check | None:
         return Check(
             name,
             "warning",
-            f"The held-out loss was lowest at step {at} ({shown(best)}) and has risen to {shown(held.last)}: since then "
-            "the model learns by heart.",
+            f"The held-out loss was lowest at step {at} ({shown(best)}) and has risen to {shown(held.last)}: since "
+            "then the model learns by heart.",
         )
     return Check(name, "fine", "The held-out loss is at or near its lowest.")
 
@@ -384,8 +389,10 @@ def _cut_short(run: Run) -> Check | None:
     name, curve = "Answers end", run.curve("completions/clipped_ratio")
     if curve is None:
         return None
-    late = _mean(curve.values[-max(1, len(curve) // 5) :])
-    sentence = f"In the last fifth of the steps {shown(late, 'share')} of the answers reached the limit of their length"
+    late = _mean(curve.values[-ends(len(curve)) :])
+    sentence = (
+        f"In the last quarter of the steps {shown(late, 'share')} of the answers reached the limit of their length"
+    )
     if late > 0.5:
         return Check(name, "warning", f"{sentence}: most are cut short, and what they could do was not seen.")
     return Check(name, "fine", f"{sentence}.")
@@ -401,8 +408,8 @@ def _harness(run: Run) -> Check | None:
         return Check(
             name,
             "warning",
-            f"The judge itself failed on {shown(share, 'share')} of the answers. They have no reward, and what is left may "
-            "be another kind of answers than those that are missing.",
+            f"The judge itself failed on {shown(share, 'share')} of the answers. They have no reward, and what is left "
+            "may be another kind of answers than those that are missing.",
         )
     return Check(name, "fine", f"The judge itself failed on {shown(share, 'share')} of the answers.")
 

@@ -12,7 +12,7 @@ import yaml
 from kernel_coder.pages import NONE, percent, render, visible
 from kernel_coder.report.charts import legend, shown, svg
 from kernel_coder.report.contents import COLOURS, MEANINGS, Section, duration, phases, rejections, sections
-from kernel_coder.report.findings import checks, held_out, held_out_tasks, story
+from kernel_coder.report.findings import checks, ends, held_out, held_out_tasks, story
 from kernel_coder.report.folder import Run
 from kernel_coder.report.samples import (
     MAX_TEXTS,
@@ -79,9 +79,9 @@ def what(run: Run) -> str:
     setting = run.setting
     if run.kind == "supervised":
         text = (
-            f"The language model {run.model} was trained to imitate known answers (supervised fine-tuning): it is shown "
-            "a PyTorch module and a module with hand-written GPU kernels that does the same, and learns to predict the "
-            "second, token by token."
+            f"The language model {run.model} was trained to imitate known answers (supervised fine-tuning): it is "
+            "shown a PyTorch module and one with GPU kernels of its own that does the same, and learns to predict "
+            "the second, token by token."
         )
         examples = (run.summary or {}).get("examples")
         return text + (f" It learned from {examples:,} such pairs." if isinstance(examples, int) else "")
@@ -95,8 +95,11 @@ def what(run: Run) -> str:
         tasks = batch * rounds // group
         text += f" (here {tasks} {'task' if tasks == 1 else 'tasks'}, {group} answers each)"
     judged = run.curve("judge/correct") is not None
-    text += "; a judge runs each answer;" if judged else ";"
-    text += " each answer gets a reward, and the model is changed so that answers better than their neighbours on the same task become more likely."
+    text += ", and a judge runs each answer." if judged else "."
+    text += (
+        " Each answer gets a reward, and the model is changed so that answers better than the others to the same task "
+        "become more likely."
+    )
     rewards = setting("rewards")
     if isinstance(rewards, list) and rewards and all(isinstance(one, Mapping) and "name" in one for one in rewards):
         parts = [f"{one['name']} (weight {number(one.get('weight', 1)) or 0:g})" for one in rewards]
@@ -137,10 +140,10 @@ def numbers(run: Run) -> list[tuple[str, str, str]]:
     ):
         curve = run.curve(name)
         if curve is not None and len(found) < 4 and not (name == "loss" and run.kind == "reinforcement"):
-            fifth = max(1, len(curve) // 5)
-            before, after = sum(curve.values[:fifth]) / fifth, sum(curve.values[-fifth:]) / fifth
+            end = ends(len(curve))
+            before, after = sum(curve.values[:end]) / end, sum(curve.values[-end:]) / end
             values = f"{shown(before, unit)} → {shown(after, unit)}"  # type: ignore[arg-type]
-            found.append((label, values, "first fifth of the steps → last fifth"))
+            found.append((label, values, "first quarter of the steps → last quarter"))
     found.append(("steps", f"{run.last_step:,}", f"{duration(run.seconds)} in steps" if run.seconds else NONE))
     trained = run.curve("num_tokens")
     if trained is not None:
@@ -180,21 +183,23 @@ def section_view(run: Run, section: Section) -> dict[str, Any]:
 
 
 def verdict_table(run: Run) -> list[dict[str, Any]]:
-    """Each outcome's share in the first and in the last fifth of the steps, and over all."""
+    """The share of each outcome that occurred in the first and in the last quarter of the steps, and over all."""
     prefix = "judge/" if run.curve("judge/correct") else "eval/judge/"
     rows = []
     for name in COLOURS:
         curve = run.curve(f"{prefix}{name}")
         if curve is None:
             continue
-        fifth = max(1, len(curve) // 5)
+        if not any(curve.values) and name != "correct":
+            continue
+        end = ends(len(curve))
         rows.append(
             {
                 "name": name,
                 "colour": COLOURS[name],
                 "meaning": MEANINGS[name],
-                "first": sum(curve.values[:fifth]) / fifth,
-                "last": sum(curve.values[-fifth:]) / fifth,
+                "first": sum(curve.values[:end]) / end,
+                "last": sum(curve.values[-end:]) / end,
                 "all": sum(curve.values) / len(curve),
             }
         )
@@ -210,7 +215,7 @@ def rejection_table(run: Run) -> list[dict[str, Any]]:
 
 def frequent_reasons(run: Run) -> list[dict[str, Any]]:
     """The most frequent reasons why answers are not correct."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"outcome": outcome, "kind": kind, "count": sum(steps.values()), "first": min(steps), "last": max(steps)}
         for (outcome, kind), steps in run.samples.reasons.items()
         if outcome != "rejected"

@@ -12,7 +12,8 @@ from kernel_coder.report.folder import Run
 
 COLUMNS = 3
 COLOURS = (
-    "#2da44e", "#e3a008", "#d9730d", "#8c6bb1", "#7a8490", "#d1242f", "#1f78b4", "#4db6ac", "#6d4c41", "#111111", "#c9d1d9",
+    "#2da44e", "#e3a008", "#d9730d", "#8c6bb1", "#7a8490", "#d1242f",
+    "#1f78b4", "#4db6ac", "#6d4c41", "#111111", "#c9d1d9",
 )  # fmt: skip
 """Those of the page in light."""
 
@@ -62,7 +63,7 @@ def _write(charts: Sequence[Chart], path: Path) -> None:
         for one, paint, label in zip(lines, colours, labels, strict=True):
             if chart.stacked:
                 continue
-            noisy = not one.dots and len(one) >= SMOOTH_FROM
+            noisy = chart.noisy and not one.dots and len(one) >= SMOOTH_FROM
             marker = "o" if one.dots or len(one) <= 12 else None
             axes.plot(
                 one.steps, one.values, color=paint, linewidth=1, alpha=0.3 if noisy else 1, marker=marker, markersize=3,

@@ -124,21 +124,19 @@ class Chooser:
             self._examples[key] = deque((one for one in kept if one[1]["step"] < step), EXAMPLES)
 
     def choose(self) -> Chosen:
-        """The first, the best, the latest, and examples of every verdict; most kinds come first, then the latest."""
+        """Examples of every verdict, which fill half of the places at most, then the first, the best and the latest."""
         found: dict[int, tuple[Mapping[str, Any], str]] = {}
 
-        def take(some: Iterable[tuple[int, Mapping[str, Any]]], why: str) -> None:
+        def take(some: Iterable[tuple[int, Mapping[str, Any]]], why: str, limit: int = self.limit) -> None:
             for place, record in some:
-                if len(found) < self.limit:
+                if len(found) < limit:
                     found.setdefault(place, (record, why))
 
-        take(self._first, "one of the first")
         for (outcome, kind), kept in self._examples.items():
-            take(kept, f"an example of {outcome}" + (f": {kind}" if kind else ""))
-        take(
-            ((place, record) for _, place, _, record in sorted(self._best, key=lambda one: one[:2], reverse=True)),
-            "one of the best",
-        )
+            take(kept, f"an example of {outcome}" + (f": {kind}" if kind else ""), -(-self.limit // 2))
+        take(self._first, "one of the first")
+        best = sorted(self._best, key=lambda one: one[:2], reverse=True)
+        take(((place, record) for _, place, _, record in best), "one of the best")
         take(reversed(self._latest), "one of the latest")
         ordered = sorted(found.items())
         return Chosen(
@@ -221,10 +219,10 @@ def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Ref
             continue
         for task in tasks:
             if task.id in wanted:
-                solved = task.solution is not None
-                found[task.id] = Reference(
-                    "the known solution" if solved else "the reference", task.solution if solved else task.reference
-                )
+                if task.solution is not None:
+                    found[task.id] = Reference("the known solution", task.solution)
+                else:
+                    found[task.id] = Reference("the reference", task.reference)
     return found
 
 
@@ -292,7 +290,8 @@ def turns_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             else:
                 found.append({"before": [], "answer": str(turn), "outcome": None, "reason": "", "reward": None})
         return found
-    found, before = [], []
+    found = []
+    before: list[dict[str, str]] = []
     for message in messages_of(record.get("conversation")):
         if message["role"] == "assistant":
             answer = {"answer": message["content"], "outcome": None, "reason": "", "reward": None}
