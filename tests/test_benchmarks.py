@@ -83,3 +83,38 @@ def test_supervised_step_runs_beside_the_trainer(tmp_path: Path, monkeypatch: py
     assert not [row["failure"] for row in rows if row.get("failure")]
     assert [row["kind"] for row in rows] == ["ours", "rival"]
     assert all(float(row["tokens_per_s"]) > 0 and float(row["of_trainer"]) > 0 for row in rows)
+
+
+TASK = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {expression}
+def get_inputs():
+    return [torch.rand(4, 16)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.cpu
+def test_admissions_are_written_and_go_on_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "level1", tmp_path / "rows.csv"
+    folder.mkdir()
+    (folder / "10_square.py").write_text(TASK.format(expression="x * x"))
+    (folder / "2_zeros.py").write_text(TASK.format(expression="torch.zeros_like(x)"))
+    monkeypatch.setattr(sys, "argv", ["x", str(folder), "--device", "cpu", "--out", str(out)])
+    module = importlib.import_module("bench_admission")
+    module.main()
+    module.main()
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["task"], row["admitted"]) for row in rows] == [
+        ("level1/2_zeros", "False"),
+        ("level1/10_square", "True"),
+    ]
+    assert rows[0]["reason"]
+    assert float(rows[1]["speedup_low"]) <= float(rows[1]["speedup_high"])
+    assert capsys.readouterr().out.count("1 of 2 admitted") == 2

@@ -446,8 +446,11 @@ def test_what_only_the_interpreter_runs_does_not_compile_for_a_gpu() -> None:
     with Judge("cpu", "triton", config=JudgeConfig(workers=1)) as judge:
         assert judge.evaluate(SOFTMAX, INTERPRETER_ONLY).correct
     with Judge("cpu", "triton", config=JudgeConfig(workers=1, compile_for="sm_90")) as judge:
-        assert judge.evaluate(SOFTMAX, SOFTMAX_KERNEL).correct
+        right = judge.evaluate(SOFTMAX, SOFTMAX_KERNEL)
         verdict = judge.evaluate(SOFTMAX, INTERPRETER_ONLY)
+    assert right.correct
+    assert right.kernels.startswith("softmax_kernel: ")
+    assert right.kernels in right.feedback
     assert verdict.outcome is Outcome.COMPILE_ERROR
     assert verdict.reason is not None
     assert "does not compile for sm_90" in verdict.reason

@@ -93,7 +93,7 @@ def test_an_unknown_reward_names_the_known_ones() -> None:
         load_reward("simlarity")
     assert str(caught.value) == (
         "unknown reward simlarity (did you mean similarity?); known are compiles, correct, format, "
-        "kernel_share, similarity, speedup, "
+        "kernel_share, similarity, speedup, techniques, "
         "and any function as package.module:function"
     )
 

@@ -9,9 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.judge import Outcome, Verdict, example_verdict
 from kernel_coder.rewards import PRESETS, RewardError, RewardSet, load_reward, reward_preset
+from kernel_coder.rewards.techniques import techniques_in
 
 VERDICT_PRESETS = ["kevin", "dr_kernel", "kernel_tune"]
 FUNCTIONS = ["compiles", "correct", "speedup", "kernel_share"]
+TECHNIQUE = """
+@triton.autotune(configs=[], key=[])
+@triton.jit
+def used(x_ptr, BLOCK: tl.constexpr):
+    for tile in tl.range(tl.program_id(0), 8, tl.num_programs(0), num_stages=3):
+        tl.store(x_ptr + tile, 1.0)
+
+@triton.jit
+def unused(x_ptr):
+    tl.store(x_ptr, tl.dot(1, 2))
+
+class ModelNew:
+    def forward(self, x):
+        used[(4,)](x, BLOCK=8)
+"""
+CUDA_TECHNIQUE = """
+SOURCE = '''
+// __shared__ in a comment
+__global__ void swish(const float4* x) { /* __shfl_sync( */ }
+'''
+"""
 FAULTS = [one for one in Outcome if one not in (Outcome.CORRECT, Outcome.WRONG_OUTPUT, Outcome.HARNESS_FAILED)]
 FAST = example_verdict("correct", speedup=2.0, kernel_share=0.8)
 WRONG = example_verdict("wrong_output", kernel_share=0.8)
@@ -158,3 +180,32 @@ def test_no_fault_is_worth_more_than_an_honest_wrong_answer(
 def test_every_preset_names_rewards_that_exist() -> None:
     for name in PRESETS:
         RewardSet(reward_preset(name))
+
+
+def test_techniques_count_in_kernels_that_are_launched() -> None:
+    assert techniques_in(TECHNIQUE) == {"autotune", "persistent", "pipelining"}
+    assert techniques_in(CUDA_TECHNIQUE) == {"vector_loads"}
+    assert techniques_in("def broken(") == set()
+    assert techniques_in("x = 1") == set()
+
+
+@pytest.mark.parametrize("form", ["{}", "<answer>\n```python\n{}\n```\n</answer>"])
+def test_techniques_are_worth_something_in_correct_answers_only(form: str) -> None:
+    answer = form.format(TECHNIQUE)
+    verdicts = [FAST, WRONG, None, example_verdict("harness_failed")]
+    reward = load_reward("techniques", {"count": 4})
+    assert reward(["?"] * 4, [answer] * 4, verdict=verdicts) == [0.75, 0.0, None, None]
+    assert load_reward("techniques", {"known": ["autotune"]})(["?"], [answer], verdict=[FAST]) == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("params", "rule"),
+    [
+        ({"known": ["magic"]}, "known must name techniques among .* 'magic'"),
+        ({"count": 0}, "at least 1"),
+        ({"known": []}, "must name a"),
+    ],
+)
+def test_techniques_that_nobody_knows_are_refused(params: dict[str, Any], rule: str) -> None:
+    with pytest.raises(RewardError, match=rule):
+        load_reward("techniques", params)

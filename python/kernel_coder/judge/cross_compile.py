@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
+
+from kernel_coder.judge.kernel_facts import KernelFacts, library_facts, triton_facts
 
 SHARED_BYTES = {70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448}
 SHARED_BYTES |= {100: 232448, 103: 232448, 110: 232448, 120: 101376, 121: 101376}
@@ -49,8 +53,8 @@ class _Absent:
         return torch.device("cpu")
 
 
-def compile_kernels(calls: Callable[[], None], architecture: str) -> int:
-    """Call something whose Triton kernels are compiled for ``architecture`` and not launched; returns their number.
+def compile_kernels(calls: Callable[[], None], architecture: str) -> list[KernelFacts]:
+    """Call something whose Triton kernels are compiled for ``architecture`` and not launched; what is known of each.
 
     What the call makes of results that were never computed does not matter: after a kernel was compiled, only errors of
     the compiler count.
@@ -74,7 +78,17 @@ def compile_kernels(calls: Callable[[], None], architecture: str) -> int:
         if kernel.metadata.shared > most:
             needed = f"{kernel.name} needs {kernel.metadata.shared} bytes of shared memory"
             raise RuntimeError(f"{needed}; {architecture} has {most} a block")
-    return len(kernels)
+    return [_facts(kernel) for kernel in {kernel.hash: kernel for kernel in kernels}.values()]
+
+
+def _facts(kernel: Any) -> KernelFacts:
+    """With registers and spills, which the assembler knows."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        known = library_facts(file.name)
+    facts = triton_facts(kernel)
+    return replace(facts, registers=known[0].registers, local_bytes=known[0].local_bytes) if known else facts
 
 
 @contextlib.contextmanager

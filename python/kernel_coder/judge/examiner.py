@@ -155,12 +155,13 @@ class _Service:
         link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
         link.forget_text()
         try:
-            Session(problem, link, None, request["backend"], request["source"]).compile_for_target()
+            session = Session(problem, link, None, request["backend"], request["source"])
+            session.compile_for_target()
         except Ended as end:
             return {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback, "compiled": False}
         finally:
             link.channel.close()
-        return {}
+        return {"kernels": session.kernels}
 
 
 def _device_name(device: torch.device) -> str:

@@ -287,6 +287,39 @@ def compile_error(output: str, *, budget: int = BUDGET) -> str:
     return bounded("\n".join(kept), budget)
 
 
+OF_SUCCESS = ("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms", "kernel_share", "kernels")
+
+
+def success(
+    *,
+    speedup: float | None = None,
+    speedup_low: float | None = None,
+    speedup_high: float | None = None,
+    runtime_ms: float | None = None,
+    reference_ms: float | None = None,
+    kernel_share: float | None = None,
+    kernels: str | None = None,
+) -> str:
+    """What a correct candidate is told: how fast it is, where its time goes, what its kernels need.
+
+    >>> times = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6, "runtime_ms": 0.2, "reference_ms": 0.3}
+    >>> print(success(**times, kernel_share=0.8, kernels="fused: 40 registers"))
+    ModelNew is correct. A call takes 0.2 ms, the reference's 0.3 ms: 1.5 times as fast (1.4 to 1.6).
+    80% of the time on the device is spent in its own kernels.
+    fused: 40 registers
+    """
+    lines = ["ModelNew is correct."]
+    if speedup is not None and runtime_ms is not None and reference_ms is not None:
+        interval = f"{speedup_low:.3g} to {speedup_high:.3g}"
+        times = f"A call takes {runtime_ms:.3g} ms, the reference's {reference_ms:.3g} ms"
+        lines[0] += f" {times}: {speedup:.3g} times as fast ({interval})."
+    if kernel_share is not None:
+        lines.append(f"{100 * kernel_share:.3g}% of the time on the device is spent in its own kernels.")
+    if kernels:
+        lines.append(kernels)
+    return "\n".join(lines)
+
+
 def _is_context(line: str) -> bool:
     """A line below an error that belongs to it: quoted source, a mark under it, a note."""
     if not line.strip() or _ERROR.search(line):

@@ -11,6 +11,7 @@ before the named function is called with the descriptors handed over: `main(fds:
 from __future__ import annotations
 
 import array
+import gc
 import importlib
 import json
 import os
@@ -171,6 +172,8 @@ def serve(fd: int, modules: Sequence[str]) -> None:
     except BaseException as error:
         _reply(connection, {"error": f"{type(error).__name__}: {error}"})
         return
+    gc.collect()
+    gc.freeze()  # a runner's collections would look through, and so copy, all of the modules' memory
     _reply(connection, {"ready": True})
     keepers: dict[int, int] = {}  # pidfd to pid
     poller = select.poll()

@@ -506,6 +506,8 @@ class _Maker:
             reason = f"its process ended before it had answered: {ended.reason}"
             told = f"{'ModelNew' if compiled else 'The code'} ended its process ({ended.reason})."
         speed = {name: found[name] for name in _TIMES if name in found} if outcome is Outcome.CORRECT else {}
+        if outcome is Outcome.CORRECT:
+            told = feedback.success(**{name: found.get(name) for name in feedback.OF_SUCCESS})
         return self.verdict(
             outcome,
             reason,
@@ -515,6 +517,7 @@ class _Maker:
             seeds=tuple(found["seeds"]),
             stage_s={**found["stage_s"], "all": time.monotonic() - self.started},
             kernel_share=found["kernel_share"],
+            kernels=found["kernels"] if outcome is Outcome.CORRECT else "",
             **speed,
         )
 

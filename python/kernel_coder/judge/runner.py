@@ -34,6 +34,7 @@ from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_m
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
+from kernel_coder.judge.kernel_facts import library_facts
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -106,6 +107,9 @@ def main(fds: list[int]) -> int:
                 try:
                     values = runner.call(first, count, variant, Mode(mode))
                     status = Status.OK
+                    if runner.facts:
+                        _tell(report, runner.facts)
+                        runner.facts = ""
                 except Wrong as wrong:
                     _tell(report, str(wrong))
                     status = Status.WRONG_STRUCTURE
@@ -167,6 +171,7 @@ class _Prepared(NamedTuple):
 class _Runner:
     def __init__(self, plan: dict[str, Any], fds: list[int], source: str) -> None:
         self.plan = plan
+        self.facts = ""  # of own kernels, from the last call
         self.device = torch.device(plan["device"])
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
@@ -223,10 +228,15 @@ class _Runner:
             return self._profiled(calls)
         if mode is Mode.FOR_TARGET:
             with without_tuning():
-                return (compile_kernels(calls, self.plan["compile_for"]),)
+                facts = compile_kernels(calls, self.plan["compile_for"])
+            self.facts = "\n".join(map(str, facts))
+            return (len(facts),)
         with record_launches(self.own, mode) as seen:
             calls()
             reached = sum(seen.reaches(one) for one in self.returned) if mode is Mode.AUDITED else 0
+        if mode is Mode.AUDITED:
+            built = [fact for library in dict.fromkeys(self.own.libraries) for fact in library_facts(library)]
+            self.facts = "\n".join(map(str, [*seen.facts.values(), *built]))
         return (seen.count, seen.moving, seen.library_ops, seen.small, reached, seen.replays)
 
     def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:

@@ -62,6 +62,9 @@ def alone(lock: int | None) -> AbstractContextManager[None]:
     return _locked(lock, fcntl.LOCK_EX)
 
 
+KERNELS = 1000
+"""Characters about own kernels."""
+
 KEPT_BYTES = 2 << 30
 """Of GPU memory that torch may hold for later while a Runner needs some."""
 
@@ -133,6 +136,7 @@ class Session:
         self.stage_s: dict[str, float] = {}
         self.timing: dict[str, Any] = {}
         self.kernel_share: float | None = None
+        self.kernels = ""
         self.compiled = False
         self.lock: int | None = None
 
@@ -199,6 +203,7 @@ class Session:
             where = f"it does not compile for {self.config.compile_for}"
             told = f"Triton's interpreter ran it, but {where}:\n{end.feedback}"
             raise Ended(Outcome.COMPILE_ERROR, f"{where}: {end.reason}", feedback.bounded(told), compiled=False)
+        self.kernels = feedback.bounded(feedback.harmless(self.link.text()), KERNELS)
 
     def _checks(self) -> list[tuple[str, Variant]]:
         plain, *hidden = self.problem.variants
@@ -315,7 +320,9 @@ class Session:
 
     def _prove(self) -> None:
         """The result has to come from the candidate's own kernels."""
+        self.link.forget_text()
         audit = Audit(*self._observe(Mode.AUDITED)[:6])
+        self.kernels = feedback.bounded(feedback.harmless(self.link.text()), KERNELS)
         if audit.launches + audit.replays < 1:
             raise self._no_kernel(f"no {self.backend} kernel was launched")
         if audit.reached < 1:
@@ -376,6 +383,7 @@ class Session:
             "errors": list(self.errors.values()),
             "stage_s": self.stage_s,
             "kernel_share": self.kernel_share,
+            "kernels": self.kernels,
             "compiled": self.compiled,
             **self.timing,
         }

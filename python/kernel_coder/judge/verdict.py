@@ -101,6 +101,8 @@ class Verdict:
         reference_ms: the reference's, run eagerly.
         reference_compile_ms: the reference's under ``torch.compile``.
         kernel_share: the candidate's own kernels' part of the device time of a call, 0 to 1; None where not profiled.
+        kernels: what compilers say of a correct candidate's own kernels, a line each: registers, spills, shared
+            memory. It comes from the candidate's process: for reading, never for a reward.
         errors: of each output that was compared, against the oracle.
         task: the task's id.
         task_hash: SHA-256 of the reference's source.
@@ -138,6 +140,7 @@ class Verdict:
     reference_ms: float | None = None
     reference_compile_ms: float | None = None
     kernel_share: float | None = None
+    kernels: str = ""
     errors: tuple[OutputError, ...] = ()
     task: str
     task_hash: str
@@ -159,8 +162,9 @@ class Verdict:
         self._check_times()
         if self.kernel_share is not None and not 0 <= self.kernel_share <= 1:
             raise ValueError(f"kernel_share must be between 0 and 1; got {self.kernel_share}")
-        if len(self.feedback) > MAX_FEEDBACK:
-            raise ValueError(f"feedback must have at most {MAX_FEEDBACK} characters; got {len(self.feedback)}")
+        for name in ("feedback", "kernels"):
+            if len(getattr(self, name)) > MAX_FEEDBACK:
+                raise ValueError(f"{name} must have at most {MAX_FEEDBACK} characters; got {len(getattr(self, name))}")
         for name in ("task_hash", "candidate_hash"):
             value = getattr(self, name)
             if len(value) != 64 or not set(value) <= set("0123456789abcdef"):

@@ -14,6 +14,7 @@ from kernel_coder.rewards.registry import Reward, load_reward, register_reward, 
 from kernel_coder.rewards.reward_set import RewardPart, RewardSet, RewardTable
 from kernel_coder.rewards.schedule import Schedule
 from kernel_coder.rewards.similarity import similarity_reward
+from kernel_coder.rewards.techniques import techniques_reward
 from kernel_coder.rewards.verdicts import compiles_reward, correct_reward, kernel_share_reward, speedup_reward
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "reward_preset",
     "similarity_reward",
     "speedup_reward",
+    "techniques_reward",
 ]

@@ -81,7 +81,7 @@ def reward_names() -> list[str]:
     """The registered names.
 
     >>> reward_names()
-    ['compiles', 'correct', 'format', 'kernel_share', 'similarity', 'speedup']
+    ['compiles', 'correct', 'format', 'kernel_share', 'similarity', 'speedup', 'techniques']
     """
     return sorted(_REGISTRY)
 

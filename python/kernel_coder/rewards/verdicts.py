@@ -19,7 +19,7 @@ from kernel_coder.rewards.registry import register_reward
 Verdicts = Sequence[Verdict | None]
 
 
-def _rewards(
+def scores(
     name: str, completions: Sequence[Completion], verdicts: Verdicts, score: Callable[[Verdict], float | None]
 ) -> list[float | None]:
     """The score of each verdict; None where there is nothing to score."""
@@ -47,7 +47,7 @@ def compiles_reward(
     def score(one: Verdict) -> float:
         return float(one.compiled and one.outcome is not Outcome.REJECTED)
 
-    return _rewards("compiles", completions, verdict, score)
+    return scores("compiles", completions, verdict, score)
 
 
 @register_reward("correct")
@@ -60,7 +60,7 @@ def correct_reward(
     >>> correct_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct"), example_verdict("crashed")])
     [1.0, 0.0]
     """
-    return _rewards("correct", completions, verdict, lambda one: float(one.correct))
+    return scores("correct", completions, verdict, lambda one: float(one.correct))
 
 
 def _check_speedup(cap: float | None, bound: str) -> None:
@@ -111,7 +111,7 @@ def speedup_reward(
         speedup = one.speedup_low if bound == "lower" else one.speedup
         return speedup if speedup is None or cap is None else min(speedup, cap)
 
-    return _rewards("speedup", completions, verdict, score)
+    return scores("speedup", completions, verdict, score)
 
 
 @register_reward("kernel_share")
@@ -127,4 +127,4 @@ def kernel_share_reward(
     >>> kernel_share_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct", kernel_share=0.75), None])
     [0.75, None]
     """
-    return _rewards("kernel_share", completions, verdict, lambda one: one.kernel_share if one.correct else 0.0)
+    return scores("kernel_share", completions, verdict, lambda one: one.kernel_share if one.correct else 0.0)

@@ -1,0 +1,128 @@
+"""Which tasks can be judged here, and what the judge says of each reference as its own candidate.
+
+    python benchmarks/bench_admission.py PATH/TO/KernelBench/level1 PATH/TO/level2     # results/admission_cuda.csv
+
+A task is admitted if candidates that compute nothing fail on it and the reference passes. A reference is as fast as
+itself, so an interval of its speedup that leaves out 1 is a wrong one. Tasks that have a row already are passed over: a
+run that ended, or was given --seconds, goes on where it was. The last line sums up what the file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from kernel_coder.judge import Judge, JudgeConfig
+from kernel_coder.tasks import Task
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ["task", "sha256", "admitted", "reason", "families", "hidden_sizes", "speedup_low", "speedup"]
+COLUMNS += ["speedup_high", "runtime_ms", "pairs", "seconds", "device", "torch", "commit", "command"]
+
+
+def tasks_in(folder: Path) -> list[Task]:
+    """Files by number where their names begin with one, as KernelBench's do."""
+
+    def place(file: Path) -> tuple[int, str]:
+        number = file.stem.partition("_")[0]
+        return int(number) if number.isdigit() else 0, file.stem
+
+    files = sorted(folder.glob("*.py"), key=place)
+    return [Task(id=f"{folder.name}/{file.stem}", source="folder", reference=file.read_text()) for file in files]
+
+
+def row_of(judge: Judge, task: Task) -> dict[str, object]:
+    started = time.perf_counter()
+    found = judge.admit(task)
+    verdict = found.verdict
+    row: dict[str, object] = {
+        "task": found.task,
+        "sha256": found.task_hash,
+        "admitted": found.admitted,
+        "reason": found.reason or "",
+        "families": " ".join(found.families),
+        "hidden_sizes": found.hidden_sizes or "",
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+    if verdict is not None and verdict.speedup is not None:
+        row |= {
+            name: round(float(getattr(verdict, name)), 5)
+            for name in ("speedup_low", "speedup", "speedup_high", "runtime_ms")
+        }
+        row["pairs"] = len(verdict.runtimes_ms)
+    return row
+
+
+def rows_of(out: Path) -> list[dict[str, str]]:
+    if not out.exists():
+        return []
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    timed = [row for row in rows if row["speedup"]]
+    holds = sum(float(row["speedup_low"]) <= 1 <= float(row["speedup_high"]) for row in timed)
+    longer = [float(row["speedup"]) for row in timed if float(row["runtime_ms"]) > 0.05]
+    close = sum(0.97 <= one <= 1.03 for one in longer)
+    admitted = sum(row["admitted"] == "True" for row in rows)
+    return (
+        f"{admitted} of {len(rows)} admitted; the interval holds 1 for {holds} of {len(timed)} timed; "
+        f"{close} of {len(longer)} that take over 50 us are within 0.97 to 1.03"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="of references")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--workers", type=int, default=2, help="tasks at a time; times are taken one after the other")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
+    parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
+    parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
+    arguments = parser.parse_args()
+    out = arguments.out or RESULTS / f"admission_{arguments.device}.csv"
+    known = rows_of(out)
+    done = {row["sha256"] for row in known}
+    facts = {
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+        "command": " ".join(["python benchmarks/bench_admission.py", *(folder.name for folder in arguments.folders)]),
+    }
+    config = JudgeConfig(workers=arguments.workers, timed_calls=32, timing_s=2.0, timeout_s=arguments.timeout)
+    until = time.monotonic() + arguments.seconds
+    with out.open("a", newline="") as file, Judge(arguments.device, "torch", config=config) as judge:
+        writer = csv.DictWriter(file, COLUMNS)
+        if not known:
+            writer.writeheader()
+
+        def one(task: Task) -> dict[str, object] | None:
+            return row_of(judge, task) if time.monotonic() < until else None
+
+        asked = [task for folder in arguments.folders for task in tasks_in(folder)]
+        wanted = [task for task in asked if hashlib.sha256(task.reference.encode()).hexdigest() not in done]
+        with ThreadPoolExecutor(arguments.workers) as pool:
+            for row in pool.map(one, wanted):
+                if row is None:
+                    break
+                writer.writerow(row | facts)
+                file.flush()
+                print(row["task"], row["admitted"], row.get("speedup", ""), row["reason"], flush=True)
+    print(summary(rows_of(out)))
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
