@@ -186,7 +186,7 @@ def test_a_page_of_huge_texts_leaves_samples_out(tmp_path: Path, monkeypatch: py
 def test_a_long_run_is_drawn_with_few_points(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [step_metrics(step) for step in range(1, 5001)])
     page = page_of(folder)
-    assert "Each point is the mean of 13 steps." in page
+    assert "each drawn point is the mean of up to 13 values." in page
     assert len(page) < 2_500_000
 
 

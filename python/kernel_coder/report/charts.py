@@ -20,6 +20,7 @@ WIDTH, HEIGHT = 360.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 24.0
 MAX_POINTS = 400
 """Points of a line; a longer curve is drawn as means of neighbours."""
+MAX_DOTS = 60
 PALETTE = (6, 2, 0, 3, 7, 1, 5, 8, 4, 9, 10)
 """Colours of lines that name none, in their order."""
 SMOOTH_FROM = 30
@@ -78,7 +79,7 @@ def shown(value: float, unit: Unit = "number") -> str:
     ('12.3%', '1,234', '1.23e-4', '75.2 s', '2x', '0')
     """
     if unit == "share":
-        return f"{100 * value:.3g}%"
+        return f"{100 * value:,.0f}%" if abs(value) >= 10 else f"{100 * value:.3g}%"
     if 0 < abs(value) < 0.001:
         digits, _, power = f"{value:.2e}".partition("e")
         text = f"{float(digits):g}e{int(power)}"
@@ -155,7 +156,7 @@ def _drawn(one: Line, number: int, noisy: bool, path: Path, x: Scale, y: Scale) 
     if pale:
         smooth = list(zip(one.steps, moving_mean(one.values), strict=True))
         parts.append(f'<path class="line c{number}" d="{path(smooth)}"/>')
-    if one.dots or len(points) <= 12:
+    if (one.dots and len(points) <= MAX_DOTS) or len(points) <= 12:
         parts += [f'<circle class="dot c{number}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="2.6"/>' for s, v in points]
     return parts
 

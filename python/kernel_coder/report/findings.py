@@ -178,8 +178,9 @@ def story(run: Run) -> list[str]:
         )
     )
     for name, label, unit in steps:
-        found = change(run.curve(name))
-        if found is not None:
+        curve = run.curve(name)
+        found = change(curve)
+        if curve is not None and found is not None and any(curve.values):
             sentences.append(_about_change(label, found, unit))
     if not sentences:
         sentences.append(

@@ -39,7 +39,7 @@ FREQUENT = 12
 def html(run: Run) -> str:
     """The page."""
     samples, prompts, left_out = sample_views(run)
-    found = checks(run)
+    found, drawn = checks(run), sections(run)
     return render(
         __package__,
         TEMPLATE,
@@ -53,7 +53,8 @@ def html(run: Run) -> str:
         story=story(run),
         checks=found,
         warnings=sum(check.state == "warning" for check in found),
-        sections=[section_view(run, section) for section in sections(run)],
+        sections=[section_view(section) for section in drawn],
+        thinned=max((chart.thinned for section in drawn for chart in section.charts), default=1),
         verdict_table=verdict_table(run),
         rejections=rejection_table(run),
         frequent=frequent_reasons(run),
@@ -155,7 +156,7 @@ def numbers(run: Run) -> list[tuple[str, str, str]]:
     return found
 
 
-def section_view(run: Run, section: Section) -> dict[str, Any]:
+def section_view(section: Section) -> dict[str, Any]:
     views = []
     for chart in section.charts:
         picture = svg(chart)
@@ -167,7 +168,6 @@ def section_view(run: Run, section: Section) -> dict[str, Any]:
                     "caption": chart.caption,
                     "svg": picture,
                     "legend": legend(chart),
-                    "thinned": chart.thinned,
                     "last": [(one.label, shown(one.values[-1], chart.unit)) for one in chart.lines if len(one)],
                     "step": max(one.steps[-1] for one in chart.lines if len(one)),
                 }
