@@ -221,6 +221,7 @@ def test_a_conversation_is_shown_turn_by_turn(tmp_path: Path) -> None:
     assert text.count("Conversation, 2 turns") == 2
     assert "Answer 1: compile error reward 0.25" in text
     assert "It does not compile." in text
+    assert "compile error 1 1 1" in text  # a turn that was not the last is counted too
     assert "Answer 2: correct reward 1" in text
     assert "once user It does not compile. Answer 2 twice" in text
 

@@ -177,6 +177,11 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
             {name: f"by turn {name.removeprefix(prefix)}" for name in names},
             "share",
         )
+    charts += draw.chart(
+        "Reward by turn",
+        "Mean reward of the first answers, the second ones and so on. Later ones should be better.",
+        {name: f"turn {name.removeprefix('reward_by_turn/')}" for name in _numbered(run, "reward_by_turn/")},
+    )
     return tuple(charts)
 
 

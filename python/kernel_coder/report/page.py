@@ -97,6 +97,9 @@ def what(run: Run) -> str:
         text += f" (here {tasks} {'task' if tasks == 1 else 'tasks'}, {group} answers each)"
     judged = run.curve("judge/correct") is not None
     text += ", and a judge runs each answer." if judged else "."
+    turns = setting("rollout", "max_turns")
+    if isinstance(turns, int) and turns > 1:
+        text += f" It is told what was wrong and may answer again, {turns} times in all."
     text += (
         " Each answer gets a reward, and the model is changed so that answers better than the others to the same task "
         "become more likely."

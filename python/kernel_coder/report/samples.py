@@ -71,20 +71,27 @@ class Chooser:
         self._last_step = step
         self._seen += 1
         self._counts[step] += 1
-        outcome = outcome_of(record)
-        kind = ""
-        if outcome is not None:
-            self._outcomes.setdefault(step, Counter())[outcome] += 1
-            if outcome != CORRECT:
-                kind = self._known_kind(outcome, kind_of(reason_of(record)))
-                by_step = self._reasons.setdefault((outcome, kind), {})
-                by_step[step] = by_step.get(step, 0) + 1
-            which = (outcome, kind if outcome == REJECTED else "")
-            self._examples.setdefault(which, deque(maxlen=EXAMPLES)).append((self._seen, record))
+        for answer in answers_of(record):
+            self._see_verdict(step, answer, record)
         self._latest.append((self._seen, record))
         if len(self._first) < max(self.limit // 10, 1):
             self._first.append((self._seen, record))
         self._see_best(record)
+
+    def _see_verdict(self, step: int, answer: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        outcome = outcome_of(answer)
+        if outcome is None:
+            return
+        kind = ""
+        self._outcomes.setdefault(step, Counter())[outcome] += 1
+        if outcome != CORRECT:
+            kind = self._known_kind(outcome, kind_of(reason_of(answer)))
+            by_step = self._reasons.setdefault((outcome, kind), {})
+            by_step[step] = by_step.get(step, 0) + 1
+        which = (outcome, kind if outcome == REJECTED else "")
+        kept = self._examples.setdefault(which, deque(maxlen=EXAMPLES))
+        if not kept or kept[-1][0] != self._seen:
+            kept.append((self._seen, record))
 
     def _see_best(self, record: Mapping[str, Any]) -> None:
         reward = number(record.get("reward"))
@@ -146,6 +153,13 @@ class Chooser:
             outcomes=self._outcomes,
             reasons={key: by_step for key, by_step in self._reasons.items() if by_step},
         )
+
+
+def answers_of(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Every answer of a record, each with its verdict: the turns of a conversation, or the one that there is."""
+    turns = record.get("turns")
+    found = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
+    return found or [record]
 
 
 def verdict_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
