@@ -127,3 +127,11 @@ def test_nothing_is_drawn_of_nothing() -> None:
 def test_a_moving_mean_keeps_the_length_and_a_constant() -> None:
     assert moving_mean([2.0] * 50) == pytest.approx([2.0] * 50)
     assert shown(0.5, "share") == "50%"
+
+
+def test_a_supervised_run_without_judge_says_what_its_loss_cannot(tmp_path: Path) -> None:
+    lines = [{k: v for k, v in sft_metrics(step).items() if "judge" not in k} for step in range(1, 41)]
+    run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
+    (said,) = [check.sentence for check in checks(run) if check.name == "Answers are run"]
+    assert "not that its kernels work" in said
+    assert warnings(run) == set()

@@ -163,7 +163,7 @@ def test_a_supervised_run_is_told_as_one(tmp_path: Path) -> None:
 
 
 def test_samples_are_bounded_and_the_page_says_so(tmp_path: Path) -> None:
-    long = "x = 1\n" * 100_000
+    long = "x = 1\n" * 10_000
     samples = [sample(step, k, completion=f"{step} {k} {long}") for step in range(1, 13) for k in range(10)]
     folder = write_run(tmp_path, [step_metrics(step) for step in range(1, 13)], samples)
     page = page_of(folder, 20)

@@ -143,15 +143,18 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
     if lines:
         band = f" Bands are 95% intervals, as if each of the {tasks} tasks were one answer." if tasks else ""
         caption = "Shares of the answers to tasks that the model is never trained on, as the judge says." + band
-        charts.append(Chart("Held-out tasks", caption, tuple(lines), "share"))
-    charts += draw.chart(
-        "Held-out loss",
-        "Surprise at the known answers of tasks that are never trained on. If it rises while the training loss falls, "
-        "the model learns by heart.",
-        {"eval/loss": "held out", **({"loss": "training"} if run.kind == "supervised" else {})},
-    )
-    if run.kind == "supervised" and "eval/loss" not in run.curves:
-        charts += draw.chart("Loss", "Surprise at the next token of the answers it is shown.", {"loss": "training"})
+        title = "Held-out tasks" if len(lines) > 1 else f"Held-out tasks: {lines[0].label}"
+        charts.append(Chart(title, caption, tuple(lines), "share"))
+    losses = {"loss": "training"} if run.kind == "supervised" else {}
+    if "eval/loss" in run.curves:
+        charts += draw.chart(
+            "Held-out loss",
+            "Surprise at the known answers of tasks that are never trained on. If it rises while the training loss "
+            "falls, the model learns by heart.",
+            {**losses, "eval/loss": "held out"},
+        )
+    else:
+        charts += draw.chart("Loss", "Surprise at the next token of the answers that it is shown.", losses)
     charts += draw.chart(
         "Reward",
         "Mean reward of the answers in a step: what training drives up. It is only worth as much as what is rewarded.",

@@ -232,7 +232,7 @@ def checks(run: Run) -> list[Check]:
             _cut_short(run),
         ]
     else:
-        found.append(_by_heart(run))
+        found += [_answers_are_run(run), _by_heart(run)]
     found += [_harness(run), _timed(run), _skipped(run), _readable(run)]
     order = {"warning": 0, "unknown": 1, "fine": 2}
     return sorted((check for check in found if check is not None), key=lambda check: order[check.state])
@@ -295,6 +295,14 @@ def _is_judged(run: Run) -> Check:
             "likeness to a known solution, and not whether any kernel works.",
         )
     return Check(name, "fine", "A judge ran the answers and compared their results with the reference.")
+
+
+def _answers_are_run(run: Run) -> Check:
+    name = "Answers are run"
+    if run.curve("eval/judge/correct") is None:
+        said = "No judge ran an answer: a low loss says that the model can imitate, and not that its kernels work."
+        return Check(name, "unknown", said)
+    return Check(name, "fine", "A judge ran the held-out answers and compared their results with the reference.")
 
 
 def _reward_and_correct(run: Run) -> Check | None:

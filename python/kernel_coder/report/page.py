@@ -99,7 +99,7 @@ def what(run: Run) -> str:
     text += ", and a judge runs each answer." if judged else "."
     turns = setting("rollout", "max_turns")
     if isinstance(turns, int) and turns > 1:
-        text += f" It is told what was wrong and may answer again, {turns} times in all."
+        text += f" It is told what was wrong and may answer again, up to {turns} times in all."
     text += (
         " Each answer gets a reward, and the model is changed so that answers better than the others to the same task "
         "become more likely."
@@ -151,7 +151,7 @@ def numbers(run: Run) -> list[tuple[str, str, str]]:
     found.append(("steps", f"{run.last_step:,}", f"{duration(run.seconds)} in steps" if run.seconds else NONE))
     trained = run.curve("num_tokens")
     if trained is not None:
-        found.append(("tokens trained on", f"{trained.last:,.0f}", "those that the loss is taken of"))
+        found.append(("tokens trained on", f"{trained.last:,.0f}", "that the loss was computed on"))
     tasks = held_out_tasks(run)
     known = (run.summary or {}).get("tasks")
     if isinstance(known, int):
