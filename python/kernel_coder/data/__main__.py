@@ -19,7 +19,13 @@ from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernel_coder.data", description="Training data.")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["collect"]:  # its flags are those of a training recipe
+        from kernel_coder.data.collect import main as collect
+
+        return collect(given[1:])
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("collect", help="conversations of a model with the judge, and answers to learn", add_help=False)
     _add_build(commands.add_parser("build", help="make verified pairs"))
     options = parser.parse_args(arguments)
     try:
