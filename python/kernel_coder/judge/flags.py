@@ -35,9 +35,16 @@ class FlagParser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args([_dashed(argument) for argument in given])
         if unknown:
             flag = unknown[0].partition("=")[0]
-            close = difflib.get_close_matches(flag, list(self._option_string_actions), n=1)
+            close = difflib.get_close_matches(flag, self._flags(options), n=1)
             raise UsageError(f"unknown argument {flag}{f'; did you mean {close[0]}?' if close else ''}")
         return options
+
+    def _flags(self, options: argparse.Namespace) -> list[str]:
+        """Its own flags and those of the command that was chosen."""
+        chosen = vars(options).values()
+        commands = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        own = [parser for choices in commands for name, parser in choices.items() if name in chosen]
+        return [flag for parser in (self, *own) for flag in parser._option_string_actions]
 
 
 def _dashed(argument: str) -> str:

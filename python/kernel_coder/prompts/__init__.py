@@ -2,7 +2,7 @@
 
 from kernel_coder.prompts.answers import build_answer
 from kernel_coder.prompts.encode import check_prompt_length, encode_prompt
-from kernel_coder.prompts.messages import Message, build_messages, template_names
+from kernel_coder.prompts.messages import Message, build_implementation_messages, build_messages, template_names
 from kernel_coder.prompts.turns import (
     build_feedback,
     check_feedback_template,
@@ -15,6 +15,7 @@ __all__ = [
     "Message",
     "build_answer",
     "build_feedback",
+    "build_implementation_messages",
     "build_messages",
     "check_feedback_template",
     "check_prompt_length",

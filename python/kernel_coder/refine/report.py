@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from kernel_coder.evaluate.report import visible
+from kernel_coder.pages import visible
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.search import curve
 from kernel_coder.refine.trajectory import REPORT, Trajectory
