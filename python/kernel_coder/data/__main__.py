@@ -1,6 +1,8 @@
 """``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
 ``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
 
+``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
+
 Exit codes of build: 0 done; 1 fewer pairs than asked for; 2 a mistake in the arguments or their files (one sentence on
 stderr). Of distill: 0 done; 2 likewise; 3 nothing can be judged; 75 stopped by SIGTERM or SIGINT, or by a server that
 gives no more answers. Either goes on where it was when the same command is given again.
@@ -24,6 +26,11 @@ from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` is for `kernel_coder.data.distill_command`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["collect"]:  # its flags are those of a training recipe
+        from kernel_coder.data.collect import main as collect
+
+        return collect(given[1:])
     parser = FlagParser(prog="python -m kernel_coder.data", description="Training data.")
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="make verified pairs")
@@ -32,6 +39,7 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     asking = commands.add_parser("distill", help="ask a teacher for pairs; keep what is right", description=DESCRIPTION)
     add_distill(asking)
     _add_screen(asking)
+    commands.add_parser("collect", help="conversations of a model with the judge, and answers to learn", add_help=False)
     try:
         options = parser.parse(arguments)
         return _build(options) if options.command == "build" else run_distill(options, **injected)

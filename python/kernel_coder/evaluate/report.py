@@ -150,6 +150,9 @@ def table(results: Results) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader has to know to read the numbers."""
     summary, said = results.summary, []
+    if results.config.turns > 1:
+        turns = results.config.turns
+        said.append(f"Of each sample the best of {turns} turns counts; turns.md has the numbers after every turn.")
     if summary.harness_failed:
         said.append(
             f"The judge itself failed on {summary.harness_failed} of {summary.samples} answers. They are in no number "
