@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",
     "refine": "write a faster, verified kernel for one module",
     "data": "make verified training pairs: build, or distill from a teacher",
+    "report": "one offline page about a training run",
     "env": "versions, what was compiled, what is missing and how to get it",
 }
 

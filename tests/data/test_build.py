@@ -221,6 +221,15 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    begun = journal.read_bytes().count(b"\n")
+    while time.monotonic() < deadline and journal.read_bytes().count(b"\n") <= begun:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 75
+    assert said.strip().splitlines()[-1] == "stopped: the same command goes on where this one was"
+    assert "Traceback" not in said
     assert not parts.exists()
     assert journal.exists()
     subprocess.run(command(*arguments, parts), check=True, capture_output=True)

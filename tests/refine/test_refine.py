@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_stop_while_a_verdict_is_made_keeps_that_verdict(module: Path) -> None:
         def evaluate(self, *given: Any) -> Verdict:
             started.set()
             go_on.wait(10)
-            return super().evaluate(*given)
+            return replace(super().evaluate(*given), seeds=(2**127 + 1,))
 
     class Stopped(Model):
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
@@ -271,6 +272,7 @@ def test_stop_while_a_verdict_is_made_keeps_that_verdict(module: Path) -> None:
     judge = PretendJudge()
     assert search(module, Model(lambda turn, sample: "timeout"), judge, "--resume", turns=1, parallel=2)[0] == 0
     assert len(judge.judged) == 1  # the answer that had none
+    assert records(folder, "verdict")[0]["verdict"]["seeds"] == [2**127 + 1]
 
 
 def test_a_judge_that_fails_now_and_then_costs_a_turn_and_nothing_else(module: Path) -> None:

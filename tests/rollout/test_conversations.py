@@ -329,7 +329,7 @@ def test_sampling_and_judging_overlap(batch_s: float, workers: int, fixed: bool)
     assert [len(one.turns) for one in rollouts] == [3] * 8
     assert slow.judged == 24
     alone = max(slow.sampled * batch_s, 24 * 0.2 / workers)
-    assert took <= 1.25 * alone + 0.1  # a busy machine wakes a thread late
+    assert took <= 1.25 * alone + 0.25  # a busy machine wakes a thread late
 
 
 def test_without_overlap_nothing_is_sampled_while_something_is_judged() -> None:

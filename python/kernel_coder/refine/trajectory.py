@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -106,8 +107,8 @@ class Trajectory:
         whole = 0
         for line in path.read_bytes().splitlines(keepends=True):
             try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                record = json.loads(line)  # orjson would round a verdict's seeds, which can have more than 64 bits
+            except ValueError:
                 break
             if not line.endswith(b"\n"):
                 break
@@ -116,7 +117,7 @@ class Trajectory:
                 raise UsageError(f"{self.folder} holds a search for another module; pass another --output")
             key = record["turn"], record["sample"]
             if record["kind"] == "verdict":
-                self.attempts[key].verdict = Verdict.from_json(orjson.dumps(record["verdict"]).decode())
+                self.attempts[key].verdict = Verdict.from_json(json.dumps(record["verdict"]))
             else:
                 self.attempts[key] = Attempt(
                     *key,

@@ -125,7 +125,7 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         rewards=rewards,
         judge=judge,
         follow_up=make_follow_up(config, policy),
-        overlap=judge.device.partition(":")[0] != policy.device.type or policy.device.type == "cpu",
+        overlap=not share_gpu(judge.device, policy.device),
         spec=spec,
         sampling=Sampling(
             max_completion_length=config.rollout.max_completion_length,
@@ -178,6 +178,18 @@ def load_rewards(config: TrainConfig) -> RewardSet:
             "(judge: {} in YAML, --judge.device cpu as a flag)"
         )
     return rewards
+
+
+def share_gpu(judge: str, model: torch.device) -> bool:
+    """Whether what the judge times would be disturbed by what the model samples.
+
+    >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1", torch.device("cuda:0"))
+    (True, False)
+    >>> share_gpu("cpu", torch.device("cpu")), share_gpu("cpu", torch.device("cuda"))
+    (False, False)
+    """
+    kind, _, index = judge.partition(":")
+    return kind == model.type == "cuda" and int(index or 0) == (model.index or 0)
 
 
 def make_follow_up(config: TrainConfig, policy: Policy) -> FollowUp | None:
