@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from kernel_coder.data.build import BuildError, Plan, build
+from kernel_coder.data.build import Plan, build
 from kernel_coder.data.screen import kernelbench_fingerprints, kernelbench_listing
 from kernel_coder.data.verifiers import Candidate, Finding
+from kernel_coder.flags import UsageError
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
 from kernel_coder.tasks.generator import generate, split_of
@@ -122,7 +123,7 @@ def test_files_that_end_before_the_count_is_reached_are_no_complete_build(tmp_pa
 def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(Plan(count=9), tmp_path / "pairs.parquet", Trusting(stop_after=3))
-    with pytest.raises(BuildError, match="journal of another plan"):
+    with pytest.raises(UsageError, match="journal of another plan"):
         build(Plan(count=10), tmp_path / "pairs.parquet", Trusting())
 
 
@@ -138,7 +139,7 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_sentence(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(BuildError, match=message):
+    with pytest.raises(UsageError, match=message):
         Plan(**fields)  # type: ignore[arg-type]
 
 
@@ -220,6 +221,15 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    begun = journal.read_bytes().count(b"\n")
+    while time.monotonic() < deadline and journal.read_bytes().count(b"\n") <= begun:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 75
+    assert said.strip().splitlines()[-1] == "stopped: the same command goes on where this one was"
+    assert "Traceback" not in said
     assert not parts.exists()
     assert journal.exists()
     subprocess.run(command(*arguments, parts), check=True, capture_output=True)

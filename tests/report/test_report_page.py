@@ -76,14 +76,15 @@ def test_a_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["</script>", "<img onerror=alert(1)>", "a\x00b", "\ud800 \udfff", "<!-- <script> -->", "]]>"]
+    "text",
+    ["</script>", "<img onerror=alert(1)>", "a\x00b", "\ud800 \udfff", "<!-- <script> -->", "]]>", "left \u202e right"],
 )
 def test_odd_characters_are_shown_or_replaced(tmp_path: Path, text: str) -> None:
     completion = f"<thinking>{text}</thinking><answer>\n```\nclass ModelNew: '{text}'\n```\n</answer>"
     page = page_of(write_run(tmp_path, [step_metrics(1)], [sample(1, completion=completion, task=text, id=text)]))
     parsed = check_harmless(page)
     page.encode("utf-8")
-    wanted = re.sub(r"[\x00\ud800-\udfff]", "\ufffd", text)
+    wanted = re.sub(r"[\x00\u202e\ud800-\udfff]", "\ufffd", text)
     assert f"class ModelNew: '{wanted}'" in "".join(parsed.text)
 
 

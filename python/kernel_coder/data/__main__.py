@@ -2,9 +2,9 @@
 ``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
 ``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
 
-Exit codes of build: 0 done; 1 fewer pairs than asked for; 2 a mistake in the arguments or their files (one sentence on
-stderr). Of distill: 0 done; 2 likewise; 3 nothing can be judged; 75 stopped by SIGTERM or SIGINT, or by a server that
-gives no more answers. Either goes on where it was when the same command is given again.
+Exit codes: 0 done; 2 a mistake in the arguments or their files (one sentence on stderr); 75 stopped by Ctrl-C, of
+distill also by SIGTERM or by a server that gives no more answers. Of build 1: fewer pairs than asked for; of distill 3:
+nothing can be judged. Either goes on where it was when the same command is given again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
-from kernel_coder.judge.flags import FlagParser
+from kernel_coder.evaluate.errors import EXIT_STOPPED
+from kernel_coder.flags import FlagParser
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     try:
         options = parser.parse(arguments)
         return _build(options) if options.command == "build" else run_distill(options, **injected)
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on where this one was", file=sys.stderr)
+        return EXIT_STOPPED
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

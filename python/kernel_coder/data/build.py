@@ -25,6 +25,7 @@ from typing import Any
 from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.data.verifiers import Candidate, Finding, Verifier
 from kernel_coder.data.workers import Workers
+from kernel_coder.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug
@@ -47,10 +48,6 @@ MORE_COLUMNS = (
 NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
 PATIENCE = 30
 """Attempts for each wanted row before a build gives up."""
-
-
-class BuildError(ValueError):
-    """A mistake of the caller, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,21 +83,21 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.is_generated and self.count is None:
-            raise BuildError("the generator has no end: say with --count how many pairs are wanted")
+            raise UsageError("the generator has no end: say with --count how many pairs are wanted")
         if not self.is_generated and GENERATOR in self.sources:
-            raise BuildError("--from generator goes alone; build from files in a run of its own")
+            raise UsageError("--from generator goes alone; build from files in a run of its own")
         for name in self.families or ():
             if name not in FAMILIES:
-                raise BuildError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
+                raise UsageError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
             if name in HELDOUT_FAMILIES and "heldout_family" not in self.splits:
-                raise BuildError(f"--families {name} is a held-out family; it needs --splits heldout_family")
+                raise UsageError(f"--families {name} is a held-out family; it needs --splits heldout_family")
         for level in self.levels:
             if level not in LEVELS:
-                raise BuildError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
+                raise UsageError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
         for key in ("count", "per_structure", "max_size"):
             value = getattr(self, key)
             if value is not None and value < 1:
-                raise BuildError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
+                raise UsageError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
 
     @property
     def is_generated(self) -> bool:
@@ -165,10 +162,10 @@ def build(
     Goes on where a killed build of the same plan stopped. `progress` is told the rows and attempts so far.
 
     Raises:
-        BuildError: `out` is not a parquet file's name, or the journal beside it is of another plan.
+        UsageError: `out` is not a parquet file's name, or the journal beside it is of another plan.
     """
     if out.suffix != ".parquet":
-        raise BuildError(f"--out must end in .parquet; got {out}")
+        raise UsageError(f"--out must end in .parquet; got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
     versions = _versions(verifier)
     header = {"plan": asdict(plan), "versions": versions}
@@ -324,7 +321,7 @@ class Journal:
             whole = lines[:-1]  # what follows the last line end is torn
             if whole:
                 if json.loads(whole[0]) != header:
-                    raise BuildError(
+                    raise UsageError(
                         f"{path} is the journal of another plan or of other versions; finish that build, or remove it"
                     )
                 self.entries = [json.loads(line) for line in whole[1:]]

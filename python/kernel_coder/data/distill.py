@@ -167,8 +167,7 @@ def distill(
         poll: called often; may raise to stop.
 
     Raises:
-        BuildError: the plan asks nothing.
-        UsageError: `out` is no parquet file's name, or its logs are of another teacher or in use.
+        UsageError: the plan asks nothing; `out` is no parquet file; its logs are of another teacher or in use.
         ServerFailed: the server gave no more answers; give the same command again.
         HarnessFailed: there are answers, and the judge reached no verdict on any.
         StopRequested: by `poll`.

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.data.build import BuildError
 from kernel_coder.data.distill import DistillReport, Judging, Prices, distill
 from kernel_coder.data.questions import DistillPlan
 from kernel_coder.evaluate.answers import Model
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import EXIT_HARNESS, EXIT_STOPPED, HarnessFailed, ServerFailed, UsageError
+from kernel_coder.flags import validated
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.flags import validated
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.signals import listening
 
@@ -160,7 +159,7 @@ def _json(text: str) -> dict[str, Any]:
 
 def _price(price: float, of: str) -> float:
     if not 0 <= price < float("inf"):
-        raise BuildError(f"--price-{of} must be at least 0; got {price:g}")
+        raise UsageError(f"--price-{of} must be at least 0; got {price:g}")
     return price
 
 

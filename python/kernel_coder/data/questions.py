@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import orjson
 
-from kernel_coder.data.build import GENERATOR, PATIENCE, BuildError, Plan, from_files
+from kernel_coder.data.build import GENERATOR, PATIENCE, Plan, from_files
 from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.evaluate.answers import candidate
+from kernel_coder.flags import UsageError
 from kernel_coder.judge.unjudged import sha256
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import Message, build_implementation_messages, build_messages
@@ -70,14 +71,14 @@ class DistillPlan:
 
     def __post_init__(self) -> None:
         if not self.implement and not self.convert:
-            raise BuildError(
+            raise UsageError(
                 "there is nothing to ask: give --implement (ops, a text file, generator) or --convert (packaged, "
                 "generator, files and folders)"
             )
         if self.samples < 1:
-            raise BuildError(f"--samples must be at least 1; got {self.samples}")
+            raise UsageError(f"--samples must be at least 1; got {self.samples}")
         if self.count is None and GENERATOR in (*self.implement, *self.convert):
-            raise BuildError("the generator has no end: say with --count how many questions are wanted")
+            raise UsageError("the generator has no end: say with --count how many questions are wanted")
         self.stream()
 
     def stream(self) -> Plan:
@@ -127,7 +128,7 @@ def make_questions(plan: DistillPlan) -> tuple[list[Question], list[dict[str, An
         questions.setdefault(question.hash, question)
     if not questions:
         why = f": {drops[0]['id']}: {drops[0]['reason']}" if drops else ""
-        raise BuildError(f"there is nothing to ask, since every source is empty or all of it was dropped{why}")
+        raise UsageError(f"there is nothing to ask, since every source is empty or all of it was dropped{why}")
     return list(questions.values()), drops
 
 
@@ -153,9 +154,9 @@ def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise BuildError(f"--implement must be ops, generator or a text file; there is no file {source}") from None
+        raise UsageError(f"--implement must be ops, generator or a text file; there is no file {source}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"--implement: {source} cannot be read as text: {error}") from None
+        raise UsageError(f"--implement: {source} cannot be read as text: {error}") from None
     found: list[tuple[str, dict[str, Any]]] = []
     for line in lines:
         text = line.strip()
@@ -163,7 +164,7 @@ def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
             family, bar, op = text.partition(" | ")
             found.append((op.strip(), {"family": family.strip()}) if bar else (text, {}))
     if not found:
-        raise BuildError(f"--implement: {source} names no operation; write one a line")
+        raise UsageError(f"--implement: {source} names no operation; write one a line")
     return found
 
 

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.train.errors import UsageError
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
 """The k of pass@k that are reported, as far as there are so many samples."""
@@ -264,7 +264,4 @@ def _sentence(error: ValidationError) -> str:
         return f"--{name} is missing; a run needs at least --model"
     if first["type"] == "extra_forbidden":
         return f"unknown key {name} in the config{_nearest(name, field_names())}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
+    return f"{name}: {rule(first)}" if name else rule(first)

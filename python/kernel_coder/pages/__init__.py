@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from importlib import resources
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, DictLoader, Environment, FunctionLoader, StrictUndefined
 
 NONE = "–"
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 BASE = "base.html.jinja"
 
 
-def render(package: str, template: str, script: str, **values: Any) -> str:
-    """The page of a template and a script that lie in a package. Every value is escaped unless it is ``Markup``."""
+def render(package: str, template: str, script: str | None, **values: Any) -> str:
+    """The page of a template, and perhaps a script, of a package. Every value is escaped unless it is ``Markup``."""
     files = resources.files(package)
-    code = files.joinpath(script).read_text(encoding="utf-8")
+    code = "" if script is None else files.joinpath(script).read_text(encoding="utf-8")
     environment = Environment(
         loader=_loader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -44,15 +46,13 @@ def _loader(package: str) -> BaseLoader:
 
 
 def visible(text: str) -> str:
-    """Without what HTML or UTF-8 does not allow: control characters and halves of characters.
+    """Without what HTML or UTF-8 does not allow, control characters and halves of characters, and without what turns
+    the direction of writing, so that code is read as it runs.
 
-    >>> visible("a\\x00b\\ud800\\n")
-    'a\\ufffdb\\ufffd\\n'
+    >>> visible("a\\x00b\\ud800\\u202e\\n")
+    'a\\ufffdb\\ufffd\\ufffd\\n'
     """
-    return "".join(
-        c if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f" and not "\ud800" <= c <= "\udfff") else "\ufffd"
-        for c in text
-    )
+    return _HIDDEN.sub("\ufffd", text)
 
 
 def percent(value: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_coder.evaluate.config import EvaluateConfig
-from kernel_coder.evaluate.errors import UsageError
+from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
 
 SHARED = (
@@ -137,7 +137,4 @@ def _value(text: str) -> Any:
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     flag = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return message
-    return f"{flag}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
+    return rule(first) if first["type"] == "value_error" else f"{flag}: {rule(first)}"

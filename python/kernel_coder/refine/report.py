@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
-from kernel_coder.pages import visible
+from kernel_coder.pages import render
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.search import curve
 from kernel_coder.refine.trajectory import REPORT, Trajectory
@@ -27,12 +24,12 @@ def write_report(config: RefineConfig, task: Task, trajectory: Trajectory, ended
 
 def html(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> str:
     """The page: what was found, how the best one came about, and every answer with what was said to it."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = visible
-    source = resources.files("kernel_coder.refine").joinpath("report.html.jinja").read_text(encoding="utf-8")
     points = list(curve(list(trajectory.attempts.values())))
     top = max((value for _, value in points), default=1.0) or 1.0
-    return environment.from_string(source).render(
+    return render(
+        __package__,
+        "report.html.jinja",
+        None,
         config=config,
         task=task,
         ended=ended,

@@ -10,9 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernel_coder.judge.flags import FlagParser
-from kernel_coder.judge.flags import UsageError as WrongFlag
-from kernel_coder.train.errors import EXIT_MISTAKE, UsageError
+from kernel_coder.flags import FlagParser, UsageError
+from kernel_coder.train.errors import EXIT_MISTAKE
 
 PAGE = "report.html"
 SAMPLES = 150
@@ -37,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not page.parent.is_dir() and options.output is not None:
             raise UsageError(f"--output {page} lies in a folder that does not exist")
         _write(options.run, page, options.samples, plots=not options.no_plots)
-    except (UsageError, WrongFlag) as error:
+    except UsageError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_MISTAKE
     except OSError as error:

@@ -16,9 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.rewards import PRESETS
-from kernel_coder.train.errors import UsageError
 
 
 class Section(BaseModel):
@@ -560,7 +560,4 @@ def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
             f"{first['loc'][0]}.{first['loc'][1]}.{leaf}" for leaf in (item.model_fields if item else ())
         ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
+    return f"{name}: {rule(first)}" if name else rule(first)
