@@ -637,5 +637,8 @@ def test_reasoning_that_the_server_gives_apart_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
     with chat_server(behave) as server:
         assert run(out, server, "--implement", write_ops(tmp_path, 1)) == 0
-    assert rows_of(out)[0]["thinking"] == "Apart."
-    assert answers_of(out)[0]["reasoning"] == "Apart."
+        assert rows_of(out)[0]["thinking"] == "Apart."
+        assert answers_of(out)[0]["reasoning"] == "Apart."
+        assert run(out, server, "--implement", write_ops(tmp_path, 1), "--drop-thinking") == 0
+        assert rows_of(out)[0]["thinking"] is None
+        assert len(server.requests) == 1

@@ -562,7 +562,7 @@ class Distillation:
             "fingerprint": structure,
             "versions": json.dumps(judged_by, sort_keys=True),
             "kind": one.question.kind,
-            "thinking": pair.thinking,
+            "thinking": None if self.plan.drop_thinking else pair.thinking,
             "teacher": teacher,
             "sample": one.sample,
             "speedup": finding["speedup"],

@@ -51,6 +51,7 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     )
     add("--implement-template", metavar="FILE.jinja", help="of implementations, in the place of the packaged one")
     add("--one-shot", action="store_true", help="show a solved example in conversions")
+    add("--drop-thinking", action="store_true", help="rows without reasoning, for models that are to answer at once")
 
     teacher = parser.add_argument_group("teacher").add_argument
     teacher("--model", required=True, help="local folder or hub id; with --base-url the name that the server knows")
@@ -144,6 +145,7 @@ def _plan(options: argparse.Namespace) -> DistillPlan:
         prompt_template=options.prompt_template,
         implement_template=options.implement_template,
         one_shot=options.one_shot,
+        drop_thinking=options.drop_thinking,
     )
 
 

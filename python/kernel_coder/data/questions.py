@@ -51,6 +51,7 @@ class DistillPlan:
         prompt_template: of conversions; see :func:`kernel_coder.prompts.build_messages`.
         implement_template: of implementations; None takes the packaged one.
         one_shot: show a solved example in conversions.
+        drop_thinking: leave the reasoning out of the rows; the log has it.
     """
 
     implement: tuple[str, ...] = ()
@@ -68,6 +69,7 @@ class DistillPlan:
     prompt_template: str = "kernel_coder"
     implement_template: str | None = None
     one_shot: bool = False
+    drop_thinking: bool = False
 
     def __post_init__(self) -> None:
         if not self.implement and not self.convert:
