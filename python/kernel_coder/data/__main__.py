@@ -1,6 +1,5 @@
 """``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
 ``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
-
 ``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
 
 Exit codes: 0 done; 2 a mistake in the arguments or their files (one sentence on stderr); 75 stopped by Ctrl-C, of

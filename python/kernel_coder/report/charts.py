@@ -232,12 +232,13 @@ def _range(chart: Chart, lines: Sequence[Line]) -> tuple[float, float, list[floa
     low, high = min(values), max(values)
     if chart.from_zero or chart.unit == "share":
         low, high = min(low, 0.0), max(high, 0.0)
-    if high == low:
+    if high - low <= 1e-9 * max(abs(high), abs(low)):  # ticks are rounded: they must not all be the same
         spare = abs(high) / 2 or (1.0 if chart.unit != "share" else 0.01)
         low, high = (0.0, high + spare) if low == 0 else (low - spare, high + spare)
     every = _nice((high - low) / 4)
     first, last = math.floor(low / every + 1e-9), math.ceil(high / every - 1e-9)
-    ticks = [round(number * every, 12) for number in range(first, last + 1)]
+    digits = 12 - math.floor(math.log10(every))
+    ticks = [round(number * every, digits) for number in range(first, last + 1)]
     return ticks[0], ticks[-1], ticks
 
 
