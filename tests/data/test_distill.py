@@ -202,19 +202,18 @@ def test_only_the_right_ones_of_several_answers_are_kept_and_each_drop_has_a_rea
     assert sum(line["count"] for line in report_of(out)["table"]) == 8
 
 
-def test_a_slow_teacher_and_the_judge_work_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUDGE_SECONDS", "0.2")
+def test_a_slow_teacher_and_the_judge_work_side_by_side(tmp_path: Path) -> None:
     out = tmp_path / "pairs.parquet"
 
     def slow(number: int, body: dict[str, Any]) -> Reply:
-        return Reply(right(number, body).body, delay_s=0.2)
+        if number == 6:  # so slow that the judge is through with all that was answered
+            wait_for(lambda: lines(out.with_suffix(".verdicts.jsonl")) == 6)
+        return right(number, body)
 
     with chat_server(slow) as server:
-        began = time.monotonic()
-        assert run(out, server, "--implement", write_ops(tmp_path, 12), "--concurrency", 1, "--workers", 1) == 0
-        took = time.monotonic() - began
-    assert len(rows_of(out)) == 12
-    assert took < 0.8 * 24 * 0.2  # one after the other it would be all of that
+        assert run(out, server, "--implement", write_ops(tmp_path, 9), "--concurrency", 1) == 0
+        assert len(server.requests) == 9
+    assert len(rows_of(out)) == 9
 
 
 TROUBLE = {
@@ -357,7 +356,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert condition()
@@ -412,7 +411,7 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
     out = tmp_path / "p.parquet"
 
     def behave(asked: int, body: dict[str, Any]) -> Reply:
-        return right(asked, body) if asked < 3 else Reply("", delay_s=30.0, is_dropped=True)
+        return right(asked, body) if asked < 3 else Reply("", delay_s=200.0, is_dropped=True)
 
     with chat_server(behave) as server:
         process = subprocess.Popen(
@@ -424,10 +423,10 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
             wait_for(lambda: lines(out.with_suffix(".verdicts.jsonl")) == 3)
             began = time.monotonic()
             process.send_signal(number)
-            _, error = process.communicate(timeout=60)
+            _, error = process.communicate(timeout=150)
         finally:
             process.kill()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 100  # it does not wait for the server
     assert process.returncode == 75
     sentence = f"error: stopped by {signal.Signals(number).name}; every answer is saved: give the same command again"
     assert error.decode().strip().splitlines()[-1].startswith(sentence)
