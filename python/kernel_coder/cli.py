@@ -12,7 +12,9 @@ COMMANDS = {
     "train": "train a model on tasks with rewards",
     "judge": "judge candidates: correct or not, how fast, in a sandbox",
     "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",
-    "data": "build verified training pairs",
+    "refine": "write a faster, verified kernel for one module",
+    "data": "make verified training pairs: build, or distill from a teacher",
+    "report": "one offline page about a training run",
     "env": "versions, what was compiled, what is missing and how to get it",
 }
 

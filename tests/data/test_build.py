@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from kernel_coder.data.build import BuildError, Plan, build, kernelbench_fingerprints, kernelbench_listing
+from kernel_coder.data.build import Plan, build
+from kernel_coder.data.screen import kernelbench_fingerprints, kernelbench_listing
 from kernel_coder.data.verifiers import Candidate, Finding
+from kernel_coder.flags import UsageError
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
 from kernel_coder.tasks.generator import generate, split_of
@@ -112,10 +114,16 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert set(files(parts)) == {"pairs.parquet", "pairs.drops.json", "pairs.negatives.parquet"}
 
 
+def test_files_that_end_before_the_count_is_reached_are_no_complete_build(tmp_path: Path) -> None:
+    build(Plan(count=4, families=("softmax",)), tmp_path / "four.parquet", Trusting())
+    report = build(Plan(sources=(str(tmp_path / "four.parquet"),), count=9), tmp_path / "p.parquet", Trusting())
+    assert (report.rows, report.complete) == (4, False)
+
+
 def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(Plan(count=9), tmp_path / "pairs.parquet", Trusting(stop_after=3))
-    with pytest.raises(BuildError, match="journal of another plan"):
+    with pytest.raises(UsageError, match="journal of another plan"):
         build(Plan(count=10), tmp_path / "pairs.parquet", Trusting())
 
 
@@ -131,7 +139,7 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_sentence(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(BuildError, match=message):
+    with pytest.raises(UsageError, match=message):
         Plan(**fields)  # type: ignore[arg-type]
 
 
@@ -151,8 +159,17 @@ MODULES = {
     "        return x / (x.pow(2).sum(-1, keepdim=True) + self.eps)\n",
     "3_only_a_library_call.py": "class Model(nn.Module):\n    def forward(self, x):\n        return x @ x.T\n",
     "4_same_as_one.py": "class Model(nn.Module):\n    def forward(self, y):\n        return torch.tanh(y) * 5 + y\n",
+    "6_as_people_write.py": 'class Model(nn.Module):\n    """A small network."""\n    def __init__(self):\n'
+    "        super(Model, self).__init__()\n"
+    "        self.net = nn.Sequential(nn.Linear(33, 8), nn.ReLU(), nn.Linear(8, 5))\n"
+    "    def forward(\n        self,\n        x: torch.Tensor,  # rows\n    ) -> torch.Tensor:\n"
+    "        # all of it\n        return self.net(x) * 2\n",
+    "7_says_nothing.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x * 0 - 2)\n",
     "5_broken.py": "class Model(nn.Module):\n    def forward(self, x):\n        return torch.no_such_thing(x)\n",
 }
+
+
+KEPT = ("1_scaled_tanh", "2_row_power", "6_as_people_write")
 
 
 def kernelbench_like(folder: Path) -> Path:
@@ -177,7 +194,7 @@ def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path:
     run = subprocess.run(command("--from", folder, "--out", out), capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     rows = pq.read_table(out).to_pylist()
-    assert len(rows) == 2
+    assert [one["repo_name"] for one in rows] == [f"modules/{n}.py" for n in KEPT]
     assert all("async_compile" in one["original_triton_code"] for one in rows)
     assert all("class ModelNew(nn.Module)" in one["triton_code"] for one in rows)
     drops = {
@@ -186,7 +203,10 @@ def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path:
     assert drops["modules/3_only_a_library_call"][0] == "inductor"
     assert drops["modules/4_same_as_one"][0] == "duplicate"
     assert "no_such_thing" in drops["modules/5_broken"][1]
-    assert "2 pairs of 5 attempts (3 dropped)" in run.stdout
+    assert drops["modules/7_says_nothing"] == ("verification", "the module's outputs are the same for other inputs")
+    assert "super().__init__()" in rows[2]["triton_code"]
+    assert "self.net[0].weight" in rows[2]["triton_code"]
+    assert "3 pairs of 7 attempts (4 dropped)" in run.stdout
 
 
 @pytest.mark.slow
@@ -201,6 +221,15 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    begun = journal.read_bytes().count(b"\n")
+    while time.monotonic() < deadline and journal.read_bytes().count(b"\n") <= begun:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 75
+    assert said.strip().splitlines()[-1] == "stopped: the same command goes on where this one was"
+    assert "Traceback" not in said
     assert not parts.exists()
     assert journal.exists()
     subprocess.run(command(*arguments, parts), check=True, capture_output=True)

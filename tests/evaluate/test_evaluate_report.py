@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from html_page import HOSTILE, Page, check_harmless
 from kernel_coder.evaluate.answers import Answer, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.report import Results, html, notes, table
@@ -16,11 +14,6 @@ from kernel_coder.evaluate.store import Sample
 from kernel_coder.judge import Verdict, example_verdict
 from kernel_coder.prompts import Message
 from kernel_coder.tasks import Task
-
-HOSTILE = (
-    "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & {{ 7 * 7 }} \x00\x1b[31m \u202e é"
-)
-VOID = {"meta", "input", "br", "img"}
 
 
 def results(verdicts: list[list[Verdict]], text: str = "hello", **changes: object) -> Results:
@@ -38,55 +31,19 @@ def results(verdicts: list[list[Verdict]], text: str = "hello", **changes: objec
     return Results(config, tasks, samples, found)
 
 
-class Page(HTMLParser):
-    """Checks that tags are closed in order, and keeps what could load or run something."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.tags: list[str] = []
-        self.text: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
 def test_a_hostile_answer_is_text_wherever_it_stands() -> None:
     verdict = example_verdict("wrong_output", reason=HOSTILE, feedback=HOSTILE, device=HOSTILE, task=HOSTILE)
     page = html(results([[verdict]], text=HOSTILE, model=HOSTILE, tasks=HOSTILE))
-    parsed = Page(page)
-    assert parsed.tags.count("script") == 1
-    assert "img" not in parsed.tags
-    assert not any(name.startswith("on") for name, _ in parsed.attributes)
+    parsed = check_harmless(page)
     assert "".join(parsed.text).count("<script>alert(1)</script>") >= 5
     assert "49" not in re.findall(r"\{\{.*?\}\}", "".join(parsed.text))
-    assert "\x00" not in page
-    assert "\x1b" not in page
 
 
 def test_the_page_needs_nothing_else_and_runs_its_own_script_only() -> None:
     page = html(results([[example_verdict("correct", speedup=2.0)]]))
-    parsed = Page(page)
-    assert not {"link", "iframe", "img"} & set(parsed.tags)
+    parsed = check_harmless(page)
     assert not [name for name, _ in parsed.attributes if name in ("src", "href", "action")]
     assert not re.search(r"https?:|url\(|@import", page)
-    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in page.replace("&#39;", "'")
-    assert "default-src 'none'" in page.replace("&#39;", "'")
 
 
 def test_the_page_counts_the_times_that_it_leaves_to_the_file() -> None:

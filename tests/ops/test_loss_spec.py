@@ -83,6 +83,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "prime": {"surrogate": "dppo", "ratio_penalty": 1e-3, "ratio_to_rollout": True},
     "dr_kernel": {
         "epsilon_high": 0.28,
+        "dual_clip": 3.0,
         "reduction": "sequence_mean_token_sum",
         "length_constant": 1000.0,
         "mismatch": "geometric_mask",

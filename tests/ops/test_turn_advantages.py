@@ -412,3 +412,111 @@ def test_no_wait_for_the_device_and_capture_in_a_graph(device: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(captured, expected)
+
+
+RETURNS = ["sum", "max", "last", "per_turn"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rollouts_of(st.integers(-8, 8).map(lambda r: r / 4)),
+    st.sampled_from(RETURNS),
+    st.sampled_from([0.0, 0.4, 0.5, 1.0, 1.25]),
+)
+def test_returns_equal_the_reference(rollouts: list[tuple[int, list[float]]], mode: str, gamma: float) -> None:
+    turns = [rewards for _, rewards in rollouts]
+    fast = ops.turn_returns(packed(turns), bounds_of(turns), gamma=gamma, mode=mode)
+    slow = reference.turn_returns(packed(turns), bounds_of(turns), gamma=gamma, mode=mode)
+    torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", RETURNS)
+def test_returns_of_many_long_rollouts_equal_the_reference(device: str, mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(0, 70, (60,), generator=generator)
+    cu_turns = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    rewards = torch.rand(int(lengths.sum()), generator=generator) - 0.3
+    fast = ops.turn_returns(rewards.to(device), cu_turns.to(device), gamma=0.9, mode=mode)
+    slow = reference.turn_returns(rewards, cu_turns, gamma=0.9, mode=mode)
+    assert fast.dtype == torch.float64
+    torch.testing.assert_close(fast.cpu(), slow, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("returns", RETURNS)
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("mode", MODES)
+def test_advantages_of_every_return_equal_the_reference(device: str, mode: str, baseline: str, returns: str) -> None:
+    rollouts = [[0.5, 0.25, 1.0], [1.0, NAN], [0.0, 0.5], [2.0], [], [0.75, 0.1, 0.2, 0.9]]
+    options = {"gamma": 0.4, "mode": mode, "baseline": baseline, "returns": returns}
+    fast = ops.turn_advantages(packed(rollouts, device), 3, cu_turns=bounds_of(rollouts, device), **options)
+    slow = reference.turn_advantages(packed(rollouts), 3, cu_turns=bounds_of(rollouts), **options)
+    torch.testing.assert_close(fast.cpu(), slow, rtol=1e-9, atol=1e-9)
+    if returns == "sum":  # the op's own sum, and the one that is made outside of it
+        outside = ops.turn_returns(packed(rollouts, device), bounds_of(rollouts, device), gamma=0.4)
+        same = ops.turn_advantages(
+            outside, 3, cu_turns=bounds_of(rollouts, device), gamma=0.0, mode=mode, baseline=baseline
+        )
+        torch.testing.assert_close(fast, same, rtol=1e-12, atol=1e-12)
+
+
+def test_kevins_returns_by_hand(device: str) -> None:
+    """Scores 0, 0.3 and 1.3 with gamma 0.4: Kevin, section 4."""
+    rewards, cu_turns = torch.tensor([0.0, 0.3, 1.3], device=device), torch.tensor([0, 3], device=device)
+    found = {mode: ops.turn_returns(rewards.double(), cu_turns, gamma=0.4, mode=mode).tolist() for mode in RETURNS}
+    assert found["sum"] == pytest.approx([0.0 + 0.4 * (0.3 + 0.4 * 1.3), 0.3 + 0.4 * 1.3, 1.3])
+    assert found["max"] == pytest.approx([0.16 * 1.3, 0.4 * 1.3, 1.3], rel=1e-6)
+    assert found["last"] == pytest.approx([0.16 * 1.3, 0.4 * 1.3, 1.3], rel=1e-6)
+    assert found["per_turn"] == pytest.approx([0.0, 0.3, 1.3], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((torch.zeros(2, 2), torch.tensor([0, 4])), {}, "rewards must be 1-D and floating point"),
+        ((torch.zeros(2), torch.zeros(2)), {}, "cu_turns must be int64, 1-D and not empty"),
+        ((torch.zeros(2), torch.tensor([0, 2])), {"mode": "best"}, "returns must be one of sum, max, last, per_turn"),
+        ((torch.zeros(2), torch.tensor([0, 2])), {"gamma": -1.0}, "gamma must be finite and at least 0; got -1.0"),
+        ((torch.zeros(2), torch.tensor([0, 2])), {"gamma": NAN}, "gamma must be finite and at least 0; got nan"),
+    ],
+)
+def test_returns_refuse_what_they_cannot_take(
+    arguments: tuple[Tensor, Tensor], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.turn_returns(*arguments, **options)
+
+
+def naive_trloo(prompts: list[str], turns: list[int], scores: list[float], gamma: float) -> list[float]:
+    """TRLOO from the formula alone: rows are turns, in any order, and a key is (prompt, turn).
+
+    G_(i,k) = R_(i,k) + gamma G_(i,k+1);  A_(i,k) = G_(i,k) - sum of the others' G of the key / (N - 1), or G itself.
+    """
+    rows = len(scores)
+    rollout, number = [], -1
+    for turn in turns:
+        number += turn == 0
+        rollout.append(number)
+    returns = [
+        sum(gamma ** (turns[j] - turns[i]) * scores[j] for j in range(rows) if rollout[j] == rollout[i] and j >= i)
+        for i in range(rows)
+    ]
+    found = []
+    for i in range(rows):
+        others = [returns[j] for j in range(rows) if j != i and (prompts[j], turns[j]) == (prompts[i], turns[i])]
+        found.append(returns[i] - sum(others) / len(others) if others else returns[i])
+    return found
+
+
+def test_trloo_equals_its_published_formula(device: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    lengths = [3, 2, 3, 1, 3, 3, 2, 1]
+    scores = torch.rand(sum(lengths), generator=generator, dtype=torch.float64)
+    rollouts = [part.tolist() for part in scores.split(lengths)]
+    turns = [k for length in lengths for k in range(length)]
+    prompts = [f"p{r // 4}" for r, length in enumerate(lengths) for _ in range(length)]
+    for gamma in (1.0, 0.4):
+        wanted = naive_trloo(prompts, turns, scores.tolist(), gamma)
+        found = ops.turn_advantages(
+            packed(rollouts, device), 4, cu_turns=bounds_of(rollouts, device), gamma=gamma, mode="trloo"
+        )
+        assert found.tolist() == pytest.approx(wanted, rel=1e-12, abs=1e-12)

@@ -413,7 +413,7 @@ def test_no_generated_task_is_a_kernelbench_problem(capsys: pytest.CaptureFixtur
     if KERNELBENCH is None:
         with capsys.disabled():
             print("\nKERNELBENCH_DIR names no copy of KernelBench: only the fingerprints were compared")
-        from kernel_coder.data.build import kernelbench_fingerprints
+        from kernel_coder.data.screen import kernelbench_fingerprints
 
         known = kernelbench_fingerprints()
         assert not [task.id for task in tasks if fingerprint(task.reference, class_name="Model") in known]

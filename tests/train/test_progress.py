@@ -161,7 +161,6 @@ def answers(rewards: list[list[float | None]], first: str = "a") -> Answers:
     return Answers(
         tuple(Prompt(task(name), [], ()) for name in names),
         tuple(Rollout(task(turn.text.split("/")[0]), (turn,)) for turn in turns),
-        None,
         RewardTable(flat, {"r": flat}, {"r": errors}, {"r": 1.0}),
     )
 

@@ -1,1 +1,1 @@
-"""Training data: the packaged pairs, and the builder that makes more (``python -m kernel_coder.data build``)."""
+"""Training data: the packaged pairs, and what makes more: ``python -m kernel_coder.data build`` and ``distill``."""

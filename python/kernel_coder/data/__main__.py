@@ -1,7 +1,10 @@
 """``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
+``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
+``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
 
-Exit codes: 0 done; 1 fewer pairs than asked for; 2 a mistake in the arguments or their files (one sentence on stderr).
-A build that was interrupted goes on when the same command is given again.
+Exit codes: 0 done; 2 a mistake in the arguments or their files (one sentence on stderr); 75 stopped by Ctrl-C, of
+distill also by SIGTERM or by a server that gives no more answers. Of build 1: fewer pairs than asked for; of distill 3:
+nothing can be judged. Either goes on where it was when the same command is given again.
 """
 
 from __future__ import annotations
@@ -11,22 +14,54 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from kernel_coder.data.build import GENERATOR, BuildError, Plan, Report, build
+from kernel_coder.data.build import GENERATOR, Plan, Report, build
+from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
+from kernel_coder.evaluate.errors import EXIT_STOPPED
+from kernel_coder.flags import FlagParser
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kernel_coder.data", description="Training data.")
+def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
+    """Runs the command and returns its exit code; ``injected`` is for `kernel_coder.data.distill_command`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["collect"]:  # its flags are those of a training recipe
+        from kernel_coder.data.collect import main as collect
+
+        return collect(given[1:])
+    parser = FlagParser(prog="python -m kernel_coder.data", description="Training data.")
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_build(commands.add_parser("build", help="make verified pairs"))
-    options = parser.parse_args(arguments)
+    building = commands.add_parser("build", help="make verified pairs")
+    _add_build(building)
+    _add_screen(building)
+    asking = commands.add_parser("distill", help="ask a teacher for pairs; keep what is right", description=DESCRIPTION)
+    add_distill(asking)
+    _add_screen(asking)
+    commands.add_parser("collect", help="conversations of a model with the judge, and answers to learn", add_help=False)
     try:
-        return _build(options)
-    except (BuildError, FileNotFoundError, ValueError) as error:
+        options = parser.parse(arguments)
+        return _build(options) if options.command == "build" else run_distill(options, **injected)
+    except KeyboardInterrupt:
+        print("stopped: the same command goes on where this one was", file=sys.stderr)
+        return EXIT_STOPPED
+    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+
+
+def _add_screen(parser: argparse.ArgumentParser) -> None:
+    """What both commands have: the generator's share, and what is not wanted."""
+    add = parser.add_argument
+    add("--seed", type=int, default=0, help="of the generator, and of a teacher's answers")
+    add("--families", nargs="+", help="of the generator; default: all of the wanted splits")
+    add("--levels", nargs="+", type=int, default=list(LEVELS), help="difficulty of generated tasks")
+    add("--splits", nargs="+", choices=SPLITS, default=["train"], help="sides of the split that are wanted")
+    add("--per-structure", type=int, default=1, help="pairs that may differ in names and constants alone")
+    add("--against", metavar="FOLDER", help="problems that no pair may resemble, such as a copy of KernelBench")
+    add("--max-size", type=int, help="halve larger sizes of modules from files: the interpreter is slow")
+    add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: to measure, not to train on")
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +76,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
         help="generator, or files and folders of PyTorch modules; those without a solution go through Inductor",
     )
     add("--count", type=int, help="verified pairs that are wanted; needed for the generator")
-    add("--seed", type=int, default=0, help="of the generator")
-    add("--families", nargs="+", help="of the generator; default: all of the wanted splits")
-    add("--levels", nargs="+", type=int, default=list(LEVELS), help="difficulty of generated tasks")
-    add("--splits", nargs="+", choices=SPLITS, default=["train"], help="sides of the split that are wanted")
-    add("--per-structure", type=int, default=1, help="pairs that may differ in names and constants alone")
     add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
-    add("--against", metavar="FOLDER", help="problems that no pair may resemble, such as a copy of KernelBench")
-    add("--max-size", type=int, help="halve larger sizes of modules from files: the interpreter is slow")
-    add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: to measure, not to train on")
     add("--workers", type=int, default=2, help="processes")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
     add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="who says that a pair is right")
@@ -102,7 +129,7 @@ def _print(report: Report, out: Path, seconds: float) -> None:
     if report.negatives or report.negative_drops:
         console.print(f"{report.negatives:,} negatives: {out.with_suffix('.negatives.parquet')}")
     if not report.complete:
-        console.print("fewer than asked for: nearly every attempt repeats an earlier structure; see --per-structure")
+        console.print("fewer than asked for: the files have no more, or nearly all repeats (see --per-structure)")
     if table := report.table():
         shown = Table("stage", "reason", "dropped", title=f"drops, each in {out.with_suffix('.drops.json').name}")
         for stage, reason, number in table:

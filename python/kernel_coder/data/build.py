@@ -22,12 +22,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.data.verifiers import Candidate, Finding, Verifier
 from kernel_coder.data.workers import Workers
+from kernel_coder.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug
-from kernel_coder.tasks.generator.fingerprint import Problems, fingerprint
 from kernel_coder.tasks.sources import load_tasks
 from kernel_coder.tasks.task import Task, parse
 
@@ -47,13 +48,6 @@ MORE_COLUMNS = (
 NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
 PATIENCE = 30
 """Attempts for each wanted row before a build gives up."""
-
-KERNELBENCH = Path(__file__).parent / "kernelbench_fingerprints.txt"
-"""Fingerprints of KernelBench's modules, so that none is trained on whether or not a copy is at hand."""
-
-
-class BuildError(ValueError):
-    """A mistake of the caller, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +83,21 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.is_generated and self.count is None:
-            raise BuildError("the generator has no end: say with --count how many pairs are wanted")
+            raise UsageError("the generator has no end: say with --count how many pairs are wanted")
         if not self.is_generated and GENERATOR in self.sources:
-            raise BuildError("--from generator goes alone; build from files in a run of its own")
+            raise UsageError("--from generator goes alone; build from files in a run of its own")
         for name in self.families or ():
             if name not in FAMILIES:
-                raise BuildError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
+                raise UsageError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
             if name in HELDOUT_FAMILIES and "heldout_family" not in self.splits:
-                raise BuildError(f"--families {name} is a held-out family; it needs --splits heldout_family")
+                raise UsageError(f"--families {name} is a held-out family; it needs --splits heldout_family")
         for level in self.levels:
             if level not in LEVELS:
-                raise BuildError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
+                raise UsageError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
         for key in ("count", "per_structure", "max_size"):
             value = getattr(self, key)
             if value is not None and value < 1:
-                raise BuildError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
+                raise UsageError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
 
     @property
     def is_generated(self) -> bool:
@@ -126,7 +120,7 @@ class Attempt:
 
     task: Task
     fingerprint: str
-    drop: tuple[str, str] | None = None  # stage and reason
+    drop: Drop | None = None
     code: str | None = None  # the candidate
     original: str | None = None  # Inductor's output, where it is from there
     with_nan: bool = False
@@ -146,11 +140,11 @@ class Report:
 
     def table(self) -> list[tuple[str, str, int]]:
         """Stage, reason without its numbers, count; the most frequent first."""
-        counts = Counter((drop["stage"], _kind_of(drop["reason"])) for drop in [*self.drops, *self.negative_drops])
+        counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in [*self.drops, *self.negative_drops])
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
 
-def _kind_of(reason: str) -> str:
+def kind_of(reason: str) -> str:
     return re.sub(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", "N", reason)[:100]
 
 
@@ -168,10 +162,10 @@ def build(
     Goes on where a killed build of the same plan stopped. `progress` is told the rows and attempts so far.
 
     Raises:
-        BuildError: `out` is not a parquet file's name, or the journal beside it is of another plan.
+        UsageError: `out` is not a parquet file's name, or the journal beside it is of another plan.
     """
     if out.suffix != ".parquet":
-        raise BuildError(f"--out must end in .parquet; got {out}")
+        raise UsageError(f"--out must end in .parquet; got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
     versions = _versions(verifier)
     header = {"plan": asdict(plan), "versions": versions}
@@ -192,17 +186,17 @@ def build(
             if len(rows) == plan.count:
                 break
             if limit is not None and number >= limit:
-                report.complete = False
                 break
+    report.complete = plan.count is None or len(rows) >= plan.count
     journals = [journal.path]
     if plan.negatives:
         with Journal(out.with_suffix(".negatives.jsonl"), header) as journal:
             negatives = _negatives(plan, rows, verifier, journal, report)
         journals.append(journal.path)
-        _write_table(out.with_suffix(".negatives.parquet"), negatives, NEGATIVE_COLUMNS)
+        write_table(out.with_suffix(".negatives.parquet"), negatives, NEGATIVE_COLUMNS)
         report.negatives = len(negatives)
     report.rows, report.content_hash = len(rows), content_hash(rows)
-    _write_table(out, rows, (*COLUMNS, *MORE_COLUMNS))
+    write_table(out, rows, (*COLUMNS, *MORE_COLUMNS))
     record = {
         **header,
         "rows": report.rows,
@@ -216,7 +210,7 @@ def build(
         "negatives": report.negatives,
         "negative_drops": report.negative_drops,
     }
-    _replace(out.with_suffix(".drops.json"), json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+    replace_file(out.with_suffix(".drops.json"), json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
     for path in journals:
         path.unlink()
     return report
@@ -227,39 +221,26 @@ def build(
 
 def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generator[Attempt, None, None]:
     """Attempts after the first `skip`, which are made again (cheaply) so that duplicates are known."""
-    seen: Counter[str] = Counter()
-    kernelbench = {} if plan.allow_kernelbench else kernelbench_fingerprints()
-    problems = None if plan.against is None else Problems(plan.against)
-
-    def judged(task: Task) -> Attempt:
-        attempt = Attempt(task, fingerprint(task.reference))
-        seen[attempt.fingerprint] += 1
-        module = fingerprint(task.reference, class_name=task.entry_point)
-        if (split := task.metadata.get("split", "train")) not in plan.splits:
-            attempt.drop = ("split", f"its composition is {split}")
-            seen[attempt.fingerprint] -= 1
-        elif seen[attempt.fingerprint] > plan.per_structure:
-            attempt.drop = ("duplicate", "the same syntax tree but for names and constants was seen before")
-        elif module in kernelbench:
-            attempt.drop = ("contamination", f"it is KernelBench's {kernelbench[module]}")
-        return attempt
-
+    screen = Screen(
+        splits=plan.splits,
+        per_structure=plan.per_structure,
+        allow_kernelbench=plan.allow_kernelbench,
+        against=plan.against,
+    )
     tasks: Iterable[Task]
     if plan.is_generated:
         tasks = (made.task for made in generate_many(plan.seed, plan.stream_families(), plan.levels))
     else:
-        tasks = _from_files(plan.sources, plan.max_size)
-    fresh = islice((judged(task) for task in tasks), skip, None)
+        tasks = from_files(plan.sources, plan.max_size)
+    fresh = islice((Attempt(task, *screen.look(task)) for task in tasks), skip, None)
     with Workers(workers, interpret=False, timeout_s=timeout_s) as lowering:
         for attempt in _with_solutions(fresh, lowering):
-            if attempt.drop is None and problems is not None:
-                match = problems.nearest(attempt.task)
-                if match.identical or match.similarity >= problems.threshold:
-                    attempt.drop = ("contamination", f"it resembles {match.problem} ({match.similarity:.2f})")
+            if attempt.drop is None:
+                attempt.drop = screen.resemblance(attempt.task)
             yield attempt
 
 
-def _from_files(sources: Sequence[str], max_size: int | None) -> Iterator[Task]:
+def from_files(sources: Sequence[str], max_size: int | None) -> Iterator[Task]:
     for source in sources:
         for task in load_tasks(source):
             yield task if max_size is None else replace(task, reference=shrunk(task.reference, max_size))
@@ -340,7 +321,7 @@ class Journal:
             whole = lines[:-1]  # what follows the last line end is torn
             if whole:
                 if json.loads(whole[0]) != header:
-                    raise BuildError(
+                    raise UsageError(
                         f"{path} is the journal of another plan or of other versions; finish that build, or remove it"
                     )
                 self.entries = [json.loads(line) for line in whole[1:]]
@@ -379,7 +360,8 @@ def _journalled(
             waiting.append(attempt)
             if attempt.drop is None:
                 assert attempt.code is not None
-                yield Candidate(attempt.task, attempt.code, attempt.with_nan)
+                is_generated = "generator" in attempt.task.metadata  # whose modules are known to be sound
+                yield Candidate(attempt.task, attempt.code, attempt.with_nan, not is_generated)
 
     def settled(attempt: Attempt, finding: Finding | None) -> dict[str, Any]:
         if finding is not None and not finding.correct:
@@ -465,18 +447,16 @@ def _negatives(
     return negatives
 
 
-def _write_table(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+def write_table(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types = {
         "synthetic": pa.bool_(),
         "verified": pa.bool_(),
-        "uuid": pa.int64(),
-        "stars": pa.int64(),
-        "level": pa.int64(),
-        "seed": pa.int64(),
-        "max_error": pa.float64(),
+        **dict.fromkeys(("uuid", "stars", "level", "seed"), pa.int64()),
+        **dict.fromkeys(("sample", "prompt_tokens", "completion_tokens"), pa.int64()),
+        **dict.fromkeys(("max_error", "speedup"), pa.float64()),
         "licenses": pa.list_(pa.string()),
         "composition": pa.list_(pa.string()),
     }
@@ -486,7 +466,7 @@ def _write_table(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[s
     os.replace(partial, path)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(data)
     os.replace(partial, path)
@@ -496,21 +476,3 @@ def _versions(verifier: Verifier) -> dict[str, str]:
     """What the result may depend on."""
     found = {name: metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
     return {**found, "generator": str(VERSION), "verifier": verifier.name}
-
-
-# KernelBench ----------------------------------------------------------------------------------------------------------
-
-
-def kernelbench_fingerprints() -> dict[str, str]:
-    """Fingerprint of each KernelBench module's class, and the problem it belongs to."""
-    lines = KERNELBENCH.read_text(encoding="utf-8").splitlines()
-    return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
-
-
-def kernelbench_listing(folder: str | Path) -> str:
-    """The text of `kernelbench_fingerprints.txt`, from a copy of KernelBench."""
-    lines = ["# Fingerprints of the modules of KernelBench (MIT), levels 1 to 3, which are never trained on."]
-    for path in sorted(Path(folder).rglob("*.py")):
-        name = f"{path.parent.name}/{path.stem}"
-        lines.append(f"{fingerprint(path.read_text(encoding='utf-8'), class_name='Model')} {name}")
-    return "\n".join(lines) + "\n"

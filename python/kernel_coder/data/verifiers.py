@@ -14,11 +14,17 @@ from kernel_coder.tasks.task import SOLUTION_CLASS, Task
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A solution to be verified; `with_nan` says that it must also keep NaNs in their places, where that is checked."""
+    """A solution to be verified.
+
+    Attributes:
+        with_nan: it must also keep NaNs in their places, where that is checked.
+        with_other_inputs: the module must give something else for other inputs; the judge asks that of every module.
+    """
 
     task: Task
     code: str
     with_nan: bool = False
+    with_other_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class InterpreterVerifier:
                 "reference": each.task.reference,
                 "candidate": each.code,
                 "with_nan": each.with_nan,
+                "with_other_inputs": each.with_other_inputs,
             }
             for each in candidates
         )

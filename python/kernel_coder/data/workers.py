@@ -119,6 +119,7 @@ def _check(job: Job) -> dict[str, Any]:
             Path(folder),
             new_name=job["new_name"],
             with_nan=job["with_nan"],
+            with_other_inputs=job["with_other_inputs"],
         )
     return {"error": found.error, "reason": found.reason}
 

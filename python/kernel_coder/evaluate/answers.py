@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import Message
@@ -21,6 +21,19 @@ class Request:
     seed: int
 
 
+class Asked(Protocol):
+    """What a model needs to know of a request."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+AskedT = TypeVar("AskedT", bound=Asked)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the model said, with the beginning that the template put into its mouth."""
@@ -30,6 +43,8 @@ class Answer:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     problem: str | None = None
+    reasoning: str | None = None  # what a server gives apart from the text
+    seconds: float | None = field(default=None, compare=False)  # taken; of several written together, each one's share
 
 
 Poll = Callable[[], None]
@@ -38,7 +53,7 @@ Poll = Callable[[], None]
 class Model(Protocol):
     """Anything that answers requests: in any order, each as soon as it is there."""
 
-    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+    def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         """``poll`` is called often and may raise to abandon the work."""
         ...
 

@@ -15,13 +15,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.train.errors import UsageError
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
 """The k of pass@k that are reported, as far as there are so many samples."""
 
-ALIASES = {"compile-baseline": "judge.compile-baseline"}
+ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
 
 MAY_CHANGE = frozenset(
     {
@@ -74,7 +74,14 @@ class EvaluateConfig(BaseModel):
     prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
     one_shot: bool = Field(default=False, description="show a solved example first")
 
-    samples: int = Field(default=1, ge=1, description="answers to each task")
+    samples: int = Field(default=1, ge=1, description="answers to each task; --parallel is the same")
+    turns: int = Field(default=1, ge=1, description="answers of a conversation: each after a verdict on the last")
+    stop_when_correct: bool = Field(default=False, description="a correct answer is the last of its conversation")
+    feedback_template: str = Field(default="feedback", description="what is said to a verdict: or nano, a .jinja file")
+    context_turns: int = Field(default=4, ge=1, description="earlier answers that a prompt shows: the last so many")
+    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
+        default="drop", description="what earlier answers in a prompt keep of their reasoning"
+    )
     temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
     top_p: float = Field(default=0.97, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, description="0 is off")
@@ -257,7 +264,4 @@ def _sentence(error: ValidationError) -> str:
         return f"--{name} is missing; a run needs at least --model"
     if first["type"] == "extra_forbidden":
         return f"unknown key {name} in the config{_nearest(name, field_names())}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
+    return f"{name}: {rule(first)}" if name else rule(first)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernel_coder.evaluate.answers import Answer, Poll, Request
+from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.prompts import encode_prompt
@@ -50,7 +51,7 @@ class LocalModel:
         self.tokenizer = policy.tokenizer
         self.engine: TransformersEngine | None = TransformersEngine(policy.model, policy.tokenizer)
 
-    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+    def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         assert self.engine is not None, "the model was closed"
         for (_, room), group in itertools.groupby(self._encoded(requests), key=lambda one: (one[2] < 1, one[2])):
             while part := list(itertools.islice(group, self.config.batch_size)):
@@ -64,6 +65,7 @@ class LocalModel:
                     top_k=self.config.top_k,
                 )
                 prompts, seeds = [ids for _, ids, _ in part], [request.seed for request, _, _ in part]
+                began = time.monotonic()
                 try:
                     turns = self.engine.generate(prompts, sampling, seeds, poll=poll)
                 except torch.OutOfMemoryError:
@@ -71,12 +73,14 @@ class LocalModel:
                         f"{self.config.device} has no memory for {len(part)} answers of {room} tokens at a time; "
                         "use a smaller --batch-size and go on with --resume"
                     ) from None
+                seconds = (time.monotonic() - began) / len(part)
                 for (request, ids, _), turn in zip(part, turns, strict=True):
                     last = request.messages[-1]
                     begun = last["content"] if last["role"] == "assistant" else ""
-                    yield request, Answer(begun + turn.text, turn.finish_reason, len(ids), len(turn.completion_ids))
+                    counts = len(ids), len(turn.completion_ids)
+                    yield request, Answer(begun + turn.text, turn.finish_reason, *counts, seconds=seconds)
 
-    def _encoded(self, requests: Sequence[Request]) -> Iterator[tuple[Request, list[int], int]]:
+    def _encoded(self, requests: Sequence[AskedT]) -> Iterator[tuple[AskedT, list[int], int]]:
         """Each request with its prompt's ids and the tokens that its answer may have."""
         known: tuple[tuple[object, ...], list[int]] | None = None
         for request in requests:

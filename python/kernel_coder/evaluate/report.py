@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import orjson
-from jinja2 import Environment, StrictUndefined
 
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.metrics import CONFIDENCE, Baseline, Estimate, Summary, speedup, summarise
 from kernel_coder.evaluate.store import REPORT, SUMMARY, TABLE, Key, Sample, write
 from kernel_coder.judge import Verdict
+from kernel_coder.pages import NONE, percent, render, times
 from kernel_coder.tasks import Task
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
-NONE = "–"
 UNTIMED = "Speedups are unknown, and with them fast_p for p > 0: {why}."
 
 
@@ -154,6 +150,9 @@ def table(results: Results) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader has to know to read the numbers."""
     summary, said = results.summary, []
+    if results.config.turns > 1:
+        turns = results.config.turns
+        said.append(f"Of each sample the best of {turns} turns counts; turns.md has the numbers after every turn.")
     if summary.harness_failed:
         said.append(
             f"The judge itself failed on {summary.harness_failed} of {summary.samples} answers. They are in no number "
@@ -215,22 +214,6 @@ def group_row(name: str, summary: Summary) -> list[str]:
     return [name, str(summary.tasks), percent(summary.compiled.value), percent(summary.correct.value), *fast]
 
 
-def percent(value: float | None) -> str:
-    """
-    >>> percent(0.125), percent(None)
-    ('12.5%', '–')
-    """
-    return NONE if value is None else f"{100 * value:.1f}%"
-
-
-def times(value: float | None) -> str:
-    """
-    >>> times(1.5)
-    '1.50x'
-    """
-    return NONE if value is None else f"{value:.3g}x" if value >= 100 else f"{value:.2f}x"
-
-
 def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
     """The value and its interval.
 
@@ -256,12 +239,10 @@ def with_interval(estimate: Estimate) -> str:
 
 def html(results: Results) -> str:
     """report.html: one page that needs nothing else."""
-    package = resources.files("kernel_coder.evaluate")
-    script = package.joinpath(SCRIPT).read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = visible
-    template = environment.from_string(package.joinpath(TEMPLATE).read_text(encoding="utf-8"))
-    return template.render(
+    return render(
+        __package__,
+        TEMPLATE,
+        SCRIPT,
         config=results.config,
         settings=results.config.to_yaml(),
         summary=results.summary,
@@ -271,9 +252,6 @@ def html(results: Results) -> str:
         outcomes=list(results.summary.outcomes),
         baselines=results.baselines,
         shown=results.config.report_samples,
-        script=script,
-        # The browser runs this script and no other, whatever an answer may hold.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -331,12 +309,3 @@ def shown_verdict(verdict: Verdict) -> str:
 def rank(verdict: Verdict) -> tuple[bool, float, bool, bool]:
     """A sort key under which the best comes first: correct and fast, then compiled, the harness's failures last."""
     return not verdict.correct, -(verdict.speedup or 0.0), not verdict.compiled, not verdict.is_scored
-
-
-def visible(text: str) -> str:
-    """Without control characters, which HTML does not allow.
-
-    >>> visible("a\\x00b\\n")
-    'a\\ufffdb\\n'
-    """
-    return "".join(c if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f") else "\ufffd" for c in text)

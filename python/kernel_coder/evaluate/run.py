@@ -30,6 +30,7 @@ from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Results, write_results
 from kernel_coder.evaluate.store import Key, Sample, Store
+from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import build_messages
@@ -78,8 +79,15 @@ def evaluate(
         for task in tasks:
             store.check_task(task.id, task.reference)
         made = make_model or load_model, make_judge or load_judge
-        Collector(requests, store, config, *made, poll, progress).run()
+
+        def collect(wanted: Sequence[Request], kept: Store) -> None:
+            Collector(wanted, kept, config, *made, poll, progress).run()
+
+        collect(requests, store)
         results = Results(config, tasks, store.samples, store.verdicts)
+        if config.turns > 1:
+            results, after = further_turns(config, tasks, store, collect, resume=resume)
+            write_turns(store.folder, after)
         write_results(store.folder, results)
     failed = [verdict for verdict in results.verdicts.values() if not verdict.is_scored]
     if failed and len(failed) == len(results.verdicts):

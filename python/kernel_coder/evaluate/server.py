@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kernel_coder.evaluate.answers import Answer, Poll, Request
+from kernel_coder.evaluate.answers import Answer, Asked, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import ServerFailed, UsageError
 
@@ -46,14 +48,14 @@ class Server:
         self.length_field = "max_tokens"
         self.loop = asyncio.new_event_loop()
 
-    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+    def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         if any(request.messages[-1]["role"] == "assistant" for request in requests[:1]):
             raise UsageError(
                 f"prompt template {self.config.prompt_template} begins the answer itself, which a chat server "
                 "cannot go on with; use another --prompt-template"
             )
         waiting = iter(requests)
-        running: dict[asyncio.Task[Answer], Request] = {}
+        running: dict[asyncio.Task[Answer], AskedT] = {}
         failure: Exception | None = None
         failed_in_a_row = 0
         try:
@@ -88,14 +90,15 @@ class Server:
             if running:
                 self.loop.run_until_complete(asyncio.wait(running))
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: Asked) -> Answer:
         """One answer; a reply that is none is asked for again, like a failure of the server."""
         openai, problem = self.openai, ""
+        began = time.monotonic()
         for attempt in range(self.config.max_retries + 1):
             if attempt:
                 await asyncio.sleep(min(FIRST_WAIT_S * 2 ** (attempt - 1), LONGEST_WAIT_S))
             try:
-                return self._answer(await self._post(request))
+                return replace(self._answer(await self._post(request)), seconds=time.monotonic() - began)
             except openai.APIStatusError as error:
                 if error.status_code >= 500 or error.status_code in (408, 409, 429):
                     raise self._failed(f"{error.status_code}: {_said(error)}") from None
@@ -106,7 +109,7 @@ class Server:
                 problem = f"its reply is no chat completion ({type(error).__name__}: {_said(error)})"
         raise self._failed(problem)
 
-    async def _post(self, request: Request) -> Any:
+    async def _post(self, request: Asked) -> Any:
         field = self.length_field
         try:
             return await self._create(request, field)
@@ -117,7 +120,7 @@ class Server:
             self.length_field = NEW_LENGTH_FIELD
             return await self._create(request, NEW_LENGTH_FIELD)
 
-    async def _create(self, request: Request, length_field: str) -> Any:
+    async def _create(self, request: Asked, length_field: str) -> Any:
         return await self.client.chat.completions.create(
             model=self.config.model,
             messages=[dict(message) for message in request.messages],  # type: ignore[misc]
@@ -132,13 +135,15 @@ class Server:
         text = choice.message.content
         if text is not None and not isinstance(text, str):
             raise TypeError(f"content is {type(text).__name__}")
+        # Not OpenAI's: vLLM, SGLang and DeepSeek say the one or the other.
+        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(choice.message, "reasoning", None)
         usage = reply.usage
         return Answer(
-            # A reply can hold half of a surrogate pair, which no file takes.
-            (text or "").encode("utf-8", "replace").decode("utf-8"),
+            _writable(text or ""),
             str(choice.finish_reason or "stop"),
             None if usage is None else usage.prompt_tokens,
             None if usage is None else usage.completion_tokens,
+            reasoning=_writable(reasoning) if isinstance(reasoning, str) else None,
         )
 
     def _refused(self, error: Any) -> Answer:
@@ -169,6 +174,11 @@ def api_key(variable: str | None) -> str:
     if not key:
         raise UsageError(f"--api-key-env names {variable}, but there is no such environment variable, or it is empty")
     return key
+
+
+def _writable(text: str) -> str:
+    """A reply can hold half of a surrogate pair, which no file takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _said(error: BaseException | None) -> str:

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from kernel_coder.flags import FlagParser, UsageError, add_flags, read_flags
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.flags import FlagParser, UsageError, add_flags, read_flags
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.judge.verdict import Outcome, Verdict

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.judge.flags import UsageError
+from kernel_coder.flags import UsageError
 from kernel_coder.judge.unjudged import sha256
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks import Task

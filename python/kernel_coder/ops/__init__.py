@@ -15,7 +15,7 @@ from kernel_coder.ops.parse_response import Response, parse_response
 from kernel_coder.ops.policy_loss import LossOutput, policy_loss
 from kernel_coder.ops.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.ops.token_logprobs import TokenLogprobs, token_logprobs
-from kernel_coder.ops.turn_advantages import turn_advantages
+from kernel_coder.ops.turn_advantages import turn_advantages, turn_returns
 
 __all__ = [
     "LOSS_METRICS",
@@ -37,6 +37,7 @@ __all__ = [
     "sequence_similarity",
     "token_logprobs",
     "turn_advantages",
+    "turn_returns",
 ]
 
 del _core

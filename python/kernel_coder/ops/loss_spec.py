@@ -261,8 +261,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "nemo": dict(beta=0.01, missing_rollout="weight_zero", **_CLAMPED_KL),
     "openrlhf": dict(log_ratio_clamp=20.0, kl_estimator="k1", kl_output_clamp=10.0),
     "prime": dict(surrogate="dppo", ratio_penalty=1e-3, ratio_to_rollout=True),
+    # Dr. Kernel's scripts: clipping with a dual clip of 3, rejection by the geometric mean of each turn, a token veto,
+    # no weights; each turn is a sequence.
     "dr_kernel": dict(
         epsilon_high=0.28,
+        dual_clip=3.0,
         reduction="sequence_mean_token_sum",
         length_constant=1000.0,
         mismatch="geometric_mask",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ def turn_advantages(
     *,
     gamma: float = 1.0,
     mode: str = "trloo",
+    returns: str = "sum",
     cu_turns: Tensor | None = None,
     baseline: str = "turn",
     eps: float | None = None,
@@ -27,7 +30,8 @@ def turn_advantages(
     """The return of each turn against the returns of the turns that it is compared with.
 
     The return of turn ``k`` is ``G_k = r_k + gamma * G_(k+1)``: its reward and, discounted, those of the later turns of
-    its rollout. With ``n`` scored returns to compare, mean ``mu`` and standard deviation ``s``:
+    its rollout (or another one of :func:`turn_returns`, by ``returns``). With ``n`` scored returns to compare, mean
+    ``mu`` and standard deviation ``s``:
 
     =========  =======================================================================================================
     mode       advantage of a turn with return ``G``
@@ -55,6 +59,7 @@ def turn_advantages(
             of each rollout, in any order.
         gamma: what the next turn's return counts for; finite and at least 0. KernelGYM: 1; Kevin: 0.4.
         mode: see the table.
+        returns: ``"sum"``, ``"max"``, ``"last"`` or ``"per_turn"``.
         cu_turns: int64 ``[rollouts + 1]``, where each rollout's turns begin; from 0 to ``num_turns``, not decreasing
             (not checked on CUDA). A rollout may have no turns.
         baseline: ``"turn"`` or ``"group"``, see above.
@@ -100,10 +105,76 @@ def turn_advantages(
     if eps is None:
         eps = DEFAULT_EPS.get(mode, 1e-4)
     packed = rewards.detach().reshape(-1)
+    if returns != "sum":
+        packed, gamma = turn_returns(packed, cu_turns, gamma=gamma, mode=returns), 0.0
     advantages: Tensor = _C.turn_advantages(
         packed, cu_turns, order, offsets, gamma, mode, baseline, eps, std, singleton
     )
-    return advantages.view(rewards.shape)
+    return advantages.to(rewards.dtype).view(rewards.shape)
+
+
+RETURNS = ("sum", "max", "last", "per_turn")
+
+
+@checked
+def turn_returns(rewards: Tensor, cu_turns: Tensor, *, gamma: float = 1.0, mode: str = "sum") -> Tensor:
+    """The return of each turn: what its rollout earned with it and after it.
+
+    ========  =================================================================
+    mode      return of turn ``k`` of ``K`` with rewards ``r``
+    ========  =================================================================
+    sum       ``r_k + gamma r_(k+1) + gamma^2 r_(k+2) + ...``
+    max       the largest of ``gamma^(j-k) r_j`` for ``j >= k``
+    last      ``gamma^(K-k) r_K``
+    per_turn  ``r_k``
+    ========  =================================================================
+
+    Kevin (Baronio et al. 2025) compares sum and max, with ``gamma`` 0.4 and 0.8.
+
+    Args:
+        rewards: float32 or float64 ``[num_turns]``, the turns of all rollouts one after another; NaN is unscored: every
+            return that it is part of is NaN, and that of its own turn.
+        cu_turns: int64 ``[rollouts + 1]``, where each rollout's turns begin.
+        gamma: discount, finite and at least 0; with 0, ``sum`` and ``max`` are the reward itself.
+        mode: see the table.
+
+    Returns:
+        float64 ``[num_turns]``.
+
+    Raises:
+        ValueError: wrong shape, dtype, mode or discount; the message says which.
+
+    >>> rewards, cu_turns = torch.tensor([0.0, 1.0, 0.5, 0.25]), torch.tensor([0, 3, 4])
+    >>> turn_returns(rewards, cu_turns, gamma=0.5)
+    tensor([0.6250, 1.2500, 0.5000, 0.2500], dtype=torch.float64)
+    >>> turn_returns(rewards, cu_turns, gamma=0.5, mode="max")
+    tensor([0.5000, 1.0000, 0.5000, 0.2500], dtype=torch.float64)
+    """
+    if rewards.dim() != 1 or not rewards.is_floating_point():
+        raise ValueError(f"rewards must be 1-D and floating point; got {rewards.dtype} {list(rewards.shape)}")
+    if cu_turns.dim() != 1 or cu_turns.numel() == 0 or cu_turns.dtype != torch.int64:
+        raise ValueError(f"cu_turns must be int64, 1-D and not empty; got {cu_turns.dtype} {list(cu_turns.shape)}")
+    if mode not in RETURNS:
+        raise ValueError(f"returns must be one of {', '.join(RETURNS)}; got '{mode}'")
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"gamma must be finite and at least 0; got {gamma}")
+    values, count = rewards.double(), rewards.numel()
+    if mode == "per_turn" or count == 0 or (gamma == 0 and mode != "last"):
+        return values
+    place = torch.arange(count, device=rewards.device)
+    last = cu_turns[torch.searchsorted(cu_turns, place, right=True)] - 1  # [num_turns]: the rollout's last turn
+    if mode == "last":
+        found = values[last] * gamma ** (last - place).double()
+        return torch.where(values.isnan(), values, found)
+    # After the step of width w an entry covers 2 w turns: it is joined with the entry that covers the next w.
+    width = 1
+    while width < count:
+        joins = place + width <= last
+        later = torch.where(joins, values.roll(-width) * gamma**width, 0.0)
+        joined = values + later if mode == "sum" else torch.maximum(values, later)
+        values = torch.where(joins, joined, values)
+        width *= 2
+    return values
 
 
 @torch.library.register_fake("kernel_coder::turn_advantages")

@@ -28,12 +28,22 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
     Raises:
         ValueError: the tokenizer has no chat template and none is given, it refuses these messages, or there are none.
     """
+    text = render_prompt(tokenizer, messages, chat_template)
+    bos = getattr(tokenizer, "bos_token_id", None) if chat_template == PLAIN else None
+    return ([] if bos is None else [int(bos)]) + encode_text(tokenizer, text)
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """The ids of what a chat template wrote: it writes the special tokens itself, and none is added."""
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> str:
+    """The text that :func:`encode_prompt` encodes (under ``"plain"``, behind a beginning-of-sequence token)."""
     if not messages:
         raise ValueError("messages is empty; a prompt needs at least one message")
     if chat_template == PLAIN:
-        bos = getattr(tokenizer, "bos_token_id", None)
-        ids = tokenizer.encode(plain_prompt(messages), add_special_tokens=False)
-        return ([] if bos is None else [int(bos)]) + [int(i) for i in ids]
+        return plain_prompt(messages)
     template = None if chat_template is None else _template_text(chat_template)
     if template is None and not getattr(tokenizer, "chat_template", None):
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
@@ -43,18 +53,18 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
         )
     continued = messages[-1]["role"] == "assistant"
     try:
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            chat_template=template,
-            tokenize=False,
-            add_generation_prompt=not continued,
-            continue_final_message=continued,
+        return str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=not continued,
+                continue_final_message=continued,
+            )
         )
     except Exception as error:  # Jinja's errors, and whatever a template raises through raise_exception
         roles = ", ".join(message["role"] for message in messages)
         raise ValueError(f"the chat template refused messages of the roles {roles}: {error}") from error
-    # A chat template writes the special tokens itself; adding them here would double the first one.
-    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -13,6 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from kernel_coder.tasks import Task
 
 TEMPLATES = Path(__file__).parent / "templates"
+IMPLEMENT = Path(__file__).parent / "implement.jinja"
 ROLES = ("system", "user", "assistant")
 
 LANGUAGES = {"triton": "Triton", "cuda": "CUDA C++", "cpp": "C++", "torch": "PyTorch"}
@@ -72,11 +73,34 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
         "example": _example() if one_shot else None,
     }
     try:
-        rendered = {
-            role: "".join(blocks.blocks[role](blocks.new_context(context))) for role in ROLES if role in blocks.blocks
-        }
+        return _filled(blocks, context)
     except TemplateError as error:
         raise ValueError(f"prompt template {template} cannot be filled in for task {task.id}: {error}") from error
+
+
+def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> list[Message]:
+    """What a model is asked that is to write both the PyTorch module and its Triton form, from words.
+
+    Args:
+        op: what is to be computed, as it stands in "Write this as fused Triton kernels: ...".
+        template: a ``.jinja`` file as :func:`build_messages` takes it, which may use ``op``.
+
+    Raises:
+        ValueError: no such template, or one that is not.
+
+    >>> messages = build_implementation_messages("bias and GELU of a matrix")
+    >>> "Triton kernels: bias and GELU of a matrix." in messages[1]["content"]
+    True
+    """
+    try:
+        return _filled(_load(str(template)), {"op": op.strip().rstrip(".")})
+    except TemplateError as error:
+        raise ValueError(f"prompt template {template} cannot be filled in: {error}") from error
+
+
+def _filled(template: Template, values: dict[str, Any]) -> list[Message]:
+    blocks = template.blocks
+    rendered = {role: "".join(blocks[role](template.new_context(values))) for role in ROLES if role in blocks}
     return [Message(role=role, content=text.strip()) for role, text in rendered.items() if text.strip()]
 
 

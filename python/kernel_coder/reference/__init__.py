@@ -9,7 +9,7 @@ from kernel_coder.reference.parse_response import parse_response
 from kernel_coder.reference.policy_loss import policy_loss
 from kernel_coder.reference.sequence_similarity import sequence_similarities, sequence_similarity
 from kernel_coder.reference.token_logprobs import token_logprobs
-from kernel_coder.reference.turn_advantages import turn_advantages
+from kernel_coder.reference.turn_advantages import turn_advantages, turn_returns
 
 __all__ = [
     "compare",
@@ -23,4 +23,5 @@ __all__ = [
     "sequence_similarity",
     "token_logprobs",
     "turn_advantages",
+    "turn_returns",
 ]

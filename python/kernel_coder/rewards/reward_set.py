@@ -188,6 +188,18 @@ class RewardSet:
             weights = {label: weight * factors.get(label, 0.0) for label, weight in weights.items()}
         return RewardTable(self._totals(parts, errors, weights, count), parts, errors, weights)
 
+    def totals(self, table: RewardTable, factors: Mapping[str, float]) -> list[float | None]:
+        """The totals of a table under other weights: its own times ``factors``; a term not named counts nothing.
+
+        >>> rewards = RewardSet(["format", {"name": "similarity", "weight": 2.0}])
+        >>> answer = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
+        >>> table = rewards(["?"], [answer], solution=["x = 1"])
+        >>> table.total, rewards.totals(table, {"similarity": 1.0})
+        ([3.0], [2.0])
+        """
+        weights = {label: weight * factors.get(label, 0.0) for label, weight in table.weights.items()}
+        return self._totals(table.parts, table.errors, weights, len(table.total))
+
     def _totals(
         self,
         parts: Mapping[str, list[float | None]],

@@ -1,6 +1,20 @@
-"""Sampling answers: the record of one answer, the engine interface, and the engine that needs only transformers."""
+"""Sampling answers: the record of one answer, the engine interface, the engine that needs only transformers, and
+conversations, in which verdicts and further answers follow the first."""
 
+from kernel_coder.rollout.conversations import Conversation, FollowUp, Next, Opening, converse
 from kernel_coder.rollout.engine import RolloutEngine, Sampling, completion_seed
-from kernel_coder.rollout.types import Rollout, Turn
+from kernel_coder.rollout.types import Rollout, Turn, answer_to
 
-__all__ = ["Rollout", "RolloutEngine", "Sampling", "Turn", "completion_seed"]
+__all__ = [
+    "Conversation",
+    "FollowUp",
+    "Next",
+    "Opening",
+    "Rollout",
+    "RolloutEngine",
+    "Sampling",
+    "Turn",
+    "answer_to",
+    "completion_seed",
+    "converse",
+]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from kernel_coder.prompts import Message
 from kernel_coder.tasks import Task
 
 FinishReason = Literal["stop", "length"]
@@ -27,10 +28,37 @@ class Turn:
                 f"got {len(self.logprobs)} for {len(self.completion_ids)}"
             )
 
+    def continues(self, earlier: Turn) -> bool:
+        """Whether the prompt begins with all ids of the earlier turn, so that one forward pass computes both."""
+        said = len(earlier.prompt_ids)
+        end = said + len(earlier.completion_ids)
+        return (
+            len(self.prompt_ids) > end
+            and self.prompt_ids[said:end] == earlier.completion_ids
+            and self.prompt_ids[:said] == earlier.prompt_ids
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A task and the turns spent on it."""
+    """A task and the turns spent on it.
+
+    ``shown`` are the messages that each turn's prompt encodes, ``verdicts`` what was said about each turn (the judge's;
+    None where it was not judged). Engines that only sample leave both empty.
+    """
 
     task: Task
     turns: tuple[Turn, ...]
+    shown: tuple[tuple[Message, ...], ...] = ()
+    verdicts: tuple[Any, ...] = ()
+
+    @property
+    def answers(self) -> list[str]:
+        """What was said in each turn, with the beginning that the prompt put into the model's mouth."""
+        return [answer_to(messages, turn) for messages, turn in zip(self.shown, self.turns, strict=True)]
+
+
+def answer_to(messages: tuple[Message, ...] | list[Message], turn: Turn) -> str:
+    """The text of an answer, from its beginning in the prompt on."""
+    last = messages[-1]
+    return (last["content"] if last["role"] == "assistant" else "") + turn.text

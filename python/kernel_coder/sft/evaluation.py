@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_coder import ops
-from kernel_coder.rollout import Rollout
+from kernel_coder.rollout import converse
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.setup import Session
 from kernel_coder.sft.update import measure
 from kernel_coder.train.checkpoint import capture_rng, restore_rng
-from kernel_coder.train.loop import generate
+from kernel_coder.train.loop import conversations
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
-from kernel_coder.train.scoring import answers, repeated, verdicts_on
+from kernel_coder.train.scoring import verdicts_of
 
 
 def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -32,27 +32,27 @@ def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, 
 
 def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     group = config.eval.num_generations
-    rollouts: list[Rollout] = generate(
-        session.engine, session.asked, session.sampling, group, (config.run.seed, "eval")
-    )
-    said = answers(session.asked, rollouts)
-    verdicts = verdicts_on(session.judge, session.asked, rollouts)
+    asked = conversations(session.asked, group, (config.run.seed, "eval"))
+    with session.judge.asking() as ask:
+        rollouts = converse(session.engine, asked, session.sampling, ask=ask)
+    said = [rollout.answers[-1] for rollout in rollouts]
+    verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]
     metrics = {"format": sum(response.ok for response in responses) / len(responses), **verdict_metrics(verdicts)}
     metrics |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
     lines = [
         {
             "step": step,
-            "id": f"eval/{step}/{prompt.task.id}/{i % group}",
-            "task": prompt.task.id,
-            "prompt": prompt.messages,
+            "id": f"eval/{step}/{rollout.task.id}/{i % group}",
+            "task": rollout.task.id,
+            "prompt": rollout.shown[-1],
             "completion": said[i],
             "finish_reason": rollout.turns[-1].finish_reason,
             "tokens": len(rollout.turns[-1].completion_ids),
             "format_error": responses[i].error,
             **({} if verdicts is None else {"outcome": str(verdicts[i].outcome), "reason": verdicts[i].reason}),
         }
-        for i, (prompt, rollout) in enumerate(zip(repeated(session.asked, rollouts), rollouts, strict=True))
+        for i, rollout in enumerate(rollouts)
     ]
     kept = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
     return {name: value for name, value in metrics.items() if name.startswith(kept)}, lines

@@ -64,8 +64,11 @@ class Encoder:
         prompt = encode_prompt(self.tokenizer, messages, self.plain)
         return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
 
-    def of_messages(self, name: str, messages: Sequence[Message]) -> Example:
-        """Every message of the assistant is learnt, behind the ids that it would be asked with."""
+    def of_messages(self, name: str, messages: Sequence[Message], asked: int = 0) -> Example:
+        """Every message of the assistant is learnt, behind the ids that it would be asked with.
+
+        Not those among the first ``asked`` messages: they are what the others answer.
+        """
         parts: list[tuple[list[int], bool]] = []
         so_far: list[int] = []
         for place, message in enumerate(messages):
@@ -77,9 +80,9 @@ class Encoder:
             if prompt[: len(so_far)] != so_far:
                 raise DroppedError("the chat template writes an earlier answer differently in a later turn")
             answer = self._text(message["content"]) + self.end
-            parts += [(prompt[len(so_far) :], False), (answer, True)]
+            parts += [(prompt[len(so_far) :], False), (answer, place >= asked)]
             so_far = prompt + answer
-        if not parts:
+        if not any(learnt for _, learnt in parts):
             raise DroppedError("it has no answer")
         return self._finished(name, parts)
 
@@ -151,7 +154,9 @@ def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[li
             if "messages" in row:
                 examples.append(encoder.of_messages(name, row["messages"]))
             elif "completion" in row:
-                examples.append(encoder.of_messages(name, _as_messages(row["prompt"], row["completion"])))
+                prompt, messages = row["prompt"], _as_messages(row["prompt"], row["completion"])
+                asked = 1 if isinstance(prompt, str) else len(prompt)
+                examples.append(encoder.of_messages(name, messages, asked))
             elif encoder.config.assistant_only_loss:
                 raise ValueError("a text has no answers to learn: set data.assistant_only_loss false")
             else:

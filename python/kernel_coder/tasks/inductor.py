@@ -109,7 +109,7 @@ def lower(python_code: str, name: str) -> Lowered:
 
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     parameters = list(inspect.signature(module.forward).parameters)
-    arguments = [Argument(f"self.{key}", tuple(t.shape), t.stride(), False) for key, t in state.items()]
+    arguments = [Argument(_attribute(key), tuple(t.shape), t.stride(), False) for key, t in state.items()]
     arguments += [Argument(key, tuple(t.shape), t.stride(), True) for key, t in zip(parameters, inputs, strict=False)]
     returns_tuple = False
 
@@ -255,3 +255,12 @@ def _pretend_h100() -> Iterator[None]:
         finally:
             for cache in caches:
                 cache.cache_clear()
+
+
+def _attribute(key: str) -> str:
+    """A tensor of the module, by its name in the state dict; members of a list have numbers.
+
+    >>> _attribute("network.0.weight"), _attribute("gains.1")
+    ('self.network[0].weight', 'self.gains[1]')
+    """
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"self.{key}")

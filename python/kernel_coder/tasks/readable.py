@@ -293,6 +293,13 @@ def _new_class(python_code: str, name: str, forward: list[str]) -> str:
     method = node.body[-1]
     if not (isinstance(method, ast.FunctionDef) and method.name == "forward"):
         raise Unsupported("a class whose last method is not forward")
+    begin = method.body[0].lineno - 1
+    if begin < method.lineno:
+        raise Unsupported("a forward on the line of its signature")
     lines = python_code.splitlines()
-    kept = "\n".join(lines[node.lineno - 1 : method.lineno]).replace(f"class {name}(", f"class {name}New(", 1)
+    signature = [
+        line for line in lines[method.lineno - 1 : begin] if not line.lstrip().startswith("#") and line.strip()
+    ]
+    kept = "\n".join([*lines[node.lineno - 1 : method.lineno - 1], *signature])
+    kept = kept.replace(f"class {name}(", f"class {name}New(", 1).replace(f"super({name}, self)", "super()")
     return kept + "\n" + indent("\n".join(forward), " " * 8)

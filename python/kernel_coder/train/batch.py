@@ -1,6 +1,7 @@
 """From scored answers to what the loss takes: packed tokens, exact denominators, micro-batches.
 
-Letters of the shape comments: N completion tokens, S sequences, B sequences of a micro-batch, L its longest sequence.
+Letters of the shape comments: N completion tokens, S sequences (turns), B sequences of a micro-batch, R rows that it is
+computed in, L its longest row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernel_coder.ops import LossSpec, group_advantages
+from kernel_coder.ops import LossSpec, group_advantages, turn_advantages
 from kernel_coder.rollout import Turn
 from kernel_coder.train.config import AdvantagesConfig
 
@@ -26,6 +27,15 @@ class Batch:
     counted: Tensor  # bool [S]: in the loss and in its denominator
     old_logprobs: tuple[Tensor, ...] | None = None  # S of float [completion length]
     ref_logprobs: tuple[Tensor, ...] | None = None  # likewise
+    token_advantages: tuple[Tensor, ...] | None = None  # likewise; None: each token has its sequence's
+    rollouts: tuple[int, ...] | None = None  # S: the number of the rollout that it is a turn of; None: one turn each
+
+    @property
+    def num_rollouts(self) -> int:
+        return len(self.turns) if self.rollouts is None else max(self.rollouts, default=-1) + 1
+
+    def rollout_of(self, index: int) -> int:
+        return index if self.rollouts is None else self.rollouts[index]
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -41,18 +51,23 @@ class Batch:
             counted=self.counted[list(indices)],
             old_logprobs=pick(self.old_logprobs),
             ref_logprobs=pick(self.ref_logprobs),
+            token_advantages=pick(self.token_advantages),
+            rollouts=None if self.rollouts is None else tuple(self.rollouts[i] for i in indices),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """One forward pass: right-padded ids for the model, packed completion tokens for the loss."""
+    """One forward pass: right-padded ids for the model, packed completion tokens for the loss.
 
-    ids: Tensor  # int64 [B, L]
-    attention_mask: Tensor  # int64 [B, L]
-    rows: Tensor  # int64 [N]: where in the flattened [B * L] the hidden state that predicts each token stands
+    A row holds one turn, or several of one rollout where each prompt begins with all ids of the turn before.
+    """
+
+    ids: Tensor  # int64 [R, L]
+    attention_mask: Tensor  # int64 [R, L]
+    rows: Tensor  # int64 [N]: where in the flattened [R * L] the hidden state that predicts each token stands
     targets: Tensor  # int64 [N]
-    advantages: Tensor  # float32 [B]
+    advantages: Tensor  # float32 [B], or [N] where tokens of a sequence differ
     mask: Tensor  # bool [N]
     cu_seqlens: Tensor  # int64 [B + 1]
     rollout_logprobs: Tensor  # float32 [N]
@@ -61,20 +76,77 @@ class MicroBatch:
 
 
 def make_batch(
-    turns: Sequence[Turn], rewards: Tensor, config: AdvantagesConfig, group: int, *, mask_truncated: bool
+    turns: Sequence[Turn],
+    rewards: Tensor,
+    config: AdvantagesConfig,
+    group: int,
+    *,
+    mask_truncated: bool,
+    turn_counts: Sequence[int] | None = None,
+    thinking: tuple[Tensor, Sequence[int]] | None = None,
+    rejected: Sequence[bool] | None = None,
 ) -> Batch:
     """Advantages of ``rewards`` (float64 [S], NaN: not scored) in neighbouring groups, and who takes part in the loss.
 
-    An answer that was not scored leaves the baseline of its group (``group_advantages``), the loss and the denominator.
-    So does an answer cut by the length limit under ``mask_truncated``, except that its reward stays in the baseline.
+    An answer that was not scored leaves the baseline of its group, the loss and the denominator. So does an answer cut
+    by the length limit under ``mask_truncated``, and one that is ``rejected``, except that their rewards stay in the
+    baseline.
+
+    Args:
+        turns: of all rollouts, one rollout after another.
+        rewards: of each turn.
+        config: how rewards become advantages.
+        group: rollouts in a group.
+        mask_truncated: see above.
+        turn_counts: the turns of each rollout; None: one each.
+        thinking: other rewards (float64 [S]) for the first tokens of each turn, and how many those are.
+        rejected: turns to leave out of the loss.
     """
-    scored = ~torch.isnan(rewards)
     whole = torch.tensor([turn.finish_reason == "stop" for turn in turns])
     lengths = torch.tensor([len(turn.completion_ids) for turn in turns])
-    advantages = group_advantages(
-        rewards, group, mode=config.op_mode, eps=config.eps, lengths=lengths if config.mode == "reinforce_pp" else None
+    kept = torch.ones(len(turns), dtype=torch.bool) if rejected is None else ~torch.tensor(list(rejected))
+    advantages = advantages_of(rewards, config, group, lengths, turn_counts)
+    scored = ~torch.isnan(rewards)
+    token_advantages = None
+    if thinking is not None:
+        thought, first = thinking
+        scored &= ~torch.isnan(thought)
+        of_thinking = advantages_of(thought, config, group, lengths, turn_counts)
+        token_advantages = tuple(
+            torch.cat([of_thinking[i].expand(first[i]), advantages[i].expand(int(lengths[i]) - first[i])])
+            for i in range(len(turns))
+        )
+    rollouts = None
+    if turn_counts is not None:
+        rollouts = tuple(number for number, count in enumerate(turn_counts) for _ in range(count))
+    counted = scored & kept & (lengths > 0) & (whole if mask_truncated else True)
+    return Batch(tuple(turns), advantages, counted, token_advantages=token_advantages, rollouts=rollouts)
+
+
+def advantages_of(
+    rewards: Tensor, config: AdvantagesConfig, group: int, lengths: Tensor, turn_counts: Sequence[int] | None
+) -> Tensor:
+    """The advantage of each turn: of its reward in its group, or, with further turns, of its return."""
+    if turn_counts is None:
+        return group_advantages(
+            rewards,
+            group,
+            mode=config.op_mode,
+            eps=config.eps,
+            singleton=config.op_singleton,
+            lengths=lengths if config.mode == "reinforce_pp" else None,
+        )
+    return turn_advantages(
+        rewards,
+        group,
+        gamma=config.gamma,
+        mode={"rloo": "trloo"}.get(config.op_mode, config.op_mode),
+        returns=config.turn_returns,
+        cu_turns=torch.tensor([0, *turn_counts]).cumsum(0),
+        baseline=config.baseline,
+        eps=config.eps,
+        singleton=config.op_singleton,
     )
-    return Batch(tuple(turns), advantages, scored & (lengths > 0) & (whole if mask_truncated else True))
 
 
 def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
@@ -101,23 +173,54 @@ def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
     be left out exactly: its part of the loss and of the gradient is 0.
     """
     always = spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0
-    return [i for i in range(len(batch)) if batch.counted[i] and (always or batch.advantages[i] != 0)]
+
+    def is_zero(i: int) -> bool:
+        return not (batch.advantages[i] if batch.token_advantages is None else batch.token_advantages[i]).any()
+
+    return [i for i in range(len(batch)) if batch.counted[i] and (always or not is_zero(i))]
 
 
 def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) -> list[list[list[int]]]:
-    """For every update in turn, the sequences of each of its forward passes: at most ``size``, none without gradient.
+    """For every update in turn, the sequences of each of its forward passes: at most ``size`` rows, none without
+    gradient.
 
     Scoring and updates cut the batch in this one way, so the log-probs of the first update have the bits of the old.
     """
-    length = -(-len(batch) // minibatches)
-    needed = [[i for i in carries_gradient(batch, spec) if i // length == m] for m in range(minibatches)]
-    return [[part[start : start + size] for start in range(0, len(part), size)] for part in needed]
+    needed = carries_gradient(batch, spec)
+    rows = [forward_rows(batch, part) for part in by_update(batch, needed, minibatches)]
+    return [
+        [[i for row in part[start : start + size] for i in row] for start in range(0, len(part), size)] for part in rows
+    ]
+
+
+def by_update(batch: Batch, indices: Sequence[int], minibatches: int) -> list[list[int]]:
+    """The sequences of each update: the turns of a rollout stay together."""
+    length = -(-batch.num_rollouts // minibatches)
+    return [[i for i in indices if batch.rollout_of(i) // length == m] for m in range(minibatches)]
+
+
+def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
+    """The sequences of each row: turns of a rollout share one where the later prompt begins with all of the earlier."""
+    rows: list[list[int]] = []
+    for i in indices:
+        last = rows[-1][-1] if rows else None
+        if (
+            last is not None
+            and batch.rollout_of(last) == batch.rollout_of(i)
+            and batch.turns[i].continues(batch.turns[last])
+        ):
+            rows[-1].append(i)
+        else:
+            rows.append([i])
+    return rows
 
 
 def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:
     """Pads and packs; see :class:`MicroBatch`."""
     lengths = [len(turn.completion_ids) for turn in batch.turns]
-    sequences = [turn.prompt_ids + turn.completion_ids for turn in batch.turns]
+    together = forward_rows(batch, range(len(batch)))
+    row_of = {i: r for r, row in enumerate(together) for i in row}
+    sequences = [batch.turns[row[-1]].prompt_ids + batch.turns[row[-1]].completion_ids for row in together]
     width = max(map(len, sequences))
 
     def packed(values: tuple[Tensor, ...] | None) -> Tensor | None:
@@ -130,11 +233,17 @@ def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:
         ids=put([list(s) + [pad_id] * (width - len(s)) for s in sequences], torch.int64),
         attention_mask=put([[1] * len(s) + [0] * (width - len(s)) for s in sequences], torch.int64),
         rows=put(
-            [b * width + len(t.prompt_ids) - 1 + i for b, t in enumerate(batch.turns) for i in range(lengths[b])],
+            [
+                row_of[b] * width + len(t.prompt_ids) - 1 + i
+                for b, t in enumerate(batch.turns)
+                for i in range(lengths[b])
+            ],
             torch.int64,
         ),
         targets=put([token for turn in batch.turns for token in turn.completion_ids], torch.int64),
-        advantages=put(batch.advantages, torch.float32),
+        advantages=put(
+            batch.advantages if batch.token_advantages is None else torch.cat(batch.token_advantages), torch.float32
+        ),
         mask=put([bool(c) for c, n in zip(batch.counted, lengths, strict=True) for _ in range(n)], torch.bool),
         cu_seqlens=put([0, *torch.tensor(lengths).cumsum(0).tolist()], torch.int64),
         rollout_logprobs=put([logprob for turn in batch.turns for logprob in turn.logprobs], torch.float32),

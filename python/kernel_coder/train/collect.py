@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,56 +10,75 @@ from kernel_coder.judge import Verdict
 from kernel_coder.rewards import RewardTable
 from kernel_coder.rewards.errors import Failure
 from kernel_coder.rollout import Rollout
+from kernel_coder.train.scoring import bounds_of, verdicts_of
 from kernel_coder.train.setup import Prompt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Prompts with a group of answers each, neighbours of each other, and what is thought of them."""
+    """Prompts with a group of rollouts each, neighbours of each other, and what is thought of the answers.
+
+    ``table`` has a row for every turn, one rollout after another.
+    """
 
     prompts: tuple[Prompt, ...]
     rollouts: tuple[Rollout, ...]
-    verdicts: tuple[Verdict, ...] | None
     table: RewardTable
 
     @property
     def group(self) -> int:
         return len(self.rollouts) // len(self.prompts)
 
-    def successes(self, from_reward: float) -> list[list[bool]]:
-        """Of every group which answers are correct: as the judge says, or by their reward where nothing judges.
+    @property
+    def verdicts(self) -> list[Verdict] | None:
+        return verdicts_of(self.rollouts)
 
-        Answers that could not be scored are left out.
+    @property
+    def bounds(self) -> list[int]:
+        return bounds_of(self.rollouts)
+
+    def successes(self, from_reward: float) -> list[list[bool]]:
+        """Of every group which rollouts came to a correct answer: as the judge says, or by its reward where nothing
+        judges.
+
+        Answers that could not be scored are left out, and rollouts without any other.
         """
         found: list[bool | None]
-        if self.verdicts is None:
+        verdicts = self.verdicts
+        if verdicts is None:
             found = [None if total is None else total >= from_reward for total in self.table.total]
         else:
-            found = [verdict.correct if verdict.is_scored else None for verdict in self.verdicts]
-        return [[one for one in found[i : i + self.group] if one is not None] for i in self._starts()]
+            found = [verdict.correct if verdict.is_scored else None for verdict in verdicts]
+        rollouts = [[one for one in found[begin:end] if one is not None] for begin, end in self._spans()]
+        return [[any(one) for one in rollouts[i : i + self.group] if one] for i in self._starts()]
 
     def flat(self) -> list[int]:
-        """The groups whose scored answers all have the same reward: they carry no gradient."""
-        totals = self.table.total
-        rows = [[total for total in totals[i : i + self.group] if total is not None] for i in self._starts()]
-        return [place for place, row in enumerate(rows) if all(total == row[0] for total in row)]
+        """The groups whose rollouts all earned the same, turn by turn: they carry no gradient.
+
+        Rollouts with an answer that could not be scored are left out.
+        """
+        earned = [tuple(self.table.total[begin:end]) for begin, end in self._spans()]
+        groups = [[one for one in earned[i : i + self.group] if None not in one] for i in self._starts()]
+        return [place for place, row in enumerate(groups) if all(one == row[0] for one in row)]
 
     def _starts(self) -> range:
         return range(0, len(self.rollouts), self.group)
+
+    def _spans(self) -> list[tuple[int, int]]:
+        bounds = self.bounds
+        return list(itertools.pairwise(bounds))
 
 
 def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Sequence[int]) -> Answers:
     """``base`` with its groups at ``places`` replaced by the ``chosen`` ones of ``other``."""
     source = {place: (other, pick) for place, pick in zip(places, chosen, strict=True)}
     parts = [source.get(place, (base, place)) for place in range(len(base.prompts))]
-    rows = [(answers, pick * base.group + k) for answers, pick in parts for k in range(base.group)]
+    rollouts = [(answers, pick * base.group + k) for answers, pick in parts for k in range(base.group)]
+    rows = [(answers, row) for answers, r in rollouts for row in range(answers.bounds[r], answers.bounds[r + 1])]
     labels = base.table.parts
     return Answers(
         prompts=tuple(answers.prompts[pick] for answers, pick in parts),
-        rollouts=tuple(answers.rollouts[row] for answers, row in rows),
-        verdicts=None
-        if base.verdicts is None
-        else tuple(answers.verdicts[row] for answers, row in rows if answers.verdicts is not None),
+        rollouts=tuple(answers.rollouts[r] for answers, r in rollouts),
         table=RewardTable(
             total=[answers.table.total[row] for answers, row in rows],
             parts={label: [answers.table.parts[label][row] for answers, row in rows] for label in labels},

@@ -16,9 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
+from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.rewards import PRESETS
-from kernel_coder.train.errors import UsageError
 
 
 class Section(BaseModel):
@@ -77,12 +77,37 @@ class RolloutConfig(Section):
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0, description="0 is off")
-    batch_size: int | None = Field(default=None, ge=1, description="sequences sampled at once; default: all of a step")
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="sequences sampled at once; default: all of a step, half of them where further turns may follow",
+    )
     max_resampling_rounds: int = Field(
         default=0,
         ge=0,
         description="dynamic sampling (DAPO): times that groups of equal rewards make room for further tasks; 0: off",
     )
+    max_turns: int = Field(default=1, ge=1, description="answers of a conversation: each after a verdict on the last")
+    stop_when_correct: bool = Field(default=False, description="a correct answer is the last of its conversation")
+    feedback_template: str = Field(
+        default="feedback", description="what is said to a verdict: feedback, nano or a .jinja file"
+    )
+    context: Literal["all", "last", "best"] = Field(
+        default="all", description="earlier turns that are shown: all, or the last or the best context_turns of them"
+    )
+    context_turns: int = Field(default=1, ge=1, description="of context last and best")
+    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
+        default="keep",
+        description="what later turns see of the reasoning; keep leaves the tokens as sampled",
+    )
+    fixed_batches: bool = Field(
+        default=True,
+        description="batches do not depend on how long verdicts take: equal bits; false: no verdict holds up another",
+    )
+
+    def batch_size_of(self, rollouts: int) -> int:
+        """Of how many rollouts a batch is made. With further turns, one half is sampled while the other is judged."""
+        return self.batch_size or (max(rollouts, 1) if self.max_turns == 1 else -(-rollouts // 2) or 1)
 
 
 class SamplerConfig(Section):
@@ -107,11 +132,24 @@ class SamplerConfig(Section):
 class AdvantagesConfig(Section):
     """How rewards become advantages."""
 
-    mode: Literal["grpo", "rloo", "loo_std", "reinforce_pp", "maxrl"] = "grpo"
+    mode: Literal["grpo", "rloo", "trloo", "loo_std", "reinforce_pp", "maxrl"] = Field(
+        default="grpo", description="trloo is rloo where a turn without another to compare with keeps its return"
+    )
     scale_rewards: Literal["group", "batch", "none"] = Field(
         default="group", description="standard deviation that grpo divides by"
     )
     eps: float | None = Field(default=None, ge=0, description="default: 1e-4, or what the mode's source uses")
+    gamma: float = Field(default=1.0, ge=0, description="what the return of the next turn counts for; Kevin: 0.4")
+    turn_returns: Literal["sum", "max", "last", "per_turn"] = Field(
+        default="sum", description="return of a turn: of its own and later rewards the sum, the largest or the last"
+    )
+    baseline: Literal["turn", "group"] = Field(
+        default="turn", description="compare with the same turn of the group's conversations, or with all their turns"
+    )
+    thinking_weights: dict[str, float] = Field(
+        default={}, description="factors of the rewards' weights, by label, for the tokens of the reasoning"
+    )
+    answer_weights: dict[str, float] = Field(default={}, description="likewise for the tokens of the answer")
 
     @model_validator(mode="after")
     def _only_grpo_scales(self) -> AdvantagesConfig:
@@ -122,11 +160,28 @@ class AdvantagesConfig(Section):
     @property
     def op_mode(self) -> str:
         """The mode as ``ops.group_advantages`` names it."""
-        return (
-            {"group": "grpo", "batch": "batch", "none": "dr_grpo"}[self.scale_rewards]
-            if self.mode == "grpo"
-            else self.mode
-        )
+        if self.mode == "grpo":
+            return {"group": "grpo", "batch": "batch", "none": "dr_grpo"}[self.scale_rewards]
+        return "rloo" if self.mode == "trloo" else self.mode
+
+    @property
+    def op_singleton(self) -> str:
+        """What a turn without another to compare with gives, as ``ops.turn_advantages`` names it."""
+        return "reward" if self.mode == "trloo" else "zero"
+
+
+class ShareRejectionConfig(Section):
+    """Correct answers whose own kernels take little of the device's time leave the loss, by chance (Dr. Kernel).
+
+    One of share s is kept with probability (s - threshold) / width, cut to 0 and 1. The share is the judge's profile of
+    a GPU: without one there is nothing to go by.
+    """
+
+    threshold: float | None = Field(
+        default=None, ge=0, le=1, description="share up to which none is kept (Dr. Kernel: 0.3); None: off"
+    )
+    width: float = Field(default=0.1, gt=0, le=1, description="shares above the threshold by so much are all kept")
+    keep_from_speedup: float | None = Field(default=None, gt=0, description="keep whatever is so many times faster")
 
 
 class LossConfig(Section):
@@ -304,6 +359,7 @@ class TrainConfig(RunnableConfig):
     sampler: SamplerConfig = SamplerConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
+    share_rejection: ShareRejectionConfig = ShareRejectionConfig()
     rewards: list[RewardConfig] = Field(
         default=[RewardConfig(name="format"), RewardConfig(name="similarity")],
         description="terms, names of rewards, and presets: kernel_coder, kevin, dr_kernel, kernel_tune",
@@ -353,6 +409,7 @@ class TrainConfig(RunnableConfig):
             raise ValueError("rewards is empty: name at least one, for example [{name: format}]")
         if self.run.eval_steps and not self.eval.num_tasks:
             raise ValueError("run.eval_steps is set but eval.num_tasks is 0: hold out at least one task")
+        self._check_turns()
         for number, stage in enumerate(self.stages):
             last = number + 1 == len(self.stages)
             if last != (stage.until is None) or last != (stage.reaches is None):
@@ -360,6 +417,21 @@ class TrainConfig(RunnableConfig):
                     f"stages.{number}: every stage but the last needs until and reaches, and the last has neither"
                 )
         return self
+
+    def _check_turns(self) -> None:
+        turns, advantages = self.rollout.max_turns, self.advantages
+        if turns > 1 and self.judge is None:
+            raise ValueError(
+                f"rollout.max_turns is {turns}, but nothing judges the answers in between: add the section judge "
+                "(judge: {} in YAML, --judge.device cpu as a flag)"
+            )
+        if turns > 1 and advantages.op_mode in ("batch", "reinforce_pp"):
+            named = "scale_rewards batch" if advantages.op_mode == "batch" else f"mode {advantages.mode}"
+            raise ValueError(f"advantages.{named} is not defined for conversations; rollout.max_turns is {turns}")
+        if bool(advantages.thinking_weights) != bool(advantages.answer_weights):
+            raise ValueError("advantages.thinking_weights and answer_weights come together; one of them is missing")
+        if self.share_rejection.threshold is not None and self.judge is None:
+            raise ValueError("share_rejection goes by the judge's profile of a GPU, and there is no section judge")
 
     @property
     def steps_per_generation(self) -> int:
@@ -496,7 +568,4 @@ def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
             f"{first['loc'][0]}.{first['loc'][1]}.{leaf}" for leaf in (item.model_fields if item else ())
         ]
         return f"unknown key {name} in the config{_nearest(name, valid)}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}; got {first['input']!r}"
+    return f"{name}: {rule(first)}" if name else rule(first)

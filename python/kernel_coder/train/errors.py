@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from kernel_coder.flags import UsageError
+
+__all__ = ["EXIT_DIVERGED", "EXIT_MISTAKE", "EXIT_STOPPED", "StopRequested", "TrainingDiverged", "UsageError"]
+
 EXIT_MISTAKE = 2
 EXIT_DIVERGED = 3
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run it again with --resume
-
-
-class UsageError(ValueError):
-    """Something the user wrote cannot be done; the message is one sentence that says what and how to mend it."""
 
 
 class TrainingDiverged(RuntimeError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.unjudged import unjudged
+from kernel_coder.rollout.conversations import Ask
 from kernel_coder.tasks import Task
 from kernel_coder.train.checkpoint import capture_rng, restore_rng
 from kernel_coder.train.config import JudgeSection
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
     from kernel_coder.judge.judge import Judge
 
 logger = logging.getLogger(__name__)
-
-POLL_S = 0.2
-"""Seconds between two looks at whether the run is to stop."""
 
 
 class AnswerJudge:
@@ -62,58 +61,52 @@ class AnswerJudge:
             judge, self._judge = self._judge, None
             judge.__exit__(*exception)
 
-    def __call__(
-        self, tasks: Sequence[Task], answers: Sequence[str], poll: Callable[[], None] | None = None
-    ) -> list[Verdict] | None:
-        """A verdict on each answer, None without a judge.
+    @contextmanager
+    def asking(self) -> Iterator[Ask | None]:
+        """What begins to judge an answer, for the answers of one step; None without a config.
 
         An answer without code is a format error and never reaches the judge. Equal code for one task is judged once and
         has one verdict: a copy gets no second chance at a lucky measurement. With ``judge.remember`` that holds for the
-        whole run (after a resume, from there). ``poll`` may raise in between.
+        whole run (after a resume, from there). An exception inside gives verdicts up that are being made, for the run
+        ends there: a candidate may take minutes.
         """
         if self.config is None:
-            return None
+            yield None
+            return
         if self._judge is None:
             raise RuntimeError("the judge of a run is started by its context; use it inside of `with`")
-        responses = [ops.parse_response(answer) for answer in answers]
-        asked = list(zip(tasks, answers, responses, strict=True))
-        wanted = {(task.id, response.code): task for task, _, response in asked if response.code is not None}
-        new = {key: task for key, task in wanted.items() if key not in self._known}
-        pairs = ((task, code, self._backend(task)) for (_, code), task in new.items())
+        judge, found, known = self._judge, list[Future[Verdict]](), dict[tuple[str, str], Future[Verdict]]()
         rng = capture_rng()
-        found = dict(zip(new, self._waited_for(self._judge.evaluate_many(pairs), len(new), poll), strict=True))
-        restore_rng(rng)
-        judged = self._known | found
-        if self.config.remember:
-            self._known |= {key: verdict for key, verdict in found.items() if verdict.is_scored}
-        verdicts = [
-            self._format_error(task, answer, response.error)
-            if response.code is None
-            else judged[task.id, response.code]
-            for task, answer, response in asked
-        ]
-        failed = [verdict for verdict in verdicts if not verdict.is_scored]
-        if failed:
-            logger.warning("the judge failed on %d of %d answers; first: %s", len(failed), len(asked), failed[0].reason)
-        return verdicts
 
-    def _waited_for(
-        self, verdicts: Iterator[Verdict], count: int, poll: Callable[[], None] | None
-    ) -> Iterator[Verdict]:
-        """The verdicts; a candidate may take minutes, and ``poll`` is not kept waiting for it."""
-        assert self._judge is not None
-        with ThreadPoolExecutor(1, thread_name_prefix="verdicts") as other:
-            for _ in range(count):
-                verdict = other.submit(next, verdicts)
-                try:
-                    while not verdict.done():
-                        wait([verdict], POLL_S)
-                        if poll is not None:
-                            poll()
-                except BaseException:
-                    self._judge.close(wait=False)  # the run ends here
-                    raise
-                yield verdict.result()
+        def ask(task: Task, answer: str) -> Future[Verdict]:
+            response = ops.parse_response(answer)
+            if response.code is None:
+                found.append(Future())
+                found[-1].set_result(self._format_error(task, answer, response.error))
+                return found[-1]
+            key = (task.id, response.code)
+            if key not in known and key in self._known:
+                known[key] = Future()
+                known[key].set_result(self._known[key])
+            elif key not in known:
+                known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
+            found.append(known[key])
+            return found[-1]
+
+        with ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="verdicts") as pool:
+            try:
+                yield ask
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                judge.close(wait=False)
+                raise
+        restore_rng(rng)
+        if self.config.remember:
+            judged = {key: future.result() for key, future in known.items()}
+            self._known |= {key: verdict for key, verdict in judged.items() if verdict.is_scored}
+        failed = [verdict for verdict in (future.result() for future in found) if not verdict.is_scored]
+        if failed:
+            logger.warning("the judge failed on %d of %d answers; first: %s", len(failed), len(found), failed[0].reason)
 
     def _backend(self, task: Task) -> str:
         assert self.config is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kernel_coder.rollout import Rollout, RolloutEngine, Sampling, completion_seed
+from kernel_coder.rollout import Conversation, Sampling, completion_seed, converse
 from kernel_coder.train.batch import finite_or_nan, make_batch
 from kernel_coder.train.checkpoint import (
     TrainState,
@@ -29,17 +29,10 @@ from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.learning import learning
 from kernel_coder.train.logs import RunLog
-from kernel_coder.train.metrics import (
-    METRIC,
-    Stopwatch,
-    completion_metrics,
-    reward_metrics,
-    update_metrics,
-    verdict_metrics,
-)
+from kernel_coder.train.metrics import METRIC, Stopwatch, answer_metrics, update_metrics
 from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
 from kernel_coder.train.running import Outcome, facts, run_steps
-from kernel_coder.train.scoring import describe, reward, verdicts_on
+from kernel_coder.train.scoring import describe, rejected_by_share, reward, thinking_and_answer
 from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
 from kernel_coder.train.signals import listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
@@ -96,20 +89,25 @@ def run_step(
         nonlocal progress
         seed = (config.run.seed, state.step, *(("again", again) if again else ()))
         prompts, progress = draw(session.train, progress, config, count, seed, tried)
-        return answer(session, prompts, group, seed, state.step, stage_factors(config, progress), poll, watch)
+        return answer(config, session, prompts, seed, state.step, stage_factors(config, progress), poll, watch)
 
     answers, sampled, resampling = with_spread(
         try_tasks(config.tasks_per_step), try_tasks, config.rollout.max_resampling_rounds
     )
-    prompts, rollouts, verdicts, table = answers.prompts, answers.rollouts, answers.verdicts, answers.table
+    rollouts, table = answers.rollouts, answers.table
     with watch.phase("logprobs"):
         turns = [turn for rollout in rollouts for turn in rollout.turns]
+        left_out = rejected_by_share(config, rollouts, (config.run.seed, state.step))
+        total, thinking = thinking_and_answer(config, session, rollouts, table)
         batch = make_batch(
             turns,
-            finite_or_nan(table.total),
+            finite_or_nan(total),
             config.advantages,
             group,
             mask_truncated=config.loss.mask_truncated_completions,
+            turn_counts=None if session.follow_up is None else [len(rollout.turns) for rollout in rollouts],
+            thinking=thinking,
+            rejected=left_out,
         )
         batch = with_old_and_reference(
             session.policy,
@@ -137,17 +135,15 @@ def run_step(
         )
     state = advance(state, result, config.updates_per_step)
     metrics = {
-        **reward_metrics(table.total, table.parts, group, batch.advantages),
-        "reward_errors": float(table.num_errors),
-        **verdict_metrics(verdicts),
-        **completion_metrics(turns),
+        **answer_metrics(config, answers, batch.advantages),
+        **({} if left_out is None else {"share_rejected": float(sum(left_out))}),
         **resampling,
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
     state = replace(state, progress=learn(progress, sampled, session.train, config, metrics))
     metrics |= progress_metrics(state.progress, config)
-    lines = list(describe(state.step, prompts, rollouts, verdicts, table, batch.advantages))
+    lines = list(describe(state.step, group, rollouts, table, batch.advantages))
     if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
         with watch.phase("eval"):
             found, answered = evaluate(session, config, state.progress, step=state.step)
@@ -158,42 +154,51 @@ def run_step(
 
 
 def answer(
+    config: TrainConfig,
     session: Session,
     prompts: Sequence[Prompt],
-    group: int,
     seed: tuple[int | str, ...],
     step: int,
     factors: Mapping[str, float] | None,
-    poll: Callable[[], None],
-    watch: Stopwatch,
-) -> Answers:
-    """A group of answers to every prompt, judged and rewarded."""
-    with watch.phase("rollout"):
-        rollouts = generate(session.engine, prompts, session.sampling, group, seed, poll)
-    with watch.phase("judge"):
-        verdicts = verdicts_on(session.judge, prompts, rollouts, poll)
-    with watch.phase("reward"):
-        table = reward(session.rewards, prompts, rollouts, verdicts, step, factors)
-        poll()
-    return Answers(tuple(prompts), tuple(rollouts), None if verdicts is None else tuple(verdicts), table)
-
-
-def generate(
-    engine: RolloutEngine,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    group: int,
-    seed: tuple[int | str, ...],
     poll: Callable[[], None] | None = None,
-) -> list[Rollout]:
-    """``group`` answers to every prompt, neighbours of each other.
+    watch: Stopwatch | None = None,
+    *,
+    group: int | None = None,
+    sampling: Sampling | None = None,
+) -> Answers:
+    """A group of rollouts for every prompt, neighbours of each other: sampled, judged turn by turn, and rewarded."""
+    group, watch, poll = group or config.rollout.num_generations, watch or Stopwatch(), poll or (lambda: None)
+    watch.seconds.setdefault("judge", 0.0)
+    with session.judge.asking() as ask:
+        rollouts = converse(
+            session.engine,
+            conversations(prompts, group, seed),
+            sampling or session.sampling,
+            ask=ask,
+            follow_up=session.follow_up,
+            batch_size=config.rollout.batch_size_of(len(prompts) * group),
+            fixed_batches=config.rollout.fixed_batches,
+            overlap=session.overlap,
+            poll=poll,
+            watch=watch.phase,
+        )
+    with watch.phase("reward"):
+        table = reward(session.rewards, rollouts, step, factors)
+        poll()
+    return Answers(tuple(prompts), tuple(rollouts), table)
 
-    A random number depends on the seed, the task's place in the step and its id, and the answer's number: nothing else.
+
+def conversations(prompts: Sequence[Prompt], group: int, seed: tuple[int | str, ...]) -> list[Conversation]:
+    """``group`` new conversations on every prompt.
+
+    A random number depends on the seed, the task's place in the step and its id, the conversation's number and the
+    turn's: nothing else.
     """
-    seeds = [completion_seed(*seed, i, p.task.id, k) for i, p in enumerate(prompts) for k in range(group)]
-    repeated = [prompt for prompt in prompts for _ in range(group)]
-    turns = engine.generate([prompt.ids for prompt in repeated], sampling, seeds, poll=poll)
-    return [Rollout(prompt.task, (turn,)) for prompt, turn in zip(repeated, turns, strict=True)]
+
+    def seeds(*name: int | str) -> Callable[[int], int]:
+        return lambda turn: completion_seed(*seed, *name, *(("turn", turn) if turn else ()))
+
+    return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
 
 
 def evaluate(
@@ -201,18 +206,25 @@ def evaluate(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Rewards on the tasks that are never trained on, and every answer. Leaves the random state as it was."""
     rng = capture_rng()
-    group = config.eval.num_generations
     sampling = replace(session.sampling, temperature=config.eval.temperature)
-    rollouts = generate(session.engine, session.held_out, sampling, group, (config.run.seed, "eval"))
-    verdicts = verdicts_on(session.judge, session.held_out, rollouts)
-    factors = stage_factors(config, progress)
-    table = reward(session.rewards, session.held_out, rollouts, verdicts, step, factors)
+    answers = answer(
+        config,
+        session,
+        session.held_out,
+        (config.run.seed, "eval"),
+        step,
+        stage_factors(config, progress),
+        group=config.eval.num_generations,
+        sampling=sampling,
+    )
     restore_rng(rng)
-    found = reward_metrics(table.total, table.parts, group, torch.zeros(0)) | verdict_metrics(verdicts)
-    found |= completion_metrics([rollout.turns[-1] for rollout in rollouts])
-    kept = ("unscored", "rewards/", "judge/", "completions/mean_length", "completions/clipped_ratio")
+    found = answer_metrics(config, answers, torch.zeros(0))
+    kept = (
+        *("unscored", "rewards/", "judge/", "correct_by_turn/", "reward_by_turn/", "turns/"),
+        *("completions/mean_length", "completions/clipped_ratio"),
+    )
     metrics = {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
-    return metrics, list(describe(step, session.held_out, rollouts, verdicts, table))
+    return metrics, list(describe(step, config.eval.num_generations, answers.rollouts, answers.table))
 
 
 def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState:

@@ -5,6 +5,7 @@ Everything that depends on the clock starts with ``time/``.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +15,42 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge import Outcome, Verdict
-from kernel_coder.rollout import Turn
+from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.train.batch import finite_or_nan
+from kernel_coder.train.collect import Answers
+from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.update import METRIC, UpdateResult
 
 
+def answer_metrics(config: TrainConfig, answers: Answers, advantages: Tensor) -> dict[str, float]:
+    """What was said and what it was worth. In a conversation the headline reward is that of the last answer."""
+    rollouts, table = answers.rollouts, answers.table
+    metrics = reward_metrics(table.total, table.parts, answers.group, advantages, answers.bounds)
+    metrics |= turn_metrics(rollouts, table.total, config.rollout.max_turns)
+    if config.rollout.max_turns > 1:
+        metrics["frac_reward_zero_std"] = len(answers.flat()) / len(answers.prompts)
+    return {
+        **metrics,
+        "reward_errors": float(table.num_errors),
+        **verdict_metrics(answers.verdicts),
+        **completion_metrics([turn for rollout in rollouts for turn in rollout.turns]),
+    }
+
+
 def reward_metrics(
-    total: Sequence[float | None], parts: Mapping[str, Sequence[float | None]], group: int, advantages: Tensor
+    total: Sequence[float | None],
+    parts: Mapping[str, Sequence[float | None]],
+    group: int,
+    advantages: Tensor,
+    bounds: Sequence[int] | None = None,
 ) -> dict[str, float]:
-    """Mean and deviation of every reward, and how many groups teach nothing because all their rewards are equal."""
-    rewards = finite_or_nan(total)
+    """Mean and deviation of every reward, and how many groups teach nothing because all their rewards are equal.
+
+    ``bounds``: where the turns of each rollout begin (None: one turn each); the total is that of the last one, parts
+    are of all.
+    """
+    last = range(len(total)) if bounds is None else [end - 1 for end in bounds[1:]]
+    rewards = finite_or_nan(total)[list(last)]
     grouped = rewards.view(-1, group)
     spread = [row[~row.isnan()] for row in grouped]
     metrics = {
@@ -32,7 +59,7 @@ def reward_metrics(
         "frac_reward_zero_std": _mean(
             torch.tensor([float(row.numel() == 0 or bool((row == row[0]).all())) for row in spread])
         ),
-        "unscored": float(rewards.isnan().sum()),
+        "unscored": float(finite_or_nan(total).isnan().sum()),
         "nonfinite_rewards": float(sum(v is not None and not bool(torch.isfinite(torch.tensor(v))) for v in total)),
         "advantages/abs_mean": _mean(advantages.abs()),
     }
@@ -61,6 +88,32 @@ def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
         "time/verdict_p50_s": float(seconds.quantile(0.5)) if len(run) else math.nan,
         "time/verdict_p95_s": float(seconds.quantile(0.95)) if len(run) else math.nan,
     }
+
+
+def turn_metrics(rollouts: Sequence[Rollout], total: Sequence[float | None], max_turns: int) -> dict[str, float]:
+    """How conversations go, turn by turn; nothing where there is but one turn.
+
+    ``correct_by_turn/t`` is the share of conversations with a correct answer in one of their first t turns, of those
+    with an answer that could be judged; ``reward_by_turn/t`` the mean reward of the t-th answers.
+    """
+    if max_turns == 1:
+        return {}
+    rewards = finite_or_nan(total)
+    bounds = [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
+    counts = torch.tensor([len(rollout.turns) for rollout in rollouts], dtype=torch.float64)
+    metrics = {"turns/mean": _mean(counts), "turns/out_of_context": 0.0}
+    for rollout in rollouts:
+        last = rollout.verdicts[-1]
+        early = len(rollout.turns) < max_turns and last is not None and last.is_scored and not last.correct
+        metrics["turns/out_of_context"] += float(early)
+    for t in range(1, max_turns + 1):
+        places = [begin + t - 1 for begin, rollout in zip(bounds, rollouts, strict=False) if len(rollout.turns) >= t]
+        judged = [[one for one in rollout.verdicts[:t] if one is not None and one.is_scored] for rollout in rollouts]
+        solved = [float(any(one.correct for one in some)) for some in judged if some]
+        metrics[f"turns/count_{t}"] = float(len(places))
+        metrics[f"correct_by_turn/{t}"] = _mean(torch.tensor(solved, dtype=torch.float64))
+        metrics[f"reward_by_turn/{t}"] = _mean(rewards[places])
+    return metrics
 
 
 def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:
@@ -98,9 +151,30 @@ def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
             result.sums[METRIC["mismatch_logratio"]] / result.sums[METRIC["rollout_tokens"]]
         ),
         "sampling/rejected": per_token("rejected"),
+        **mismatch_metrics(result.sums),
         "tokens_in_loss": float(result.sums[METRIC["tokens"]]),
     }
     return metrics
+
+
+def mismatch_metrics(sums: Tensor) -> dict[str, float]:
+    """How far the sampler was from the trainer, over the tokens whose log-prob the sampler gave.
+
+    With ``rho = exp(old - rollout)`` of a token: ``kl`` is the mean of ``rho - 1 - log rho`` (k3 of the KL of the
+    sampler to the trainer), ``chi2`` the mean of ``rho^2`` less 1, ``ess`` the effective sample size as a share of the
+    tokens, ``(mean rho)^2 / mean rho^2``.
+    """
+    tokens = float(sums[METRIC["rollout_tokens"]])
+    if not tokens:
+        return {name: math.nan for name in ("sampling/kl", "sampling/chi2", "sampling/ess", "sampling/vetoed")}
+    log_rho = float(sums[METRIC["mismatch_logratio"]]) / tokens
+    rho, rho_sq = float(sums[METRIC["mismatch_ratio"]]) / tokens, float(sums[METRIC["mismatch_ratio_sq"]]) / tokens
+    return {
+        "sampling/kl": rho - 1 - log_rho,
+        "sampling/chi2": rho_sq - 1,
+        "sampling/ess": rho**2 / rho_sq if rho_sq > 0 else math.nan,
+        "sampling/vetoed": float(sums[METRIC["vetoed_sequences"]] / sums[METRIC["sequences"]]),
+    }
 
 
 class Stopwatch:

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from transformers import get_scheduler
 
+from kernel_coder.judge.ranking import rank
 from kernel_coder.ops import LossSpec
-from kernel_coder.prompts import Message, build_messages, check_prompt_length, encode_prompt
+from kernel_coder.prompts import Message, build_messages, check_feedback_template, check_prompt_length, encode_prompt
 from kernel_coder.rewards import RewardError, RewardSet
-from kernel_coder.rollout import RolloutEngine, Sampling
+from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.checkpoint import (
@@ -57,6 +58,8 @@ class Session:
     engine: RolloutEngine
     rewards: RewardSet
     judge: AnswerJudge
+    follow_up: FollowUp | None  # None: one answer is all
+    overlap: bool  # sample while answers are judged
     spec: LossSpec
     sampling: Sampling
     train: tuple[Prompt, ...]
@@ -74,6 +77,11 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     find_trackers(config.run.report_to)
     rewards = load_rewards(config)
     judge = AnswerJudge(config.judge)
+    if config.share_rejection.threshold is not None and judge.device == "cpu":
+        raise UsageError(
+            "share_rejection goes by the share of the device's time that a candidate's own kernels take, which only "
+            "a GPU can tell; judge.device is cpu"
+        )
     try:
         tasks = load_tasks(config.data)
     except (ValueError, OSError, ImportError) as error:
@@ -116,6 +124,8 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
         rewards=rewards,
         judge=judge,
+        follow_up=make_follow_up(config, policy),
+        overlap=not share_gpu(judge.device, policy.device),
         spec=spec,
         sampling=Sampling(
             max_completion_length=config.rollout.max_completion_length,
@@ -155,12 +165,55 @@ def load_rewards(config: TrainConfig) -> RewardSet:
                 f"stages.{number}.weights names {unknown[0]}, which is no reward of this run; "
                 f"it has {', '.join(rewards.labels)}"
             )
+    advantages = config.advantages
+    for field in ("thinking_weights", "answer_weights"):
+        if unknown := sorted(set(getattr(advantages, field)) - set(rewards.labels)):
+            raise UsageError(
+                f"advantages.{field} names {unknown[0]}, which is no reward of this run; "
+                f"it has {', '.join(rewards.labels)}"
+            )
     if config.judge is None and (needy := rewards.needing("verdict")):
         raise UsageError(
             f"reward {needy[0]} is about verdicts, and there is no judge: add the section judge "
             "(judge: {} in YAML, --judge.device cpu as a flag)"
         )
     return rewards
+
+
+def share_gpu(judge: str, model: torch.device) -> bool:
+    """Whether what the judge times would be disturbed by what the model samples.
+
+    >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1", torch.device("cuda:0"))
+    (True, False)
+    >>> share_gpu("cpu", torch.device("cpu")), share_gpu("cpu", torch.device("cuda"))
+    (False, False)
+    """
+    kind, _, index = judge.partition(":")
+    return kind == model.type == "cuda" and int(index or 0) == (model.index or 0)
+
+
+def make_follow_up(config: TrainConfig, policy: Policy) -> FollowUp | None:
+    """How conversations go on; None where there are none."""
+    rollout = config.rollout
+    if rollout.max_turns == 1:
+        return None
+    try:
+        check_feedback_template(rollout.feedback_template)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    context = policy.context_length
+    return FollowUp(
+        tokenizer=policy.tokenizer,
+        max_turns=rollout.max_turns,
+        template=rollout.feedback_template,
+        chat_template=PLAIN if config.model.chat_template == PLAIN else None,
+        context=rollout.context,
+        context_turns=rollout.context_turns,
+        rank=rank,
+        earlier_reasoning=rollout.earlier_reasoning,
+        stop_when_correct=rollout.stop_when_correct,
+        room=None if context is None else context - rollout.max_completion_length,
+    )
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.ops import LossSpec
-from kernel_coder.train.batch import Batch, MicroBatch, collate, denominator, forward_passes
+from kernel_coder.train.batch import Batch, MicroBatch, by_update, collate, denominator, forward_passes
 from kernel_coder.train.config import OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
 from kernel_coder.train.model import Policy, head_of, hidden_states, logits
@@ -156,7 +156,7 @@ def update(
     number = first_update
     policy.model.train()
     plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
-    scored = [bool(part.any()) for part in batch.counted.tensor_split(minibatches)]
+    scored = [bool(batch.counted[part].any()) for part in by_update(batch, range(len(batch)), minibatches)]
     for passes, any_scored in list(zip(plan, scored, strict=True)) * config.num_iterations:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(number)

@@ -22,6 +22,7 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
+    is_dropped: bool = False  # the connection is closed without a word
 
 
 def completion(text: str | None, finish_reason: str = "stop") -> Reply:
@@ -77,6 +78,9 @@ def chat_server(behave: Behaviour) -> Iterator[ChatServer]:
             data = content if isinstance(content, bytes) else content.encode()
             with lock:
                 running -= 1
+            if reply.is_dropped:
+                self.close_connection = True
+                return
             try:
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": "application/json", **reply.headers}.items():

@@ -1,4 +1,4 @@
-"""Flags of a command from the fields of a pydantic model, and mistakes in one sentence."""
+"""What every command shares: mistakes in one sentence, and flags from the fields of a pydantic model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class UsageError(ValueError):
-    """Something the user wrote cannot be done; the message is one sentence that names the argument."""
+    """Something the user wrote cannot be done; the message is one sentence that says what and how to mend it."""
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -35,9 +35,16 @@ class FlagParser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args([_dashed(argument) for argument in given])
         if unknown:
             flag = unknown[0].partition("=")[0]
-            close = difflib.get_close_matches(flag, list(self._option_string_actions), n=1)
+            close = difflib.get_close_matches(flag, self._flags(options), n=1)
             raise UsageError(f"unknown argument {flag}{f'; did you mean {close[0]}?' if close else ''}")
         return options
+
+    def _flags(self, options: argparse.Namespace) -> list[str]:
+        """Its own flags and those of the command that was chosen."""
+        chosen = vars(options).values()
+        commands = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        own = [parser for choices in commands for name, parser in choices.items() if name in chosen]
+        return [flag for parser in (self, *own) for flag in parser._option_string_actions]
 
 
 def _dashed(argument: str) -> str:
@@ -85,7 +92,7 @@ def read_flags(options: argparse.Namespace, model: type[Model]) -> Model:
     Tries(count=5)
     >>> read_flags(parser.parse(["--count", "five"]), Tries)
     Traceback (most recent call last):
-    kernel_coder.judge.flags.UsageError: --count: input should be a valid integer, unable to parse string as an \
+    kernel_coder.flags.UsageError: --count: input should be a valid integer, unable to parse string as an \
 integer; got 'five'
     """
     given = {name: _value(field, vars(options)[name]) for name, field in model.model_fields.items() if name in options}
@@ -98,11 +105,14 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "value_error":
-            raise UsageError(message) from None
-        flag = flag_of(str(first["loc"][0]))
-        raise UsageError(f"{flag}: {message[0].lower()}{message[1:]}; got {first['input']!r}") from None
+        flag = "" if first["type"] == "value_error" else f"{flag_of(str(first['loc'][0]))}: "
+        raise UsageError(f"{flag}{rule(first)}") from None
+
+
+def rule(error: ErrorDetails) -> str:
+    """What pydantic found wrong, without the field's name: the rule, and what came if pydantic made the rule."""
+    message = error["msg"].removeprefix("Value error, ")
+    return message if error["type"] == "value_error" else f"{message[0].lower()}{message[1:]}; got {error['input']!r}"
 
 
 def _kinds(field: FieldInfo) -> set[Any]:

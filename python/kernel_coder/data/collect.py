@@ -1,0 +1,201 @@
+"""``python -m kernel_coder.data collect --out FILE.jsonl --count N [--config RECIPE] [--keep ...] [--field value ...]``
+
+Conversations of a model with the judge, written down with verdicts, rewards and log-probs, and out of them the answers
+that are worth learning, in a file that ``python -m kernel_coder.sft`` takes as it is. Every field of a training recipe
+is a flag: model, tasks, rewards, judge and conversation are those of ``python -m kernel_coder.train``.
+
+Exit codes: 0 done; 2 a mistake (one sentence on stderr); 75 stopped by SIGTERM or SIGINT. The same command goes on
+where an earlier one was broken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from kernel_coder.ops import parse_response
+from kernel_coder.rewards import RewardError
+from kernel_coder.rollout import Rollout
+from kernel_coder.train.config import TrainConfig, load_config
+from kernel_coder.train.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
+
+KEEP = ("solved", "improved", "concise")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kernel_coder.data collect",
+        description="Conversations with the judge, and the answers in them that are worth learning.",
+        epilog="Every field of a training recipe is a flag too: --rollout.max_turns 3.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="what to write")
+    parser.add_argument("--count", type=int, required=True, help="conversations that are wanted")
+    parser.add_argument("--config", help="recipe, as for kernel_coder.train")
+    parser.add_argument(
+        "--keep",
+        nargs="+",
+        choices=KEEP,
+        default=["solved"],
+        help="answers for FILE.sft.jsonl: solved, the first correct one of a conversation; improved, each that is "
+        "better than all before it; concise, of a task's solved ones the one with the shortest reasoning",
+    )
+    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    try:
+        config = load_config(own.config, flags)
+        if own.count < 1:
+            raise UsageError(f"--count must be at least 1; got {own.count}")
+        if config.judge is None:
+            raise UsageError("only judged answers are collected: add the section judge (--judge.device cpu as a flag)")
+        learnable = collect(config, own.out, own.count, own.keep)
+    except (UsageError, RewardError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_MISTAKE
+    except StopRequested as error:
+        print(f"error: stopped by {error}; go on with the same command", file=sys.stderr)
+        return EXIT_STOPPED
+    print(learnable)
+    return 0
+
+
+def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> Path:
+    """Has the conversations that are missing in ``out``, and writes the answers to learn; returns their file."""
+    import torch
+    from rich.console import Console
+
+    from kernel_coder.train.checkpoint import seed_rng
+    from kernel_coder.train.loop import answer
+    from kernel_coder.train.progress import draw_epochs
+    from kernel_coder.train.setup import open_session
+    from kernel_coder.train.signals import listening
+
+    console = Console()
+    there = open_file(config, out)
+    group, tasks = config.rollout.num_generations, config.tasks_per_step
+    if config.run.num_threads is not None:
+        torch.set_num_threads(config.run.num_threads)
+    seed_rng(config.run.seed)
+    session = open_session(config, None)
+    for note in session.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    with listening() as stop, session.judge:
+        while there < count:
+            step = there // (tasks * group)
+            places = draw_epochs(len(session.train), step * tasks, tasks, config.run.seed, config.data.shuffle)
+            prompts = [session.train[place] for place in places]
+            answers = answer(config, session, prompts, (config.run.seed, "collect", step), step, None, stop.poll)
+            bounds, table = answers.bounds, answers.table
+            lines = [
+                orjson.dumps(
+                    describe(there + i, rollout, table.total[bounds[i] : bounds[i + 1]]),
+                    option=orjson.OPT_APPEND_NEWLINE,
+                )
+                for i, rollout in enumerate(answers.rollouts)
+            ]
+            with out.open("ab") as file:  # a step is there as a whole or, cut short, left out by open_file
+                file.write(b"".join(lines))
+            there += len(lines)
+            solved = sum(any(verdict.correct for verdict in rollout.verdicts) for rollout in answers.rollouts)
+            console.print(f"{there}/{count} conversations; solved {solved} of the last {len(lines)}")
+    learnable = out.with_suffix(".sft.jsonl")
+    rows = list(rows_to_learn(read(out), keep))
+    part = learnable.with_suffix(".part")
+    part.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+    part.replace(learnable)
+    console.print(f"{len(rows)} answers to learn ({', '.join(keep)})")
+    return learnable
+
+
+def open_file(config: TrainConfig, out: Path) -> int:
+    """How many conversations the file holds, after leaving out what was cut short.
+
+    Raises:
+        UsageError: they were had under another recipe.
+    """
+    recipe = config.model_dump(mode="json", exclude={"run": {"output_dir", "max_steps", "save_steps"}, "optim": True})
+    recipe["batch"] = config.generation_batch_size
+    beside = out.with_suffix(".recipe.yaml")
+    text = yaml.safe_dump(recipe, sort_keys=False)
+    if out.exists() and beside.exists() and beside.read_text(encoding="utf-8") != text:
+        raise UsageError(f"{out} holds conversations of another recipe ({beside.name}); write to another --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside.write_text(text, encoding="utf-8")
+    if not out.exists():
+        return 0
+    whole = [line for line in out.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    kept = whole[: len(whole) // config.generation_batch_size * config.generation_batch_size]
+    if len(kept) < len(whole) or out.stat().st_size > sum(map(len, whole)):
+        out.write_bytes(b"".join(kept))
+    return len(kept)
+
+
+def describe(number: int, rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
+    """A line of the file: a conversation with all that was measured."""
+    turns = []
+    for k, turn in enumerate(rollout.turns):
+        shown = list(rollout.shown[k])
+        turns.append(
+            {
+                "prompt": shown[:-1] if shown[-1]["role"] == "assistant" else shown,
+                "completion": rollout.answers[k],
+                "finish_reason": turn.finish_reason,
+                "prompt_ids": turn.prompt_ids,
+                "completion_ids": turn.completion_ids,
+                "logprobs": turn.logprobs,
+                "reward": rewards[k],
+                "verdict": orjson.Fragment(rollout.verdicts[k].to_json()),
+            }
+        )
+    return {"conversation": number, "task": rollout.task.id, "turns": turns}
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The conversations of a file."""
+    with path.open("rb") as lines:
+        for line in lines:
+            yield json.loads(line)  # orjson would round a verdict's seeds, which can have more than 64 bits
+
+
+def rows_to_learn(conversations: Iterator[dict[str, Any]], keep: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows with ``prompt`` and ``completion``, as TRL has them: the conversation so far, and the answer to learn.
+
+    Only answers in the form that the format reward asks for; each text once for each task.
+    """
+    from kernel_coder.judge import Verdict
+    from kernel_coder.judge.ranking import rank
+
+    seen: set[tuple[str, str]] = set()
+    shortest: dict[str, tuple[int, dict[str, Any]]] = {}
+    for conversation in conversations:
+        best, is_solved = None, False
+        for k, turn in enumerate(conversation["turns"]):
+            verdict = Verdict.from_json(json.dumps(turn["verdict"]))
+            here, task = rank(verdict), conversation["task"]
+            is_better = k > 0 and best is not None and here > best and verdict.is_scored
+            is_first = verdict.correct and not is_solved
+            best, is_solved = here if best is None else max(best, here), is_solved or verdict.correct
+            response = parse_response(turn["completion"])
+            if not response.ok or (task, turn["completion"]) in seen:
+                continue
+            row = {name: turn[name] for name in ("prompt", "completion")}
+            row |= {"task": task, "turn": k + 1, "outcome": verdict.outcome.value, "reward": turn["reward"]}
+            if ("solved" in keep and is_first) or ("improved" in keep and is_better):
+                seen.add((task, turn["completion"]))
+                yield row
+            elif "concise" in keep and is_first:
+                length = len(response.thinking or "")
+                if task not in shortest or length < shortest[task][0]:
+                    shortest[task] = length, row
+    yield from (row for _, row in shortest.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

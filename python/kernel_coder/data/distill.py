@@ -1,0 +1,591 @@
+"""Pairs from a teacher: it is asked, the judge decides, and what is right is kept.
+
+Beside the output lie two logs that are only ever added to. ``<out>.answers.jsonl`` gets every answer, with what it
+cost, before anything is done with it; ``<out>.verdicts.jsonl`` gets what the judge found, by the hash of what was
+judged. Which rows come out follows from the questions and the logs alone: a run that was killed asks for what is
+missing and ends with the same rows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from kernel_coder.data.build import MORE_COLUMNS, kind_of, replace_file, write_table
+from kernel_coder.data.questions import DistillPlan, Pair, Question, make_questions, read_answer
+from kernel_coder.data.screen import Drop, Screen
+from kernel_coder.evaluate.answers import Answer, Model, Poll
+from kernel_coder.evaluate.config import EvaluateConfig
+from kernel_coder.evaluate.errors import HarnessFailed, UsageError
+from kernel_coder.evaluate.store import read_records
+from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.unjudged import sha256
+from kernel_coder.prompts import Message
+from kernel_coder.rollout.engine import completion_seed
+from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
+from kernel_coder.tasks.generator.fingerprint import fingerprint
+from kernel_coder.tasks.task import Task
+from kernel_coder.train.errors import StopRequested
+
+DISTILLED_COLUMNS = (
+    "kind",
+    "op",
+    "thinking",
+    "teacher",
+    "sample",
+    "finish_reason",
+    "prompt_tokens",
+    "completion_tokens",
+    "speedup",
+)
+ANSWER_SETTINGS = (
+    *("model", "revision", "gguf_file", "dtype", "chat_template", "extra_body"),
+    *("temperature", "top_p", "top_k", "max_new_tokens", "seed"),
+)
+"""Fields that decide what a teacher answers: one log holds answers under one set of them."""
+
+POLL_S = 0.2
+REFUSED = "the task is refused"
+"""How the judge's reason begins where a task is unfit for judging."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One answer that is wanted."""
+
+    question: Question
+    sample: int
+    seed: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.question.messages
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.question.hash, self.sample
+
+
+class Judging(Protocol):
+    """What is used of :class:`kernel_coder.judge.Judge`."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exception: Any) -> None: ...
+    def evaluate(self, task: Task, candidate: str, backend: str | None = None) -> Verdict: ...
+    def admit(self, task: Task) -> Any: ...
+
+
+class Progress(Protocol):
+    """What is told how far things are; see :class:`kernel_coder.evaluate.run.Counting`."""
+
+    def say(self, line: str) -> None: ...
+    def start(self, what: str, done: int, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """In any currency, for a million tokens."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+
+
+@dataclass(slots=True)
+class DistillReport:
+    """What was asked, what it cost, and what became of every answer."""
+
+    questions: int = 0
+    wanted: int = 0
+    answers: int = 0
+    judged: int = 0
+    rows: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    uncounted: int = 0  # answers whose server gave no usage
+    seconds: float = 0.0  # of the teacher, summed over its answers
+    cost: float = 0.0
+    rows_by_kind: dict[str, int] = field(default_factory=dict)
+    drops: list[dict[str, Any]] = field(default_factory=list)
+    not_asked: list[dict[str, Any]] = field(default_factory=list)
+    content_hash: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return self.judged == self.wanted
+
+    def table(self) -> list[tuple[str, str, int]]:
+        """Stage, reason, count, of answers; the most frequent first. Wrong ones are counted by the judge's outcome."""
+        counts = Counter((drop["stage"], drop.get("outcome") or kind_of(drop["reason"])) for drop in self.drops)
+        return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
+
+    def not_asked_table(self) -> list[tuple[str, str, int]]:
+        counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in self.not_asked)
+        return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
+
+
+def distill(
+    plan: DistillPlan,
+    out: Path,
+    teacher: EvaluateConfig,
+    *,
+    judge: JudgeConfig,
+    make_model: Callable[[EvaluateConfig], Model],
+    make_judge: Callable[..., Judging],
+    progress: Progress,
+    prices: Prices | None = None,
+    poll: Poll = lambda: None,
+) -> DistillReport:
+    """Ask, judge, and write `out`, a ``.parquet`` file, with ``<out>.report.json`` and the two logs beside it.
+
+    However it ends, the files are written from the answers that are there; the report says whether that is all.
+
+    Args:
+        plan: what is asked and kept.
+        out: the file.
+        teacher: the model, its sampling, and the device (resolved) of a local model and of the judge.
+        judge: how answers are judged.
+        make_model: loads the teacher.
+        make_judge: called with ``device``, ``backend`` and ``config``.
+        progress: told how far things are.
+        prices: of the tokens.
+        poll: called often; may raise to stop.
+
+    Raises:
+        UsageError: the plan asks nothing; `out` is no parquet file; its logs are of another teacher or in use.
+        ServerFailed: the server gave no more answers; give the same command again.
+        HarnessFailed: there are answers, and the judge reached no verdict on any.
+        StopRequested: by `poll`.
+    """
+    if out.suffix != ".parquet":
+        raise UsageError(f"--out must end in .parquet; got {out}")
+    questions, not_asked = make_questions(plan)
+    asked = [
+        Asked(question, sample, completion_seed(plan.seed, question.hash, sample))
+        for question in questions
+        for sample in range(plan.samples)
+    ]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    settings = {name: teacher.model_dump(mode="json")[name] for name in ANSWER_SETTINGS} | {"seed": plan.seed}
+    with (
+        AnswerLog(out.with_suffix(".answers.jsonl"), settings) as answers,
+        Log(out.with_suffix(".verdicts.jsonl")) as found,
+    ):
+        run = Distillation(plan, asked, answers, Findings(found, teacher.device, judge), progress)
+        try:
+            run.run(teacher, judge, make_model, make_judge, poll)
+        finally:
+            report = run.write(out, prices or Prices(), not_asked, settings)
+    unjudged = [drop for drop in report.drops if drop["stage"] == "judge"]
+    if unjudged and len(unjudged) == report.answers:
+        raise HarnessFailed(f"the judge reached no verdict on any of {report.answers} answers: {unjudged[0]['reason']}")
+    return report
+
+
+# Logs -----------------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """JSON lines that are only added to, by one process at a time. A torn last line is as if never written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("ab")
+        except OSError as error:
+            raise UsageError(f"--out: {path} cannot be written: {error.strerror or error}") from None
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder's death frees it
+        except OSError:
+            self._file.close()
+            raise UsageError(f"another process is writing {path}; wait for it, or give another --out") from None
+        try:
+            self.records = read_records(path)
+            if not all(isinstance(record, dict) for record in self.records):
+                raise UsageError(f"{path} holds a line that is no object; it is not a log of distill")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """On the disk when this returns: it may have been paid for."""
+        self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class AnswerLog(Log):
+    """Every answer of the teacher, by question and sample, after a line that says how it was asked."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        super().__init__(path)
+        self.teacher = str(settings["model"])
+        self.answers: dict[tuple[str, int], dict[str, Any]] = {}
+        try:
+            if self.records:
+                self._check(self.records[0].get("settings"), settings)
+            else:
+                self.add({"settings": settings})
+            for record in self.records[1:]:
+                self.answers[record["prompt"], record["sample"]] = record
+        except KeyError as error:
+            self._file.close()
+            raise UsageError(f"{path} holds a line without {error}; it is not a log of answers") from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check(self, before: Any, now: Mapping[str, Any]) -> None:
+        if not isinstance(before, dict):
+            raise UsageError(f"{self.path} does not begin with the settings of its answers; give another --out")
+        now = orjson.loads(orjson.dumps(now))
+        changed = [
+            f"{name} was {before.get(name)} and is {now.get(name)}" for name in now if before.get(name) != now[name]
+        ]
+        if changed:
+            raise UsageError(f"{self.path} holds answers that were asked for otherwise: {'; '.join(changed)}")
+
+    def keep(self, asked: Asked, answer: Answer) -> None:
+        record = {
+            "prompt": asked.question.hash,
+            "sample": asked.sample,
+            "question": asked.question.id,
+            "seed": asked.seed,
+            "messages": asked.messages,
+            **asdict(answer),
+        }
+        self.add(record)
+        self.answers[asked.key] = record
+
+
+class Findings:
+    """What the judge found, by the hash of everything that it depends on. A failure of the judge is not written down.
+
+    Another device or other settings or versions are other hashes: what was judged so is judged again.
+    """
+
+    def __init__(self, log: Log, device: str, config: JudgeConfig) -> None:
+        self.log = log
+        settings = config.model_dump(mode="json", exclude={"workers", "retries", "audit_dir"})
+        self.settings = json.dumps([device.partition(":")[0], settings, versions()], sort_keys=True)
+        self.known: dict[str, Drop | dict[str, Any] | None] = {}
+        for record in log.records:
+            if "key" in record and "drop" in record:
+                self.known[record["key"]] = tuple(record["drop"]) if record["drop"] else record["found"]
+
+    def key(self, pair: Pair, question: Question) -> str:
+        own = [question.kind, pair.task.reference, pair.task.entry_point, pair.task.precision, pair.code]
+        return sha256(json.dumps([*own, self.settings]))
+
+    def keep(self, key: str, finding: Finding) -> None:
+        self.known[key] = finding.drop or finding.facts
+        if finding.is_final:
+            drop = [*finding.drop] if finding.drop else None
+            verdict = orjson.Fragment(finding.verdict.to_json()) if finding.verdict else None
+            self.log.add({"key": key, "drop": drop, "found": finding.facts, "verdict": verdict})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a pair is dropped, or what its row says of the verdict."""
+
+    drop: Drop | None
+    facts: dict[str, Any]
+    verdict: Verdict | None
+    is_final: bool = True
+
+
+def versions() -> dict[str, str]:
+    """What a verdict may depend on."""
+    return {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
+
+
+def examine(judge: Judging, pair: Pair, question: Question) -> Finding:
+    """What the judge says. A module of the teacher's own must be one that can be judged on, first of all."""
+    if question.task is None:
+        admission = judge.admit(pair.task)
+        if not admission.admitted:
+            reason = admission.reason or "no reason given"
+            is_known = reason.startswith(REFUSED) or admission.verdict is not None
+            return Finding(("task" if is_known else "judge", reason), {}, None, is_known)
+    verdict = judge.evaluate(pair.task, pair.code, "triton")
+    if verdict.outcome is Outcome.HARNESS_FAILED:
+        reason = verdict.reason or "no reason given"
+        is_known = reason.startswith(REFUSED)
+        return Finding(("task" if is_known else "judge", reason), {}, verdict, is_known)
+    if not verdict.correct:
+        return Finding(("verification", f"{verdict.outcome}: {verdict.reason}"), {}, verdict)
+    return Finding(None, {"speedup": verdict.speedup, "device": verdict.device}, verdict)
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+class Distillation:
+    """Asks for the answers that the log lacks and judges as they come; then makes rows of what is there."""
+
+    def __init__(
+        self, plan: DistillPlan, asked: Sequence[Asked], answers: AnswerLog, findings: Findings, progress: Progress
+    ) -> None:
+        self.plan, self.asked, self.answers, self.findings, self.progress = plan, asked, answers, findings, progress
+        self.screen = plan.screen()
+        self.abandoned = threading.Event()
+        self._read: dict[tuple[str, int], Pair | Drop] = {}
+
+    def run(
+        self,
+        teacher: EvaluateConfig,
+        config: JudgeConfig,
+        make_model: Callable[[EvaluateConfig], Model],
+        make_judge: Callable[..., Judging],
+        poll: Poll,
+    ) -> None:
+        missing = [one for one in self.asked if one.key not in self.answers.answers]
+        there = [one for one in self.asked if one.key in self.answers.answers]
+        self.progress.start("answers", len(there), len(self.asked))
+        if not missing and not any(self._open(one) for one in there):
+            return
+        # The judge first: what cannot be judged here should not be paid for.
+        with ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(config.parallel(), thread_name_prefix="verdict"))
+            judge = stack.enter_context(make_judge(device=teacher.device, backend="triton", config=config))
+            arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+            if teacher.base_url is None:  # a local model has the machine for itself, then the judge
+                self._ask(missing, teacher, make_model, poll, lambda one: None)
+                self._judge(iter(self.asked), judge, pool, config.parallel(), poll)
+                return
+            asking = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="answers")).submit(
+                self._ask, missing, teacher, make_model, poll, arrived.put
+            )
+            asking.add_done_callback(lambda _: arrived.put(None))
+            try:
+                self._judge(_chained(there, arrived), judge, pool, config.parallel(), poll)
+            finally:
+                self.abandoned.set()
+            asking.result()
+
+    def _ask(
+        self,
+        missing: Sequence[Asked],
+        teacher: EvaluateConfig,
+        make_model: Callable[[EvaluateConfig], Model],
+        poll: Poll,
+        then: Callable[[Asked], None],
+    ) -> None:
+        if not missing:
+            return
+
+        def poll_or_leave() -> None:
+            poll()
+            if self.abandoned.is_set():
+                raise StopRequested("the judge's end")
+
+        model = make_model(teacher)
+        try:
+            for one, answer in model.answer(missing, poll_or_leave):
+                self.answers.keep(one, answer)
+                self.progress.advance("answers")
+                then(one)
+        finally:
+            model.close()
+
+    def _judge(
+        self, ready: Iterator[Asked | None], judge: Judging, pool: ThreadPoolExecutor, workers: int, poll: Poll
+    ) -> None:
+        """`ready` gives what has its answer, and None where the next one has not come yet."""
+        running: dict[Future[Finding], str] = {}
+        exhausted = False
+        self.progress.start("verdicts", 0, len(self.asked))
+        while running or not exhausted:
+            while not exhausted and len(running) < workers:
+                try:
+                    one = next(ready)
+                except StopIteration:
+                    exhausted = True
+                    break
+                if one is None:
+                    break
+                key = self._open(one)
+                if key is None or key in running.values():
+                    self.progress.advance("verdicts")
+                    continue
+                running[pool.submit(examine, judge, self._pair(one), one.question)] = key
+            poll()
+            done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED) if running else (set(), None)
+            for future in done:
+                self.findings.keep(running.pop(future), future.result())
+                self.progress.advance("verdicts")
+
+    def _open(self, one: Asked) -> str | None:
+        """The hash of what is to be judged, if nothing is known of it and nothing else decides."""
+        pair = self._reading(one)
+        if not isinstance(pair, Pair):
+            return None
+        key = self.findings.key(pair, one.question)
+        return None if key in self.findings.known else key
+
+    def _pair(self, one: Asked) -> Pair:
+        pair = self._reading(one)
+        assert isinstance(pair, Pair)
+        return pair
+
+    def _reading(self, one: Asked) -> Pair | Drop:
+        """The pair in the answer, or why it is not judged at all."""
+        if one.key not in self._read:
+            self._read[one.key] = self._fresh_reading(one)
+        return self._read[one.key]
+
+    def _fresh_reading(self, one: Asked) -> Pair | Drop:
+        record = self.answers.answers[one.key]
+        if record["problem"]:
+            return "answer", record["problem"]
+        pair = read_answer(one.question, record["text"], record["reasoning"])
+        if isinstance(pair, str):
+            return "answer", f"{pair} (it was cut short)" if record["finish_reason"] == "length" else pair
+        if one.question.task is None and (
+            drop := self.screen.kernelbench(pair.task) or self.screen.resemblance(pair.task)
+        ):
+            return drop
+        return pair
+
+    # ---- what comes out
+
+    def write(
+        self, out: Path, prices: Prices, not_asked: Sequence[dict[str, Any]], settings: Mapping[str, Any]
+    ) -> DistillReport:
+        report = DistillReport(len(self.asked) // self.plan.samples, len(self.asked), not_asked=list(not_asked))
+        rows = list(self._rows(report))
+        for record in self.answers.answers.values():  # all that was paid for under this name
+            report.prompt_tokens += record["prompt_tokens"] or 0
+            report.completion_tokens += record["completion_tokens"] or 0
+            report.uncounted += record["completion_tokens"] is None
+            report.seconds += record["seconds"] or 0.0
+        report.cost = (report.prompt_tokens * prices.prompt + report.completion_tokens * prices.completion) / 1e6
+        report.rows, report.content_hash = len(rows), content_hash(rows)
+        report.rows_by_kind = dict(Counter(str(one["kind"]) for one in rows))
+        if not report.answers:  # the teacher never spoke
+            return report
+        write_table(out, rows, (*COLUMNS, *MORE_COLUMNS, *DISTILLED_COLUMNS))
+        record = {
+            "plan": asdict(self.plan),
+            "teacher": settings,
+            "versions": versions(),
+            "prices": asdict(prices),
+            **{name: getattr(report, name) for name in report.__dataclass_fields__ if name != "content_hash"},
+            "complete": report.complete,
+            "acceptance": report.rows / report.answers if report.answers else None,
+            "table": [{"stage": s, "reason": r, "count": n} for s, r, n in report.table()],
+            "not_asked_table": [{"stage": s, "reason": r, "count": n} for s, r, n in report.not_asked_table()],
+            "rows_sha256": report.content_hash,
+            "file_sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
+        }
+        replace_file(out.with_suffix(".report.json"), json.dumps(record, indent=1).encode() + b"\n")
+        return report
+
+    def _rows(self, report: DistillReport) -> Iterable[dict[str, Any]]:
+        """The rows, in the order of the questions; the rest goes into the report's drops."""
+        screen = Screen(per_structure=self.plan.per_structure)
+        pairs: set[tuple[str, str]] = set()
+        uuids: set[int] = set()
+        for one in self.asked:
+            if one.key not in self.answers.answers:
+                continue
+            report.answers += 1
+            pair = self._reading(one)
+            finding: Drop | dict[str, Any] | None
+            finding = self.findings.known.get(self.findings.key(pair, one.question)) if isinstance(pair, Pair) else pair
+            if finding is None:  # not judged yet
+                continue
+            report.judged += finding[0] != "judge" if isinstance(finding, tuple) else 1
+            if isinstance(finding, tuple):
+                report.drops.append(_dropped(one, finding))
+                continue
+            assert isinstance(pair, Pair)
+            structure = one.question.structure or fingerprint(pair.task.reference)
+            whole = (structure, fingerprint(pair.code))
+            if whole in pairs:
+                drop = ("duplicate", "the same pair but for names and constants was kept before")
+            elif not screen.count(structure):
+                drop = ("duplicate", "a module with the same syntax tree but for names and constants was kept before")
+            else:
+                pairs.add(whole)
+                made = self._row(one, pair, structure, finding)
+                if made["uuid"] in uuids:  # another answer for a module that has one: a task's id is its module's
+                    made["uuid"] = int(sha256(f"{pair.task.reference}\0{pair.code}")[:12], 16)
+                uuids.add(made["uuid"])
+                yield made
+                continue
+            report.drops.append(_dropped(one, drop))
+
+    def _row(self, one: Asked, pair: Pair, structure: str, finding: Mapping[str, Any]) -> dict[str, Any]:
+        record, about = self.answers.answers[one.key], one.question.about
+        teacher = self.answers.teacher
+        values = row(pair.task.entry_point, pair.task.reference, "", pair.code)
+        values["licenses"] = [pair.task.licence] if pair.task.licence else []
+        if one.question.task is None:
+            values["repo_name"] = teacher
+        else:
+            made = one.question.task.metadata
+            values["repo_name"] = made.get("repo_name", one.question.task.source)
+            values["synthetic"] = made.get("synthetic", "generator" in made)
+        judged_by = {**versions(), "verifier": "judge", "device": finding["device"]}
+        more = {
+            **dict.fromkeys((*MORE_COLUMNS, *DISTILLED_COLUMNS)),
+            **{name: about.get(name) for name in ("family", "level", "split", "seed", "op")},
+            "composition": list(about["composition"]) if "composition" in about else None,
+            "verified": True,
+            "verifier": "judge",
+            "fingerprint": structure,
+            "versions": json.dumps(judged_by, sort_keys=True),
+            "kind": one.question.kind,
+            "thinking": None if self.plan.drop_thinking else pair.thinking,
+            "teacher": teacher,
+            "sample": one.sample,
+            "speedup": finding["speedup"],
+            **{name: record[name] for name in ("finish_reason", "prompt_tokens", "completion_tokens")},
+        }
+        return {**values, **more}
+
+
+def _dropped(one: Asked, drop: Drop) -> dict[str, Any]:
+    stage, reason = drop
+    outcome = {"outcome": reason.partition(":")[0]} if stage == "verification" else {}
+    return {"id": one.question.id, "sample": one.sample, "stage": stage, **outcome, "reason": reason}
+
+
+def _chained(there: Sequence[Asked], arrived: queue.SimpleQueue[Asked | None]) -> Iterator[Asked | None]:
+    """What was there, then what arrives; None after a while without anything, until a None arrives."""
+    yield from there
+    while True:
+        try:
+            one = arrived.get(timeout=POLL_S)
+        except queue.Empty:
+            yield None
+            continue
+        if one is None:
+            return
+        yield one

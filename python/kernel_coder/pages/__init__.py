@@ -1,0 +1,71 @@
+"""Offline pages: one HTML file that needs nothing else, in which hostile text is shown and does nothing.
+
+A page extends ``base.html.jinja``, which forbids the browser everything but the page's own script and style.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib import resources
+from typing import Any
+
+from jinja2 import BaseLoader, ChoiceLoader, DictLoader, Environment, FunctionLoader, StrictUndefined
+
+NONE = "–"
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+BASE = "base.html.jinja"
+
+
+def render(package: str, template: str, script: str | None, **values: Any) -> str:
+    """The page of a template, and perhaps a script, of a package. Every value is escaped unless it is ``Markup``."""
+    files = resources.files(package)
+    code = "" if script is None else files.joinpath(script).read_text(encoding="utf-8")
+    environment = Environment(
+        loader=_loader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["visible"] = visible
+    return environment.get_template(template).render(
+        script=code,
+        # The browser runs this script and no other, whatever an answer may hold.
+        script_hash=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def _loader(package: str) -> BaseLoader:
+    base = resources.files(__name__).joinpath(BASE).read_text(encoding="utf-8")
+    files = resources.files(package)
+    return ChoiceLoader(
+        [
+            DictLoader({BASE: base}),
+            FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8")),
+        ]
+    )
+
+
+def visible(text: str) -> str:
+    """Without what HTML or UTF-8 does not allow, control characters and halves of characters, and without what turns
+    the direction of writing, so that code is read as it runs.
+
+    >>> visible("a\\x00b\\ud800\\u202e\\n")
+    'a\\ufffdb\\ufffd\\ufffd\\n'
+    """
+    return _HIDDEN.sub("\ufffd", text)
+
+
+def percent(value: float | None) -> str:
+    """
+    >>> percent(0.125), percent(None)
+    ('12.5%', '–')
+    """
+    return NONE if value is None else f"{100 * value:.1f}%"
+
+
+def times(value: float | None) -> str:
+    """
+    >>> times(1.5)
+    '1.50x'
+    """
+    return NONE if value is None else f"{value:.3g}x" if value >= 100 else f"{value:.2f}x"

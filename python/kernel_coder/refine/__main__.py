@@ -1,0 +1,100 @@
+"""``python -m kernel_coder.refine module.py [--model M] [--strategy S] [--turns T] [--parallel P] [--flag value ...]``
+
+Exit codes: 0 a verified kernel is in ``best.py``; 1 the budget is spent and there is none; 2 a mistake in the flags or
+the module (one sentence on stderr); 3 the judge itself failed on every answer, or cannot be started; 75 stopped by
+SIGTERM or SIGINT, or by a server that gives no more answers: everything so far is saved, go on with ``--resume``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kernel_coder.evaluate.errors import (
+    EXIT_HARNESS,
+    EXIT_MISTAKE,
+    EXIT_STOPPED,
+    HarnessFailed,
+    ServerFailed,
+    UsageError,
+)
+from kernel_coder.refine.config import RefineConfig, parse
+from kernel_coder.train.errors import StopRequested
+
+NOTHING_FOUND = 1
+
+
+def main(
+    arguments: list[str] | None = None,
+    *,
+    make_model: Callable[..., Any] | None = None,
+    make_judge: Callable[..., Any] | None = None,
+) -> int:
+    """Runs the command and returns its exit code; ``make_model`` and ``make_judge`` take the place of the real ones."""
+    try:
+        config, resume = parse(sys.argv[1:] if arguments is None else arguments)
+        return refine(config, resume, make_model, make_judge)
+    except UsageError as error:
+        return _end(str(error), EXIT_MISTAKE)
+    except HarnessFailed as error:
+        return _end(str(error), EXIT_HARNESS)
+
+
+def refine(
+    config: RefineConfig,
+    resume: bool = False,
+    make_model: Callable[..., Any] | None = None,
+    make_judge: Callable[..., Any] | None = None,
+) -> int:
+    """Searches, writes the report whatever happens, and returns the exit code."""
+    from kernel_coder.evaluate.devices import resolve_device, resolve_dtype  # torch takes seconds; a typo should not
+    from kernel_coder.evaluate.run import load_judge, load_model
+    from kernel_coder.judge.unjudged import sha256
+    from kernel_coder.refine.report import write_report
+    from kernel_coder.refine.search import Search, load_module
+    from kernel_coder.refine.trajectory import BEST, Trajectory
+    from kernel_coder.train.signals import listening
+
+    task = load_module(config)
+    device = resolve_device(config.device)
+    model_config = config.model_config_of(device, resolve_dtype(config.dtype, device))
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    with Trajectory(config.folder, sha256(task.reference), resume) as trajectory, listening() as stop:
+        (config.folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
+        failure: Exception | None = None
+        ended = ""
+        judge = (make_judge or load_judge)(device=device, backend=config.backend, config=config.judge, log=None)
+        with judge:
+            model = (make_model or load_model)(model_config)
+            try:
+                search = Search(config, task, trajectory, model, judge, stop.poll, say, device)
+                ended = search.run()
+            except (StopRequested, ServerFailed, HarnessFailed) as error:
+                failure, ended = error, f"stopped: {error}"
+            finally:
+                model.close()
+                page = write_report(config, task, trajectory, ended or "broken off")
+        best = trajectory.best
+        say(f"{ended}; {len(trajectory.attempts)} answers, {trajectory.evaluations} evaluations: {page}")
+        if best is not None:
+            say(str((config.folder / BEST).resolve()))
+        if isinstance(failure, HarnessFailed):
+            raise failure
+        if failure is not None:
+            return _end(
+                f"stopped by {failure}; the work so far is in {config.folder}: go on with --resume", EXIT_STOPPED
+            )
+        return 0 if best is not None else NOTHING_FOUND
+
+
+def _end(sentence: str, code: int) -> int:
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What is left of a search for a person: one page that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_coder.pages import render
+from kernel_coder.refine.config import RefineConfig
+from kernel_coder.refine.search import curve
+from kernel_coder.refine.trajectory import REPORT, Trajectory
+from kernel_coder.tasks import Task
+
+WIDTH, HEIGHT = 640, 160
+
+
+def write_report(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> Path:
+    """Writes report.html into the folder of the search."""
+    path = config.folder / REPORT
+    part = path.with_name(f".{REPORT}.part")
+    part.write_text(html(config, task, trajectory, ended), encoding="utf-8", errors="replace")
+    part.replace(path)
+    return path
+
+
+def html(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> str:
+    """The page: what was found, how the best one came about, and every answer with what was said to it."""
+    points = list(curve(list(trajectory.attempts.values())))
+    top = max((value for _, value in points), default=1.0) or 1.0
+    return render(
+        __package__,
+        "report.html.jinja",
+        None,
+        config=config,
+        task=task,
+        ended=ended,
+        best=trajectory.best,
+        rounds=list(trajectory.rounds()),
+        tokens=trajectory.tokens,
+        evaluations=trajectory.evaluations,
+        answers=len(trajectory.attempts),
+        size=(WIDTH, HEIGHT),
+        line=" ".join(
+            f"{WIDTH * count / len(points):.1f},{HEIGHT - (HEIGHT - 12) * value / top:.1f}" for count, value in points
+        ),
+        top=top,
+    )

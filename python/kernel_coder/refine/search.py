@@ -1,0 +1,278 @@
+"""The search: rounds of answers, each judged, each told to the next, until the budget is spent or a kernel is good."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kernel_coder.evaluate.answers import Model, Poll, Request
+from kernel_coder.evaluate.errors import HarnessFailed, ServerFailed, UsageError
+from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.judge.ranking import rank
+from kernel_coder.judge.unjudged import unjudged
+from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
+from kernel_coder.refine.config import RefineConfig
+from kernel_coder.refine.trajectory import Attempt, Trajectory
+from kernel_coder.rollout import completion_seed
+from kernel_coder.tasks import Task, load_tasks
+from kernel_coder.train.errors import StopRequested
+
+POLL_S = 0.1
+
+
+class BudgetSpent(Exception):
+    """The budget does not allow any more; the message says which."""
+
+
+def load_module(config: RefineConfig) -> Task:
+    try:
+        tasks = load_tasks(config.module)
+    except (ValueError, OSError, ImportError) as error:
+        raise UsageError(str(error).replace("data.path", "the module")) from None
+    if len(tasks) != 1:
+        problem = f": {tasks.problems[0]}" if tasks.problems else ""
+        raise UsageError(f"{config.module} must hold one module with Model, get_inputs and get_init_inputs{problem}")
+    return replace(tasks[0], backend=config.backend, precision=config.precision)
+
+
+@dataclass
+class Search:
+    """Asks and judges; see :meth:`run`. ``say`` shows a line to a person."""
+
+    config: RefineConfig
+    task: Task
+    trajectory: Trajectory
+    model: Model
+    judge: Any
+    poll: Poll = lambda: None
+    say: Callable[[str], None] = lambda line: None
+    device: str = "cpu"
+    _began: float = field(default_factory=time.monotonic)
+    _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
+    _running: dict[tuple[int, int], Future[Verdict]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        prompt, feedback = self.config.templates
+        try:
+            self.opening = build_messages(self.task, prompt)
+            check_feedback_template(feedback)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        self._before = max((one.seconds for one in self.trajectory.attempts.values()), default=0.0)
+
+    def run(self) -> str:
+        """Searches; returns why it ended. Whatever happens, what was found so far is in the trajectory.
+
+        Raises:
+            ServerFailed, StopRequested: after keeping all answers, and the verdicts that were being made.
+            HarnessFailed: no answer could be judged.
+        """
+        with ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(self.config.judge.parallel(), thread_name_prefix="verdict"))
+            self._pool = pool
+            try:
+                self._ask_again_what_was_not_judged()
+                for turn in range(1, self.config.turns + 1):
+                    if why := self._is_enough():
+                        return why
+                    self._round(turn)
+                    self._settle()
+                return self._is_enough() or f"{self.config.turns} rounds are over"
+            except BudgetSpent as spent:
+                self._finish_verdicts()
+                return str(spent)
+            except ServerFailed:
+                self._finish_verdicts()
+                raise
+            except (StopRequested, KeyboardInterrupt):
+                self._keep_the_last()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- a round
+
+    def _round(self, turn: int) -> None:
+        known = self.trajectory.attempts
+        wanted = [k for k in range(self.config.parallel) if (turn, k) not in known]
+        prompts = {k: tuple(self.prompt(turn, k)) for k in wanted}
+        requests = [
+            Request(self.task, k, prompts[k], completion_seed(self.config.seed, self.task.id, turn, k)) for k in wanted
+        ]
+        if not requests:
+            return
+        with closing(self.model.answer(requests, self._poll_and_collect)) as arriving:  # type: ignore[type-var]
+            for request, answer in arriving:
+                attempt = Attempt.of((turn, request.sample), prompts[request.sample], answer, self._elapsed())
+                self.trajectory.add(attempt)
+                self._judge(attempt)
+                self._check_tokens()
+
+    def prompt(self, turn: int, sample: int) -> list[Message]:
+        """The messages of an answer: the opening, and of earlier answers what the strategy shows, each with what the
+        judge says about it."""
+        shown = self.shown(turn, sample)
+        messages = list(self.opening[:-1] if shown and self.opening[-1]["role"] == "assistant" else self.opening)
+        for place, attempt in enumerate(shown):
+            reply = self._reply(attempt, turn)
+            if place + 1 < len(shown) or self.config.base_url is not None:
+                reply = [message for message in reply if message["role"] != "assistant"]
+            messages += [Message(role="assistant", content=self._short(attempt)), *reply]
+        return messages
+
+    def shown(self, turn: int, sample: int) -> list[Attempt]:
+        """The earlier answers that a prompt shows, the one that is answered at the end."""
+        earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn and one.is_judged]
+        if self.config.strategy == "parallel" or not earlier:
+            return []
+        if self.config.strategy == "serial":
+            own = sorted((one for one in earlier if one.sample == sample), key=lambda one: one.turn)
+            # After a prompt that was too long, one that shows less.
+            least = [one for one in self.trajectory.attempts.values() if one.sample == sample and one.refused]
+            return own[max(len(own) - max(self.config.context_turns - len(least), 0), 0) :]
+        refused = sum(one.refused for one in self.trajectory.attempts.values())
+        count = max(self.config.context_turns - refused, 0)
+        best = sorted((one for one in earlier if one.code is not None), key=lambda one: (rank(one.verdict), one.key))
+        return best[max(len(best) - count, 0) :]  # the best one stands last, where it is answered
+
+    def _reply(self, attempt: Attempt, turn: int) -> list[Message]:
+        template = self.config.templates[1]
+        return build_feedback(
+            self.task, attempt.verdict, template, turn=turn - 1, max_turns=self.config.turns, attempt=attempt.turn
+        )
+
+    def _short(self, attempt: Attempt) -> str:
+        text = attempt.text
+        if self.config.earlier_reasoning != "keep":
+            text = re.sub(r"^.*</think>\s*", "", text, flags=re.DOTALL)
+            text = short_answer(text, summary=self.config.earlier_reasoning == "summary")
+        return text
+
+    # ---- verdicts
+
+    def _judge(self, attempt: Attempt) -> None:
+        """Begins a verdict. Equal code has one verdict, also that of an earlier answer."""
+        if attempt.refused or attempt.code is None:
+            names = {"backend": self.task.backend, "device": self.device}
+            problem = attempt.problem or "the answer holds no code"
+            told = f"{problem}: put the whole module, with its class ModelNew, into one code block."
+            outcome = Outcome.HARNESS_FAILED if attempt.refused else Outcome.FORMAT_ERROR
+            self._keep(attempt, unjudged(self.task, "", outcome, problem, **names, feedback=told))
+            return
+        for other in self.trajectory.attempts.values():
+            if other.code == attempt.code and other.verdict is not None and other.is_judged:
+                self._keep(attempt, other.verdict)
+                return
+        if attempt.code not in self._verdicts:
+            limit = self.config.evaluations
+            if limit is not None and len(self._verdicts) + self.trajectory.evaluations >= limit + self._counted():
+                raise BudgetSpent(f"{limit} evaluations are spent")
+            self._verdicts[attempt.code] = self._pool.submit(self._evaluated, attempt.code)
+        self._running[attempt.key] = self._verdicts[attempt.code]
+
+    def _counted(self) -> int:
+        """Of the candidates that were begun here, those that the trajectory counts already."""
+        judged = {one.code for one in self.trajectory.attempts.values() if one.verdict is not None}
+        return sum(code in judged for code in self._verdicts)
+
+    def _evaluated(self, code: str) -> Verdict:
+        try:
+            return self.judge.evaluate(self.task, code, self.task.backend)
+        except Exception as error:  # the judge's failure, which says nothing about the candidate
+            names = {"backend": self.task.backend, "device": self.device}
+            reason = f"the judge failed: {type(error).__name__}: {error}"
+            return unjudged(self.task, code, Outcome.HARNESS_FAILED, reason, **names)
+
+    def _keep(self, attempt: Attempt, verdict: Verdict) -> None:
+        better = self.trajectory.judged(attempt, verdict)
+        speed = "" if verdict.speedup is None else f", {verdict.speedup:.2f}x"
+        mark = "  <- best" if better else ""
+        reason = "" if verdict.correct else f": {verdict.reason}"
+        self.say(f"round {attempt.turn} answer {attempt.sample}: {verdict.outcome}{speed}{reason:.160}{mark}")
+
+    def _collect(self) -> None:
+        for key in [key for key, future in self._running.items() if future.done()]:
+            future = self._running.pop(key)
+            if not future.cancelled():
+                self._keep(self.trajectory.attempts[key], future.result())
+
+    def _settle(self) -> None:
+        """Waits for all verdicts."""
+        while self._running:
+            wait(set(self._running.values()), POLL_S, return_when=FIRST_COMPLETED)
+            self._poll_and_collect()
+        judged = [one for one in self.trajectory.attempts.values() if one.verdict is not None and not one.refused]
+        if judged and not any(one.is_judged for one in judged):
+            reason = judged[-1].verdict.reason if judged[-1].verdict is not None else ""
+            raise HarnessFailed(f"the judge reached no verdict on any of {len(judged)} answers: {reason}")
+
+    def _finish_verdicts(self) -> None:
+        """Waits for the verdicts on answers that are there, as long as there is time and nobody stops it."""
+        try:
+            self._settle()
+        except BudgetSpent:
+            self._keep_the_last()
+        except StopRequested:
+            self._keep_the_last()
+            raise
+
+    def _keep_the_last(self) -> None:
+        """Verdicts that are being made come to their end; those that were not begun are left for a later run."""
+        for future in self._running.values():
+            future.cancel()
+        wait([future for future in self._running.values() if not future.cancelled()])
+        self._collect()
+
+    def _ask_again_what_was_not_judged(self) -> None:
+        """Of a search that is gone on with: answers without a verdict, or with one that the harness failed on."""
+        for attempt in list(self.trajectory.attempts.values()):
+            if not attempt.is_judged and not attempt.refused:
+                self._judge(attempt)
+        self._settle() if self._running else None
+
+    # ---- the budget
+
+    def _elapsed(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def _poll_and_collect(self) -> None:
+        self.poll()
+        self._collect()
+        if self.config.seconds is not None and self._elapsed() >= self.config.seconds:
+            raise BudgetSpent(f"{self.config.seconds:g} seconds are over")
+
+    def _check_tokens(self) -> None:
+        if self.config.tokens is not None and self.trajectory.tokens >= self.config.tokens:
+            raise BudgetSpent(f"{self.config.tokens} tokens are written")
+
+    def _is_enough(self) -> str | None:
+        best = self.trajectory.best
+        if best is not None and best.verdict is not None:
+            if self.config.stop_when_correct:
+                return "a correct kernel is there"
+            low = best.verdict.speedup_low
+            if self.config.stop_at is not None and low is not None and low >= self.config.stop_at:
+                return f"a kernel that is at least {low:.2f} times as fast is there"
+        limit = self.config.evaluations
+        if limit is not None and self.trajectory.evaluations >= limit:
+            return f"{limit} evaluations are spent"
+        if self.config.tokens is not None and self.trajectory.tokens >= self.config.tokens:
+            return f"{self.config.tokens} tokens are written"
+        if self.config.seconds is not None and self._elapsed() >= self.config.seconds:
+            return f"{self.config.seconds:g} seconds are over"
+        return None
+
+
+def curve(attempts: Sequence[Attempt]) -> Iterator[tuple[int, float]]:
+    """After each verdict, in the order of the answers: how many there were, and the best speedup (0: none, 1: correct
+    and not timed)."""
+    best = 0.0
+    for count, one in enumerate((one for one in attempts if one.verdict is not None), start=1):
+        if one.verdict is not None and one.verdict.correct:
+            best = max(best, one.verdict.speedup or 1.0)
+        yield count, best

@@ -1,0 +1,64 @@
+"""``python -m kernel_coder.report RUN [--output FILE] [--no-plots] [--samples N]``
+
+Writes one offline page about a training run, supervised or by reinforcement, finished or running, and PNG plots beside
+it. Exit codes: 0 the page is written, its path is the last line printed; 2 something is wrong with the arguments or the
+folder (one sentence on stderr).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kernel_coder.flags import FlagParser, UsageError
+from kernel_coder.train.errors import EXIT_MISTAKE
+
+PAGE = "report.html"
+SAMPLES = 150
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    parser = FlagParser(
+        prog="kernel-coder report", description="One offline page about a training run: RUN/report.html."
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run (run.output_dir)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"default: {PAGE} in the folder of the run")
+    parser.add_argument("--no-plots", action="store_true", help="write no PNG files")
+    parser.add_argument("--samples", metavar="N", type=int, default=SAMPLES, help=f"answers shown (default {SAMPLES})")
+    try:
+        options = parser.parse(arguments)
+        if options.samples < 0:
+            raise UsageError(f"--samples must be at least 0; got {options.samples}")
+        page = options.output or options.run / PAGE
+        if page.is_dir():
+            raise UsageError(f"--output {page} is a folder; name a file")
+        if not page.parent.is_dir() and options.output is not None:
+            raise UsageError(f"--output {page} lies in a folder that does not exist")
+        _write(options.run, page, options.samples, plots=not options.no_plots)
+    except UsageError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_MISTAKE
+    except OSError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_MISTAKE
+    return 0
+
+
+def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
+    from kernel_coder.report import plots as pictures
+    from kernel_coder.report.folder import read_run
+    from kernel_coder.report.page import html, write
+
+    run = read_run(folder, samples)
+    write(page, html(run))
+    if plots and pictures.is_available():
+        for path in pictures.write_plots(run, page):
+            print(path.resolve())
+    elif plots:
+        print("no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)")
+    print(page.resolve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

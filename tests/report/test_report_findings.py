@@ -1,0 +1,137 @@
+"""What the page says about a run: true of healthy ones, and a warning for each way in which one can mislead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from kernel_coder.report.charts import Chart, Line, moving_mean, shown, svg
+from kernel_coder.report.findings import change, checks, share_interval, story
+from kernel_coder.report.folder import Curve, Run, read_run
+from run_folders import CONFIG, SFT_CONFIG, healthy, sft_metrics, step_metrics, write_run
+
+
+def run_with(folder: Path, change: Callable[[int], Mapping[str, float]], steps: int = 40) -> Run:
+    return read_run(healthy(folder, steps, change), 0)
+
+
+def warnings(run: Run) -> set[str]:
+    return {check.name for check in checks(run) if check.state == "warning"}
+
+
+def test_a_healthy_run_has_no_warning(tmp_path: Path) -> None:
+    run = run_with(tmp_path, lambda step: {})
+    assert warnings(run) == set()
+    text = " ".join(story(run))
+    assert "On held-out tasks, answers that are correct: from 0% (0% to 1.88%) to 80% (73.9% to 85%)" in text
+    assert "The intervals are apart, so this is more than luck." in text
+    assert "The training reward rose from" in text
+    assert "half of that had happened by step 21" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Still exploring", lambda step: {"entropy": 1.0 * 0.9**step}),
+        ("Groups differ", lambda step: {"frac_reward_zero_std": 1.0}),
+        ("Reward means correct answers", lambda step: {"judge/correct": 0.1, "judge/wrong_output": 0.9}),
+        ("The judge works", lambda step: {"judge/harness_failed": 0.2}),
+        ("No tricks", lambda step: {"judge/rejected": 0.01 * step}),
+        ("Answers end", lambda step: {"completions/clipped_ratio": 0.9}),
+        ("Updates happen", lambda step: {"skipped_updates": float(step % 3 == 0)}),
+        ("More than luck on held-out tasks", lambda step: {} if step % 10 else {"eval/judge/correct": 0.01}),
+    ],
+)
+def test_each_way_to_mislead_has_its_warning(
+    tmp_path: Path, name: str, change: Callable[[int], Mapping[str, float]]
+) -> None:
+    assert name in warnings(run_with(tmp_path, change))
+
+
+def test_a_share_that_only_rose_in_training_is_learned_by_heart(tmp_path: Path) -> None:
+    found = warnings(run_with(tmp_path, lambda step: {} if step % 10 else {"eval/judge/correct": 0.0}))
+    assert {"Not learned by heart", "More than luck on held-out tasks"} <= found
+
+
+def test_few_steps_and_few_tasks_are_said(tmp_path: Path) -> None:
+    config = {**CONFIG, "eval": {"num_tasks": 16}}
+    metrics = [{"step": 0, "eval/judge/correct": 0.0}, *(step_metrics(step) for step in range(1, 6))]
+    run = read_run(write_run(tmp_path, metrics, config=config), 0)
+    assert {"Enough steps", "Enough held-out tasks"} <= warnings(run)
+    (few,) = [check.sentence for check in checks(run) if check.name == "Enough held-out tasks"]
+    assert "only 16 held-out tasks" in few
+    assert "24 points" in few
+    assert "too few values to say" in " ".join(story(run))
+
+
+def test_a_run_without_judge_or_held_out_tasks_is_warned_about(tmp_path: Path) -> None:
+    kept = ("step", "reward", "entropy", "loss")
+    metrics = [{k: v for k, v in step_metrics(step).items() if k in kept} for step in range(1, 41)]
+    found = warnings(read_run(write_run(tmp_path, metrics), 0))
+    assert {"Answers are run", "Enough held-out tasks"} <= found
+
+
+def test_never_correct_is_said_first(tmp_path: Path) -> None:
+    run = run_with(tmp_path, lambda step: {"judge/correct": 0.0} | ({} if step % 10 else {"eval/judge/correct": 0.0}))
+    assert story(run)[0].startswith("No answer was ever correct")
+
+
+def test_a_supervised_run_that_learns_by_heart_is_warned_about(tmp_path: Path) -> None:
+    worse = {10: 2.0, 20: 1.0, 30: 1.5, 40: 2.0}
+    lines = [sft_metrics(step, **({"eval/loss": worse[step]} if step in worse else {})) for step in range(1, 41)]
+    run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
+    (said,) = [check.sentence for check in checks(run) if check.name == "Not learned by heart"]
+    assert "lowest at step 20 (1)" in said
+
+
+def test_noise_is_no_change() -> None:
+    noise = [((7919 * step) % 101) / 101 for step in range(40)]
+    found = change(Curve("x", tuple(range(40)), tuple(noise)))
+    assert found is not None
+    assert not found.rose
+    assert not found.fell
+    assert change(Curve("x", (1, 2), (0.0, 1.0))) is None
+
+
+def test_half_of_a_jump_is_where_it_jumped() -> None:
+    values = tuple(float(step >= 25) + 0.001 * (step % 2) for step in range(40))
+    found = change(Curve("x", tuple(range(40)), values))
+    assert found is not None
+    assert found.rose
+    assert abs(found.half_at - 25) <= 2
+
+
+def test_an_interval_holds_its_share() -> None:
+    for of in (1, 16, 1000):
+        for share in (0.0, 0.3, 1.0):
+            low, high = share_interval(share, of)
+            assert 0 <= low <= share <= high <= 1
+    assert share_interval(0.0, 16)[1] > share_interval(0.0, 1000)[1] > 0
+
+
+@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [1e-12, 2e-12], [-1e9, 1e9], [1.0] * 1000, [0.0, 1e300]])
+@pytest.mark.parametrize("unit", ["number", "share", "seconds"])
+def test_any_values_can_be_drawn(values: list[float], unit: str) -> None:
+    line = Line("x", range(len(values)), values)
+    picture = str(svg(Chart("t", "c", (line,), unit)))  # type: ignore[arg-type]
+    assert picture.startswith("<svg")
+    assert "nan" not in picture
+    assert "inf" not in picture
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert svg(Chart("t", "c", ())) == ""
+
+
+def test_a_moving_mean_keeps_the_length_and_a_constant() -> None:
+    assert moving_mean([2.0] * 50) == pytest.approx([2.0] * 50)
+    assert shown(0.5, "share") == "50%"
+
+
+def test_a_supervised_run_without_judge_says_what_its_loss_cannot(tmp_path: Path) -> None:
+    lines = [{k: v for k, v in sft_metrics(step).items() if "judge" not in k} for step in range(1, 41)]
+    run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
+    (said,) = [check.sentence for check in checks(run) if check.name == "Answers are run"]
+    assert "not that its kernels work" in said
+    assert warnings(run) == set()
