@@ -12,8 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: train test test-gpu lint format bench cuda wheel clean
 
-train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and the path of summary.json
+train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
+	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
 
 test: $(VENV)/.built $(VENV)/.dev  ## every CPU test
 	$(BIN)/python -m pytest
