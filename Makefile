@@ -3,16 +3,18 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-CONFIG ?= configs/tiny.yaml
-RUN ?= runs/tiny
+CONFIG ?= configs/nano.yaml
+RUN ?= runs/nano
+FLAGS ?=
 
 CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: train test test-gpu lint format bench cuda wheel clean
 
-train: $(VENV)/.built  ## run the main job on the packaged pairs; ends with a table and the path of summary.json
-	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN)
+train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
+	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
+	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
 
 test: $(VENV)/.built $(VENV)/.dev  ## every CPU test
 	$(BIN)/python -m pytest

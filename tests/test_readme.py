@@ -44,7 +44,8 @@ def test_python_block_runs(block: str) -> None:
 def test_command_runs(command: str, tmp_path: Path) -> None:
     if command == "make train":
         # The environment that runs this test stands in for .venv, so that nothing is installed here.
-        command = f"make train BIN={Path(sys.executable).parent} RUN={tmp_path}/run -o .venv/.built"
+        small = "--run.max_steps 2 --rollout.num_generations 4 --optim.per_device_train_batch_size 8 --eval.num_tasks 8"
+        command = f"make train BIN={Path(sys.executable).parent} RUN={tmp_path}/run FLAGS='{small}' -o .venv/.built"
     command = re.sub(r"^(python|kernel-coder)\b", lambda name: shlex_path(name[1]), command)
     command = command.replace("runs/", f"{tmp_path}/")
     run = subprocess.run(

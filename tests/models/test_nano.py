@@ -85,10 +85,10 @@ def test_pairs_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def test_shipped_sizes_hold_for_the_default_model() -> None:
-    tokenizer = train_tokenizer(["import torch\n"] * 3, vocab_size=4096)
-    model = nano_model(nano_config(tokenizer, vocab_size=4096))
+    tokenizer = train_tokenizer(["import torch\n"] * 3)
+    model = nano_model(nano_config(tokenizer, vocab_size=1024))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert 3e6 < parameters < 6e6
+    assert 1.9e6 < parameters < 2.1e6
     assert 2 * parameters < 0.98 * MAX_BYTES["model.safetensors"]
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
@@ -96,7 +96,7 @@ def test_shipped_sizes_hold_for_the_default_model() -> None:
 def test_init_and_export_give_a_loadable_model(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = json.dumps({"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64})
+    small = json.dumps({"num_hidden_layers": 1, "hidden_size": 48, "intermediate_size": 64})
     before = torch.get_rng_state()
     for name in "ab":
         command = [
@@ -121,7 +121,7 @@ def test_init_and_export_give_a_loadable_model(
 
 
 def test_too_large_a_model_is_not_shipped(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    large = json.dumps({"num_hidden_layers": 1, "intermediate_size": 12_000})
+    large = json.dumps({"num_hidden_layers": 1, "intermediate_size": 16_000})
     command = ["init", "--tokenizer", str(folder / "tokenizer"), "--output", str(tmp_path / "a"), "--config", large]
     assert main(command) == 0
     assert main(["export", str(tmp_path / "a"), "--output", str(tmp_path / "shipped")]) == 2

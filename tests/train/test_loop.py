@@ -45,6 +45,8 @@ SUMMARY_KEYS = [
     "torch",
     "python",
     "finished_at",
+    "seconds_train",
+    *(f"heldout_correct_{name}{end}" for name in ("before", "after", "gain") for end in ("", "_low", "_high")),
 ]
 
 
@@ -129,8 +131,11 @@ def test_metrics_have_what_people_look_for(run_dir: Path) -> None:
 
 
 def test_samples_can_be_read_by_a_person(run_dir: Path) -> None:
-    samples = records(run_dir / "samples.jsonl")
+    every = records(run_dir / "samples.jsonl")
+    samples = [sample for sample in every if not sample["id"].startswith("eval/")]
     assert len(samples) == 4 * 8
+    assert {sample["step"] for sample in every if sample not in samples} == {0, 2, 4}
+    assert "advantage" not in next(sample for sample in every if sample not in samples)
     assert len({sample["id"] for sample in samples}) == len(samples)
     assert "get_init_inputs" in json.dumps(samples[0]["prompt"])
     assert set(samples[0]) >= {"step", "task", "completion", "finish_reason", "reward", "rewards", "advantage"}
@@ -140,7 +145,10 @@ def test_samples_can_be_read_by_a_person(run_dir: Path) -> None:
 
 def test_held_out_tasks_are_never_trained_on(run_dir: Path) -> None:
     assert summary(run_dir)["held_out_tasks"] == 2
-    assert len({sample["task"] for sample in records(run_dir / "samples.jsonl")}) <= 4
+    samples = records(run_dir / "samples.jsonl")
+    asked = {sample["task"] for sample in samples if sample["id"].startswith("eval/")}
+    assert asked
+    assert not asked & {sample["task"] for sample in samples if not sample["id"].startswith("eval/")}
 
 
 def test_tensorboard_holds_the_same_numbers(run_dir: Path) -> None:

@@ -1,15 +1,17 @@
 """``kernel-coder-nano``: a model of a few million parameters, made by this project from its own pairs.
 
-``python -m kernel_coder.models.nano tokenizer DATA... --output FOLDER`` trains the tokenizer,
+``python -m kernel_coder.models.nano plain PAIRS --output FILE`` calls every kernel ``kernel``,
+``... tokenizer DATA... --output FOLDER`` trains the tokenizer,
 ``... init --tokenizer FOLDER --output FOLDER`` makes the untrained model, and
 ``... export CHECKPOINT --output FOLDER`` writes what is shipped. Between the last two stands ``kernel-coder sft`` with
-``configs/nano-pretrain.yaml`` and ``configs/nano-sft.yaml``. Each of the three gives the same bytes for the same input.
+``configs/nano-sft.yaml``; ``configs/nano.sh`` is the whole chain. Each command gives the same bytes for the same input.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +33,7 @@ from kernel_coder.prompts import build_answer, build_messages
 from kernel_coder.tasks import Task, load_tasks
 
 PROMPT_TEMPLATE = "nano"
-VOCABULARY = 4096
+VOCABULARY = 1024
 
 TAGS = ("<thinking>", "</thinking>", "<answer>", "</answer>", "```python", "```")
 """One token each: they stand in every answer, and one that is spelt out can be spelt wrongly."""
@@ -92,15 +94,15 @@ def _without_tags(text: str) -> str:
 
 
 def nano_config(tokenizer: PreTrainedTokenizerBase, **changes: Any) -> LlamaConfig:
-    """Six Llama layers of width 256: 5.8 million parameters with 4,096 tokens, 11.5 MB in 16 bits."""
+    """Four Llama layers of width 192: 2.0 million parameters with 1,024 tokens, 4 MB in 16 bits."""
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 4096,
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 2048,
     }
     return LlamaConfig(
         tie_word_embeddings=True,
@@ -163,6 +165,33 @@ def _text_rows(file: Path) -> Iterator[str] | None:
     return None if rows is None else (row["text"] for row in rows)
 
 
+KERNEL = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
+
+
+def plain_names(solution: str) -> str:
+    """The solution with its one kernel called ``kernel``; one with several or none stays as it is.
+
+    A kernel's name says nothing that its module does not, and a small model has to learn to repeat it.
+
+    >>> plain_names("@triton.jit\\ndef relu_kernel(x): ...\\nrelu_kernel[(1,)](x)")
+    '@triton.jit\\ndef kernel(x): ...\\nkernel[(1,)](x)'
+    """
+    names = KERNEL.findall(solution)
+    return re.sub(rf"\b{names[0]}\b", "kernel", solution) if len(names) == 1 else solution
+
+
+def plain(source: Path, target: Path) -> int:
+    """Writes the pairs of a parquet file with :func:`plain_names`; returns their number."""
+    from pyarrow import array, parquet
+
+    table = parquet.read_table(source)
+    solutions = [plain_names(text) for text in table["triton_code"].to_pylist()]
+    table = table.set_column(table.schema.get_field_index("triton_code"), "triton_code", array(solutions))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table, target, compression="zstd")
+    return len(solutions)
+
+
 def export(checkpoint: Path, folder: Path, *, dtype: str = "float16") -> dict[str, int]:
     """Writes weights of 16 bits, the tokenizer and nothing of the run; returns the sizes of the files.
 
@@ -205,7 +234,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kernel_coder.models.nano", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
     )
-    commands = parser.add_subparsers(required=True, metavar="tokenizer|init|export")
+    commands = parser.add_subparsers(required=True, metavar="plain|tokenizer|init|export")
+    plain = commands.add_parser("plain", help="call every kernel kernel")
+    plain.add_argument("pairs", type=Path, help="parquet file in KernelBook's columns")
+    plain.set_defaults(run=_plain)
     tokenizer = commands.add_parser("tokenizer", help="train the tokenizer")
     tokenizer.add_argument("data", nargs="+", help="packaged, tables of tasks or texts, folders, .py or .txt files")
     tokenizer.add_argument("--vocab-size", type=int, default=VOCABULARY)
@@ -222,9 +254,14 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("checkpoint", type=Path, help="folder of a trained model")
     export.add_argument("--dtype", choices=DTYPES, default="float16")
     export.set_defaults(run=_export)
-    for command in (tokenizer, init, export):
-        command.add_argument("--output", type=Path, required=True, help="folder to write to")
+    for command in (plain, tokenizer, init, export):
+        command.add_argument("--output", type=Path, required=True, help="what to write: a folder; of plain a file")
     return parser
+
+
+def _plain(options: argparse.Namespace) -> Iterator[str]:
+    yield f"{plain(options.pairs, options.output):,} pairs"
+    yield str(options.output)
 
 
 def _tokenizer(options: argparse.Namespace) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,8 @@ TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
 PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
 PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
+PACKAGED_TABLES = ("generated", "heldout", "pointwise", "pointwise_heldout")
+"""Further tables that come with Kernel Coder: ``packaged:<name>``."""
 KERNELBENCH = "kernelbench"
 KERNELBENCH_HUB_ID = "ScalingIntelligence/KernelBench"
 KERNELBENCH_LEVELS = (1, 2, 3, 4)
@@ -67,6 +69,8 @@ class DataSource:
     revision: str | None = None
     split: str | None = None
     limit: int | None = None
+    families: Collection[str] | None = None
+    max_level: int | None = None
     kernelbench_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -74,8 +78,17 @@ class DataSource:
             raise ValueError(f"data.format must be one of {', '.join(FORMATS)}; got {self.format!r}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit must be at least 1; got {self.limit}")
+        if self.families is not None and not self.families:
+            raise ValueError("data.families is empty; leave it out to take all of them")
         if not str(self.path).strip():
             raise ValueError(f"data.path is empty; give {PACKAGED!r}, a file, a folder or a data set of the hub")
+
+    def wants(self, task: Task) -> bool:
+        """Whether the task is of the wanted families and levels; one that does not state them is, if none are named."""
+        level = task.metadata.get("level")
+        return (self.families is None or task.metadata.get("family") in self.families) and (
+            self.max_level is None or (isinstance(level, int | float) and level <= self.max_level)
+        )
 
 
 def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> TaskSet:
@@ -87,7 +100,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
 
     ``path`` is one of
 
-    - ``packaged``: the pairs that come with Kernel Coder;
+    - ``packaged``: the pairs that come with Kernel Coder, made from its own modules by Inductor; ``packaged:generated``
+      and ``packaged:heldout``: pairs of the generator, the latter of compositions that the former never has;
     - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from ``kernelbench_dir`` or the
       folder that the environment variable ``KERNELBENCH_DIR`` names (a copy of KernelBench, with a folder for each
       level), and otherwise from the hub, at a known revision;
@@ -103,8 +117,9 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
 
     ``format`` (``auto``) settles which columns are meant where a table has both. ``revision`` is the commit of a hub
     data set; for KernelBook and KernelBench a known one is the default, for any other it must be given, since rows that
-    change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``limit`` stops after so
-    many usable tasks; rows after that are not read.
+    change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``families`` and
+    ``max_level`` keep the tasks whose columns ``family`` and ``level`` say that they are among these and not harder.
+    ``limit`` stops after so many usable tasks; rows after that are not read.
 
     Returns:
         The tasks in the order of the source, with every dropped row named in ``problems``: one that does not parse,
@@ -128,11 +143,15 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     name, attempts = _open(source)
     tasks: dict[str, Task] = {}
     problems: list[Problem] = []
+    passed_over = 0
     for attempt in attempts:
         if isinstance(attempt, Problem):
             problems.append(attempt)
             continue
         row, task = attempt
+        if not source.wants(task):
+            passed_over += 1
+            continue
         if task.id in tasks:
             uuid = task.metadata.get("uuid")
             reason = f"its id {task.id} was seen before"
@@ -141,6 +160,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
         tasks[task.id] = task
         if len(tasks) == source.limit:
             break
+    if not tasks and passed_over:
+        raise ValueError(f"{name} holds no task of data.families and data.max_level; {passed_over} are of others")
     if not tasks:
         found = f"{len(problems)} row(s) were dropped, the first being {problems[0]}" if problems else "it is empty"
         raise ValueError(f"{name} holds no usable task: {found}")
@@ -167,6 +188,8 @@ def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
     """The source's name for people, and its rows one by one."""
     if str(source.path) == PACKAGED:
         return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
+    if str(source.path).startswith(f"{PACKAGED}:"):
+        return str(source.path), _table(_packaged_table(str(source.path)), source.format, str(source.path))
     if str(source.path).startswith(f"{KERNELBENCH}:"):
         return _kernelbench(source)
     path = Path(source.path).expanduser()
@@ -192,6 +215,13 @@ def _packaged_file() -> Path:
         f"the packaged pairs ({' or '.join(PACKAGED_NAMES)}) are missing from {PACKAGED_FOLDER}; "
         "install Kernel Coder again or set data.path"
     )
+
+
+def _packaged_table(path: str) -> Path:
+    name = path.partition(":")[2]
+    if name not in PACKAGED_TABLES:
+        raise ValueError(f"data.path {path} is none of {', '.join(f'{PACKAGED}:{one}' for one in PACKAGED_TABLES)}")
+    return PACKAGED_FOLDER / f"{name}.parquet"
 
 
 def _table(path: Path, format_name: str, source: str) -> Iterator[Attempt]:

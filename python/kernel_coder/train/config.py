@@ -50,13 +50,18 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """Which tasks are trained on."""
 
-    path: str = Field(default="packaged", description="packaged, a hub data set, a parquet or JSONL file, or a folder")
+    path: str = Field(
+        default="packaged",
+        description="packaged, packaged:generated, a hub data set, a parquet or JSONL file, or a folder",
+    )
     revision: str | None = Field(default=None, description="commit of a hub data set")
     split: str | None = Field(default=None, description="split of a hub data set")
     format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
+    families: list[str] | None = Field(default=None, description="only tasks of these families (column family)")
+    max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
     shuffle: bool = Field(default=True, description="a new order every epoch")
-    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
+    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench, nano or a .jinja file")
     one_shot: bool = Field(default=False, description="show a solved example first")
     max_prompt_length: int | None = Field(
         default=None, ge=1, description="drop (and count) tasks with a longer prompt, in tokens"
@@ -252,6 +257,9 @@ class JudgeSection(JudgeConfig):
     backend: Literal["triton", "cuda", "cpp", "torch"] | None = Field(
         default=None, description="what answers are written in; None: what each task asks for"
     )
+    remember: bool = Field(
+        default=False, description="equal code for one task is judged once in the run; false: once in a step"
+    )
 
     @field_validator("device")
     @classmethod
@@ -261,7 +269,7 @@ class JudgeSection(JudgeConfig):
         return value
 
     def judge_config(self) -> JudgeConfig:
-        return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend"}))
+        return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend", "remember"}))
 
 
 class AdamConfig(Section):

@@ -36,6 +36,7 @@ class AnswerJudge:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
         self._judge: Judge | None = None
+        self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
 
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
@@ -65,8 +66,9 @@ class AnswerJudge:
         """What begins to judge an answer, for the answers of one step; None without a config.
 
         An answer without code is a format error and never reaches the judge. Equal code for one task is judged once and
-        has one verdict: a copy gets no second chance at a lucky measurement. An exception inside gives verdicts up that
-        are being made, for the run ends there: a candidate may take minutes.
+        has one verdict: a copy gets no second chance at a lucky measurement. With ``judge.remember`` that holds for the
+        whole run (after a resume, from there). An exception inside gives verdicts up that are being made, for the run
+        ends there: a candidate may take minutes.
         """
         if self.config is None:
             yield None
@@ -83,7 +85,10 @@ class AnswerJudge:
                 found[-1].set_result(self._format_error(task, answer, response.error))
                 return found[-1]
             key = (task.id, response.code)
-            if key not in known:
+            if key not in known and key in self._known:
+                known[key] = Future()
+                known[key].set_result(self._known[key])
+            elif key not in known:
                 known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
             found.append(known[key])
             return found[-1]
@@ -96,6 +101,9 @@ class AnswerJudge:
                 judge.close(wait=False)
                 raise
         restore_rng(rng)
+        if self.config.remember:
+            judged = {key: future.result() for key, future in known.items()}
+            self._known |= {key: verdict for key, verdict in judged.items() if verdict.is_scored}
         failed = [verdict for verdict in (future.result() for future in found) if not verdict.is_scored]
         if failed:
             logger.warning("the judge failed on %d of %d answers; first: %s", len(failed), len(found), failed[0].reason)

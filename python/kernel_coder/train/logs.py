@@ -113,14 +113,16 @@ class RunLog:
         elif step % self.every == 0 or step == self.total:
             self.message(f"step {step}/{self.total}  {shown}")
 
-    def finish(self, summary: Mapping[str, Any]) -> Path:
-        """The table, ``summary.json``, and its path as the last line printed."""
+    def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
+        """The table, what is said below it, ``summary.json``, and its path as the last line printed."""
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
         for name, label in self.shown.items():
             if name in self.last:
                 table.add_row(label, _short(self.first[name]), _short(self.last[name]))
         self.console.print(table)
+        for line in words:
+            self.message(line)
         path = (self.run_dir / SUMMARY).resolve()
         path.write_bytes(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         self.message(str(path))

@@ -27,6 +27,7 @@ from kernel_coder.train.checkpoint import (
 )
 from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
+from kernel_coder.train.learning import learning
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import METRIC, Stopwatch, answer_metrics, update_metrics
 from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
@@ -58,7 +59,10 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
             log.message(note)
         restore_rng(session.rng)
         if session.state.step == 0 and config.run.eval_on_start and session.held_out:
-            log.step(0, evaluate(session, config, session.state.progress, step=0))
+            watch = Stopwatch()
+            with watch.phase("eval"):
+                found, lines = evaluate(session, config, session.state.progress, step=0)
+            log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
         with listening() as stop:
             state, status = run_steps(
                 lambda state: run_step(config, session, state, stop.poll),
@@ -70,7 +74,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
                 log=log,
                 stop=stop,
             )
-        return Outcome(status, log.finish(summarise(config, session, state, run_dir, status, log)))
+        learnt = learning(run_dir, state.step)
+        summary = summarise(config, session, state, run_dir, status, log) | learnt.facts()
+        return Outcome(status, log.finish(summary, learnt.words(run_dir)))
 
 
 def run_step(
@@ -137,11 +143,14 @@ def run_step(
     }
     state = replace(state, progress=learn(progress, sampled, session.train, config, metrics))
     metrics |= progress_metrics(state.progress, config)
-    if config.run.eval_steps and state.step % config.run.eval_steps == 0:
+    lines = list(describe(state.step, group, rollouts, table, batch.advantages))
+    if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
         with watch.phase("eval"):
-            metrics |= evaluate(session, config, state.progress, step=state.step)
+            found, answered = evaluate(session, config, state.progress, step=state.step)
+        metrics |= found
+        lines += answered
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
-    return state, metrics, list(describe(state.step, group, rollouts, table, batch.advantages))
+    return state, metrics, lines
 
 
 def answer(
@@ -192,8 +201,10 @@ def conversations(prompts: Sequence[Prompt], group: int, seed: tuple[int | str, 
     return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
 
 
-def evaluate(session: Session, config: TrainConfig, progress: Progress, *, step: int) -> dict[str, float]:
-    """Rewards on the tasks that are never trained on. Leaves the random state as it was."""
+def evaluate(
+    session: Session, config: TrainConfig, progress: Progress, *, step: int
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Rewards on the tasks that are never trained on, and every answer. Leaves the random state as it was."""
     rng = capture_rng()
     sampling = replace(session.sampling, temperature=config.eval.temperature)
     answers = answer(
@@ -212,7 +223,8 @@ def evaluate(session: Session, config: TrainConfig, progress: Progress, *, step:
         *("unscored", "rewards/", "judge/", "correct_by_turn/", "reward_by_turn/", "turns/"),
         *("completions/mean_length", "completions/clipped_ratio"),
     )
-    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
+    metrics = {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
+    return metrics, list(describe(step, config.eval.num_generations, answers.rollouts, answers.table))
 
 
 def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState:

@@ -124,15 +124,18 @@ def bounds_of(rollouts: Sequence[Rollout]) -> list[int]:
 
 
 def describe(
-    step: int, group: int, rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor
+    step: int, group: int, rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A line of ``samples.jsonl`` for every rollout: its last answer, and every turn if there may be several."""
+    """A line of ``samples.jsonl`` for every rollout: its last answer, and every turn if there may be several.
+
+    Without advantages it is an evaluation, and its id says so.
+    """
     bounds = bounds_of(rollouts)
     for i, rollout in enumerate(rollouts):
         turns = [_turn(rollout, k, bounds[i] + k, table, advantages) for k in range(len(rollout.turns))]
         line = {
             "step": step,
-            "id": f"{step}/{i // group}/{rollout.task.id}/{i % group}",
+            "id": f"{'eval/' if advantages is None else ''}{step}/{i // group}/{rollout.task.id}/{i % group}",
             "task": rollout.task.id,
             "prompt": rollout.shown[0],
             **turns[-1],
@@ -143,7 +146,7 @@ def describe(
         yield line
 
 
-def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: Tensor) -> dict[str, Any]:
+def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: Tensor | None) -> dict[str, Any]:
     turn = rollout.turns[k]
     found: dict[str, Any] = {
         "completion": rollout.answers[k],
@@ -152,8 +155,9 @@ def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: 
         "logprob": sum(turn.logprobs),
         "reward": table.total[place],
         "rewards": {name: values[place] for name, values in table.parts.items()},
-        "advantage": float(advantages[place]),
     }
+    if advantages is not None:
+        found["advantage"] = float(advantages[place])
     if rollout.verdicts and rollout.verdicts[k] is not None:
         # As it is: a seed can have more than 64 bits.
         found["verdict"] = orjson.Fragment(rollout.verdicts[k].to_json())

@@ -1,0 +1,61 @@
+"""The generator's pairs that come with Kernel Coder: enough, small, on the right side of the split, chosen by name."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_coder.tasks import load_tasks
+from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES
+from kernel_coder.tasks.generator.split import split_of_composition
+from kernel_coder.tasks.sources import PACKAGED_FOLDER, PACKAGED_TABLES
+from kernel_coder.train.config import DataConfig
+
+LEAST = {"generated": 500, "heldout": 150, "pointwise": 150, "pointwise_heldout": 150}
+POINTWISE = {"activation", "broadcast", "elementwise", "residual"}
+
+
+@pytest.mark.parametrize("name", PACKAGED_TABLES)
+def test_a_packaged_table_is_whole_and_on_its_side_of_the_split(name: str) -> None:
+    tasks = load_tasks(f"packaged:{name}")
+    assert len(tasks) >= LEAST[name]
+    assert not tasks.problems
+    expected = "heldout_composition" if name.endswith("heldout") else "train"
+    assert {task.metadata["split"] for task in tasks} == {expected}
+    assert {split_of_composition(task.metadata["family"], tuple(task.metadata["composition"])) for task in tasks} == {
+        expected
+    }
+    assert all(task.solution is not None for task in tasks)
+    families = {task.metadata["family"] for task in tasks}
+    assert families == (POINTWISE if name.startswith("pointwise") else set(FAMILIES) - set(HELDOUT_FAMILIES))
+
+
+def test_the_packaged_tables_are_small() -> None:
+    assert sum((PACKAGED_FOLDER / f"{name}.parquet").stat().st_size for name in PACKAGED_TABLES) < 2_000_000
+
+
+def test_no_held_out_composition_is_trained_on() -> None:
+    def compositions(*names: str) -> set[tuple[str, ...]]:
+        return {tuple(task.metadata["composition"]) for name in names for task in load_tasks(f"packaged:{name}")}
+
+    assert not compositions("generated", "pointwise") & compositions("heldout", "pointwise_heldout")
+
+
+def test_families_and_levels_are_kept_by_name() -> None:
+    config = DataConfig(path="packaged:generated", families=["softmax", "matmul"], max_level=1)
+    tasks = load_tasks(config)
+    assert {task.metadata["family"] for task in tasks} == {"softmax", "matmul"}
+    assert {task.metadata["level"] for task in tasks} == {0, 1}
+    assert len(load_tasks(config, limit=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "packaged:other"}, "packaged:other is none of packaged:generated, packaged:heldout"),
+        ({"families": []}, "data.families is empty"),
+        ({"families": ["unknown"]}, "no task of data.families and data.max_level; 540 are of others"),
+        ({"path": "packaged", "max_level": 1}, "no task of data.families and data.max_level; 118 are of others"),
+    ],
+)
+def test_a_mistake_is_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_tasks(DataConfig(**{"path": "packaged:generated", **changes}))
