@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
-from kernel_coder.rollout import Sampling, Turn, completion_seed
+from kernel_coder.rollout import Sampling, Turn, completion_seed, transformers_engine
 from kernel_coder.rollout.transformers_engine import TransformersEngine, draw, uniform_numbers
-from transformers import PreTrainedTokenizerFast
+from transformers import DynamicCache, PreTrainedTokenizerFast
 
 TOKENIZER: PreTrainedTokenizerFast = tiny_tokenizer()
 MODEL = tiny_model(len(TOKENIZER)).double().eval()
@@ -76,6 +76,33 @@ def test_answer_ends_with_its_end_of_sequence_token() -> None:
         assert ends == ([len(turn.completion_ids) - 1] if turn.finish_reason == "stop" else [])
         assert "<|im_end|>" not in turn.text
         assert turn.finish_reason == "stop" or len(turn.completion_ids) == 60
+
+
+def test_long_answers_outgrow_the_cache_and_ended_ones_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers as from a cache that is copied for every token and keeps every row."""
+    rows: list[int] = []
+    forward = TransformersEngine._forward
+
+    def watched(engine: TransformersEngine, ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        rows.append(len(ids))
+        return forward(engine, ids, *rest)  # type: ignore[arg-type]
+
+    prompts, seeds = [PROMPTS[i % 3] for i in range(12)], list(range(12))
+    sampling = Sampling(max_completion_length=300, temperature=1.0)
+    plain = DynamicCache
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers_engine, "growing_cache", lambda config: plain(config=config))
+        patched.setattr(transformers_engine, "KEPT", 0.0)
+        wanted = ENGINE.generate(prompts, sampling, seeds)
+    monkeypatch.setattr(transformers_engine, "GROWTH", 7)
+    monkeypatch.setattr(TransformersEngine, "_forward", watched)
+    found = ENGINE.generate(prompts, sampling, seeds)
+    assert [turn.completion_ids for turn in found] == [turn.completion_ids for turn in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-6)
+    assert rows[1] == 12
+    assert rows[-1] <= 9
+    assert max(len(turn.completion_ids) for turn in found) > 100
 
 
 def test_temperature_zero_takes_the_most_likely_token() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer
 
 from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
+
+KEPT = 0.75
+"""When no more than this part of a batch is still being answered, the others are left out from then on."""
+
+GROWTH = 128
+"""Tokens that a cache makes room for at once."""
 
 
 class TransformersEngine:
@@ -57,7 +65,7 @@ class TransformersEngine:
         width = max(map(len, unique))
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in unique], device=device)  # [U, width]
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in unique], device=device)
-        cache = DynamicCache(config=self.model.config)  # type: ignore[arg-type]
+        cache = growing_cache(self.model.config)
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)  # [U, V]
         if len(unique) < len(prompts):
             index = torch.repeat_interleave(torch.arange(len(unique)), torch.tensor(repeats)).to(device)
@@ -68,22 +76,28 @@ class TransformersEngine:
         uniforms = torch.stack([uniform_numbers(seed, sampling.max_completion_length) for seed in seeds]).to(device)
         done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         eos = torch.tensor(sorted(self.eos_ids), device=device)
-        tokens, logprobs = [], []
+        rows = torch.arange(len(prompts), device=device)  # the answers that are still computed
+        shape = (len(prompts), sampling.max_completion_length)
+        tokens = torch.full(shape, self.pad_id, device=device)
+        logprobs = torch.zeros(shape, device=device)
         for position in range(sampling.max_completion_length):
             poll()
-            token, logprob = draw(logits, uniforms[:, position], sampling)
-            tokens.append(torch.where(done, self.pad_id, token))
-            logprobs.append(logprob)
+            token, logprob = draw(logits, uniforms[rows, position], sampling)
+            tokens[rows, position] = torch.where(done, self.pad_id, token)
+            logprobs[rows, position] = logprob
             done = done | torch.isin(token, eos)
-            if bool(done.all()) or position + 1 == sampling.max_completion_length:
+            left = int((~done).sum())
+            if left == 0 or position + 1 == sampling.max_completion_length:
                 break
-            mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=1)
-            logits = self._forward(tokens[-1][:, None], mask, length + position, cache)
+            if left <= KEPT * len(rows):
+                kept = (~done).nonzero()[:, 0]
+                cache.batch_select_indices(kept)
+                rows, mask, length, token, done = rows[kept], mask[kept], length[kept], token[kept], done[kept]
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            logits = self._forward(tokens[rows, position][:, None], mask, length + position, cache)
         return [
             self._turn(prompt, row, row_logprobs)
-            for prompt, row, row_logprobs in zip(
-                prompts, torch.stack(tokens, 1).tolist(), torch.stack(logprobs, 1).tolist(), strict=True
-            )
+            for prompt, row, row_logprobs in zip(prompts, tokens.tolist(), logprobs.tolist(), strict=True)
         ]
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
@@ -107,6 +121,42 @@ class TransformersEngine:
             text=str(self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
             finish_reason="length" if end is None else "stop",
         )
+
+
+class _GrowingLayer(DynamicLayer):
+    """Has room for more tokens than it holds, so that a token costs no copy of all that were before it."""
+
+    _room: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        if self._room is None or self._room[0].shape[-2] < end or self._room[0].shape[0] != key_states.shape[0]:
+            keys, values = (
+                new.new_empty((*new.shape[:-2], end + GROWTH, new.shape[-1])) for new in (key_states, value_states)
+            )
+            if start and self.keys is not None and self.values is not None:
+                keys[..., :start, :], values[..., :start, :] = self.keys, self.values
+            self._room = keys, values
+        keys, values = self._room
+        keys[..., start:end, :], values[..., start:end, :] = key_states, value_states
+        self.keys, self.values = keys[..., :end, :], values[..., :end, :]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._room = None
+
+
+def growing_cache(config: Any) -> DynamicCache:
+    """The model's own kind of cache, with room in the layers that hold every token."""
+    cache = DynamicCache(config=config)
+    cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    if cache.layer_class_to_replicate is DynamicLayer:
+        cache.layer_class_to_replicate = _GrowingLayer
+    return cache
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
