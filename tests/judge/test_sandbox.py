@@ -930,21 +930,25 @@ def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
         "KC_SANDBOX_NESTED": "1",
     }
     as_nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment, "cwd": "/"}
-    reach = f"import importlib.util as u; open({__file__!r}); assert u.find_spec('torch') and u.find_spec('_pytest')"
+    # Another interpreter than the environment's own does not read what editable installs leave in there.
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    begin = f"import site, sys; [site.addsitedir(path) for path in {packages!r}]; "
+    reach = f"{begin}import kernel_coder, pytest; open({__file__!r})"
     for interpreter in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}"):
         with contextlib.suppress(OSError):
             if subprocess.run([interpreter, "-c", reach], capture_output=True, **as_nobody).returncode == 0:
                 break
     else:
         pytest.skip(
-            f"uid {NOBODY} can reach no Python 3.{sys.version_info[1]} with torch and pytest, or not these tests"
+            f"uid {NOBODY} can reach no Python 3.{sys.version_info[1]} with kernel_coder and pytest, or not these tests"
         )
     some = "layer_is_active or outlive or cannot or denied or refused or daemon or bomb or hundred"
+    some = f"({some}) and not imported"  # there the server is a Python that reads no editable installs
     # Not in pytest's own folder, which may be closed to other users.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
-        command = [interpreter, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t"]
-        command += [__file__, "-k", some]
+        arguments = ["-q", "-s", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t", __file__, "-k", some]
+        command = [interpreter, "-c", f"{begin}import pytest; sys.exit(pytest.main({arguments!r}))"]
         result = subprocess.run(command, capture_output=True, text=True, **as_nobody)
     print(result.stdout)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]

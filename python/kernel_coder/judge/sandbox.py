@@ -71,6 +71,9 @@ LAYERS: dict[str, str] = {
 #: Without these, one candidate can read another's files, stop the supervisor or leave processes behind.
 DEFAULT_REQUIRED = frozenset({"no_new_privs", "landlock", "seccomp", "limits", "kill_tree"})
 
+PATIENCE_S = 60.0
+"""For the end of a tree that was killed. The kernel of a busy machine takes seconds over hundreds of processes."""
+
 _NAMESPACES = ("net_namespace", "ipc_namespace", "mount_namespace", "pid_namespace")
 _READ, _WRITE, _DEVICE, _PROCESSES = range(4)  # PathAccess
 _TMPFS, _DIRECTORY, _BIND, _PROC = range(4)  # MountStep::Kind
@@ -347,7 +350,7 @@ class Process:
         with contextlib.suppress(OSError):
             self._lifeline.send(b"k")
 
-    def kill_tree(self, patience_s: float = 10.0) -> Ended:
+    def kill_tree(self, patience_s: float = PATIENCE_S) -> Ended:
         """Kill every process of the tree, wait until the last is gone. SandboxError if the kernel does not let go."""
         self.kill()
         try:
@@ -371,8 +374,8 @@ class Process:
             if self._ended is None and self.pidfd >= 0:
                 with contextlib.suppress(OSError):
                     self._lifeline.send(b"k")
-                if not self._await_keeper(10.0):
-                    raise SandboxError("a process stayed in the kernel for 10 s after SIGKILL")
+                if not self._await_keeper(PATIENCE_S):
+                    raise SandboxError(f"a process stayed in the kernel for {PATIENCE_S:g} s after SIGKILL")
                 with contextlib.suppress(SandboxError):
                     self._ended = self._read_end()
                 self._outputs = (self._report.output(0), self._report.output(1))
