@@ -310,8 +310,8 @@ def test_every_field_is_a_flag_and_every_recipe_reads_back(tmp_path: Path) -> No
     assert {"data.packing", "data.assistant_only_loss", "judge.device", "run.num_train_epochs", "model.bf16"} <= set(
         names
     )
-    recipes = [*CONFIGS.glob("*-sft.yaml"), *CONFIGS.glob("*-pretrain.yaml")]
-    assert len(recipes) >= 3
+    recipes = list(CONFIGS.glob("*-sft.yaml"))
+    assert len(recipes) >= 2
     for path in recipes:
         config = load(SftConfig, path, [])
         (tmp_path / "copy.yaml").write_text(config.to_yaml())
