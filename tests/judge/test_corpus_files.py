@@ -148,5 +148,7 @@ def test_honest_candidates_with_a_compiler_agree_with_their_references(tmp_path,
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("MAX_JOBS", "1")
     chosen = [candidate for candidate in corpus.honest() if not candidate.needs_cuda and candidate.slow]
+    if os.environ.get("KC_CORPUS") != "all":
+        chosen = chosen[::4]  # half a minute each
     with ThreadPoolExecutor(2) as pool:  # each waits for a compiler
         assert list(pool.map(lambda half: trusted_run(half, timeout_s=1150), (chosen[::2], chosen[1::2]))) == [{}, {}]
