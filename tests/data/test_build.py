@@ -221,7 +221,13 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(*arguments, parts),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
     begun = journal.read_bytes().count(b"\n")
     while time.monotonic() < deadline and journal.read_bytes().count(b"\n") <= begun:
         time.sleep(0.02)

@@ -241,12 +241,13 @@ def test_interrupt_keeps_the_best_so_far(module: Path, capsys: pytest.CaptureFix
                     poll()
                 yield one
 
+    before = signal.getsignal(signal.SIGINT)
     code, folder = search(module, Interrupted(lambda turn, sample: ("correct", float(turn))), turns=9)
     assert code == 75
     assert "# 2 0" in (folder / "best.py").read_text()
     assert "go on with --resume" in capsys.readouterr().err
     assert (folder / "report.html").exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_stop_while_a_verdict_is_made_keeps_that_verdict(module: Path) -> None:

@@ -195,6 +195,7 @@ def test_run_killed_before_its_first_checkpoint_starts_anew_without_duplicates(t
 
 
 def test_second_interrupt_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     with listening() as stop:
@@ -204,7 +205,7 @@ def test_second_interrupt_ends_the_process_at_once(monkeypatch: pytest.MonkeyPat
         assert codes == []
         os.kill(os.getpid(), signal.SIGINT)
     assert codes == [130]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_resume_with_other_data_is_refused(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
