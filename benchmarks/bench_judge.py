@@ -158,24 +158,24 @@ def spread(device: str, times: int, workers: int) -> Iterator[dict[str, object]]
     task = Task(id="spread/softmax", source="benchmark", reference=large)
     for neighbours in (0, workers - 1):
         with Judge(device, backend, config=JudgeConfig(workers=workers, profile=False)) as judge:
-            stop = threading.Event()
+            stop, numbers = threading.Event(), itertools.count(1)
 
-            def compile_others(stop: threading.Event = stop, judge: Judge = judge) -> None:
-                numbers = itertools.count(1)
-                others = (pair for _ in iter(stop.is_set, True) for pair in pairs(1, next(numbers)))
-                for _ in judge.evaluate_many((*pair, "triton") for pair in others):
-                    pass
+            def compile_others(
+                stop: threading.Event = stop, judge: Judge = judge, numbers: Iterator[int] = numbers
+            ) -> None:
+                while not stop.is_set():
+                    judge.evaluate(*next(pairs(1, next(numbers))), "triton")
 
             judge.evaluate(task, candidate)
-            beside = threading.Thread(target=compile_others)
-            if neighbours:
-                beside.start()
+            beside = [threading.Thread(target=compile_others) for _ in range(neighbours)]
+            for one in beside:
+                one.start()
             try:
                 verdicts = [judge.evaluate(task, candidate) for _ in range(times)]
             finally:
                 stop.set()
-                if neighbours:
-                    beside.join()
+                for one in beside:
+                    one.join()
         found = [one.speedup for one in verdicts if one.speedup is not None]
         yield {
             "neighbours": neighbours,
