@@ -88,6 +88,7 @@ def test_a_triton_candidate_is_correct_and_has_no_speedup(judge: Judge) -> None:
     assert Verdict.from_json(verdict.to_json()) == verdict
 
 
+@pytest.mark.alone
 def test_what_runs_natively_is_timed_against_the_reference(judge: Judge) -> None:
     heavy = reference("torch.relu(x) @ x.T", inputs="torch.rand(200, 300)")
     slow = rewritten(heavy, ("torch.relu(x) @ x.T", "(torch.relu(x) @ x.T + torch.relu(x) @ x.T) / 2"))
