@@ -45,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several workers test, modules with a slow test come first, so that none is left alone with one at the end."""
+    """Where several workers test, modules with a slow test come first, so that none waits for one at the end."""
     if getattr(config, "workerinput", None) is None:  # pytest-xdist's, of a worker
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}

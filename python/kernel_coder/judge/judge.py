@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
+from kernel_coder import interpreter
 from kernel_coder.judge import feedback, nvml
 from kernel_coder.judge.channel import Channel, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
@@ -145,7 +146,7 @@ class Judge:
         log: where the sandbox's profile is printed at the start; None: nowhere.
 
     Raises:
-        ValueError: an unknown device or backend.
+        ValueError: an unknown device or backend; Triton on the CPU with a numpy that its interpreter fails with.
         SandboxError: the machine cannot be made safe enough, or a GPU that is not there.
     """
 
@@ -164,6 +165,9 @@ class Judge:
             raise ValueError(f"device must be cpu, cuda or cuda:N; got {device!r}")
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        self._no_interpreter = interpreter.problem_here() if kind == "cpu" else None
+        if backend == "triton" and self._no_interpreter:
+            raise ValueError(self._no_interpreter)
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
         gpu = None if kind == "cpu" else int(index or 0)
@@ -223,6 +227,8 @@ class Judge:
             return maker.verdict(problem[0], problem[1], compiled=False)
         if chosen == "cuda" and self.device == "cpu":
             return maker.verdict(Outcome.HARNESS_FAILED, "a CUDA candidate cannot be judged without a GPU")
+        if chosen == "triton" and self._no_interpreter:
+            return maker.verdict(Outcome.HARNESS_FAILED, self._no_interpreter)
         slot = self._slots.get()
         try:
             verdict = self._evaluated(slot, maker)
