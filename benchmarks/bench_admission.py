@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="of references")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--workers", type=int, default=2, help="tasks at a time; times are taken one after the other")
+    parser.add_argument("--shard", default="0/1", help="I/N: every Nth task from the Ith on, for several GPUs")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
     parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
@@ -107,7 +108,8 @@ def main() -> None:
         def one(task: Task) -> dict[str, object] | None:
             return row_of(judge, task) if time.monotonic() < until else None
 
-        asked = [task for folder in arguments.folders for task in tasks_in(folder)]
+        first, step = (int(part) for part in arguments.shard.split("/"))
+        asked = [task for folder in arguments.folders for task in tasks_in(folder)][first::step]
         wanted = [task for task in asked if hashlib.sha256(task.reference.encode()).hexdigest() not in done]
         with ThreadPoolExecutor(arguments.workers) as pool:
             for row in pool.map(one, wanted):

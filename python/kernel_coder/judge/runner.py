@@ -49,6 +49,7 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
     same_structure,
 )
+from kernel_coder.judge.triton_cache import begin_with_driver_module
 
 with contextlib.suppress(ImportError):  # in the warm parent, once for all
     import setuptools  # noqa: F401 (torch.utils.cpp_extension needs it, and itself would start CUDA there)
@@ -81,6 +82,7 @@ def main(fds: list[int]) -> int:
         "CUDA_CACHE_PATH",
     ):
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
+    begin_with_driver_module(os.environ["TRITON_CACHE_DIR"])
     channel = Channel(fds[CHANNEL])
     report = mmap.mmap(fds[REPORT], REPORT_BYTES)
     plan = json.loads(_text(fds[PLAN]))
