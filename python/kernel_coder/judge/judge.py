@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
-from kernel_coder.judge import feedback, nvml
+from kernel_coder.judge import feedback, native, nvml
 from kernel_coder.judge.channel import Channel, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
@@ -236,7 +236,7 @@ class Judge:
         if self._closed:
             raise ValueError("the judge is closed")
         maker = _Maker(self, task, candidate, chosen)
-        if (problem := _format_problem(candidate)) is not None:
+        if (problem := _format_problem(candidate, chosen)) is not None:
             return maker.verdict(problem[0], problem[1], compiled=False)
         if chosen == "cuda" and self.device == "cpu":
             return maker.verdict(Outcome.HARNESS_FAILED, "a CUDA candidate cannot be judged without a GPU")
@@ -473,10 +473,13 @@ def _bar(pairs: Iterable[Any], total: int | None) -> Any:
     return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
 
 
-def _format_problem(candidate: str) -> tuple[Outcome, str] | None:
+def _format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
     """What is wrong with a text that nobody has to run to see it."""
     if not candidate.strip():
         return Outcome.FORMAT_ERROR, "the answer has no code"
+    if native.is_native(candidate, backend):
+        problem = native.problem_of(candidate)
+        return None if problem is None else (Outcome.FORMAT_ERROR, problem)
     tree = parse(candidate)
     if isinstance(tree, str):
         return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}"
