@@ -33,8 +33,9 @@ ROUNDS, LEAST_ROUNDS = 32, 10
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, so many that a request takes about this long."""
 
-MOST_CALLS = 16
-"""Of a request, however short they are: to make inputs and compare outputs takes longer than the calls."""
+MOST_CALLS = {"cpu": 64, "cuda": 8}
+"""Of a request, however short they are: making inputs and comparing outputs takes longer than the calls, and a GPU is
+waited for. On a CPU a request waits for a core, and few short calls would drown in that."""
 
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
@@ -141,7 +142,9 @@ class Timer:
         for link in both:
             self._request(link, 1, 0.0)  # what is made at the first call
         fastest = min(self._request(link, 1, 0.0) for link in both for _ in range(3))
-        return max(1, min(self.variant.slots, MOST_CALLS, round(TARGET_S / max(fastest, 1e-7))))
+        return max(
+            1, min(self.variant.slots, MOST_CALLS[self.session.device.type], round(TARGET_S / max(fastest, 1e-7)))
+        )
 
     def _round(self, calls: int, overhead: float) -> tuple[float, float]:
         """Seconds a call of the reference and of the candidate, in an order that nobody knows."""
