@@ -27,7 +27,10 @@ BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compi
 
 
 def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
-    here = [one for one in candidates if device != "cpu" or not (one.needs_cuda or one.backend == "cuda")]
+    if device == "cpu":
+        here = [one for one in candidates if not (one.needs_cuda or one.backend == "cuda")]
+    else:
+        here = [one for one in candidates if not one.needs_cpu]
     if device != "cpu" or os.environ.get("KC_CORPUS") == "all":
         return here
     quick, slow = [one for one in here if not one.slow], [one for one in here if one.slow]
