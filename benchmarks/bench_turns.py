@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from kernel_coder.evaluate.metrics import intervals, pass_at_k
+from kernel_coder.train.config import load_config
 from kernel_coder.train.learning import held_out
 from trials import RESULTS, ROOT, Trial, add_flags, append, commit, fresh, over_seeds, run_all
 
@@ -78,8 +78,8 @@ def command(run_dir: Path, variant: str, seed: int, options: argparse.Namespace)
 
 def row_of(run_dir: Path, variant: str, seed: int, options: argparse.Namespace) -> Row:
     found = json.loads((run_dir / "summary.json").read_text())
-    config = yaml.safe_load((run_dir / "config.yaml").read_text())
-    turns = config["rollout"]["max_turns"]
+    config = load_config(run_dir / "config.yaml")
+    turns = config.rollout.max_turns
     rates = {name: value for name, value in found.items() if name.startswith(("heldout_correct_by", "heldout_gain"))}
     rates = {name.removeprefix("heldout_"): value for name, value in rates.items()}
     lines = held_out(run_dir, (0, found["steps"]))
@@ -95,11 +95,11 @@ def row_of(run_dir: Path, variant: str, seed: int, options: argparse.Namespace) 
         "reward_first": found["reward_first"],
         "reward_last": found["reward_last"],
         "heldout_tasks": found["held_out_tasks"],
-        "conversations_per_task": config["eval"]["num_generations"],
+        "conversations_per_task": config.eval.num_generations,
         "steps": found["steps"],
-        "conversations_per_step": config["optim"]["per_device_train_batch_size"],
-        "learning_rate": config["optim"]["learning_rate"],
-        "context": config["rollout"]["context"],
+        "conversations_per_step": config.generation_batch_size,
+        "learning_rate": config.optim.learning_rate,
+        "context": config.rollout.context,
         "seconds_train": found["seconds_train"],
         "device": "cpu",
         "cores": options.cores,
