@@ -182,7 +182,7 @@ def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path, tokenize
         assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user"]
         assert said["content"] != row["completion"][0]["content"]
         first = encode_prompt(tokenizer, [shown])
-        ids = tokenizer.encode(said["content"], add_special_tokens=False) + [tokenizer.eos_token_id]
+        ids = [*tokenizer.encode(said["content"], add_special_tokens=False), tokenizer.eos_token_id]
         asked = extend_prompt(tokenizer, [shown], first, ids, [reply])
         assert example.ids[: len(asked)].tolist() == asked
         assert example.in_loss.tolist() == [place >= len(asked) for place in range(len(example))]
