@@ -34,6 +34,7 @@ class ModelConfig(Section):
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    bf16: bool = Field(default=False, description="compute in bfloat16 while the weights keep their dtype (autocast)")
     device: str = Field(default="auto", description="auto (a GPU if the ops run there), cpu, cuda or cuda:N")
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     gradient_checkpointing: bool = False
@@ -71,7 +72,10 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How answers are sampled."""
 
-    engine: Literal["transformers"] = "transformers"
+    engine: Literal["auto", "static", "transformers"] = Field(
+        default="auto",
+        description="static: cache of fixed size, CUDA graphs; auto: that on a GPU, for models whose layers it knows",
+    )
     num_generations: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
     max_completion_length: int = Field(default=256, ge=1)
     temperature: float = Field(default=1.0, gt=0)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from kernel_coder import _core, models
+from kernel_coder.rollout.decoder import with_dtype
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.errors import UsageError
 
@@ -75,7 +76,7 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
     if resume_from is not None and not config.use_peft:
         source = config.model_copy(update={"name_or_path": str(resume_from), "gguf_file": None, "revision": None})
     tokenizer = load_tokenizer(config)
-    model = _load_model(source, len(tokenizer)).to(device=device, dtype=dtype)
+    model = with_dtype(_load_model(source, len(tokenizer)), dtype).to(device)
     own_memory(model)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(  # type: ignore[operator]

@@ -17,7 +17,7 @@ from kernel_coder.ops import LossSpec
 from kernel_coder.prompts import Message, build_messages, check_feedback_template, check_prompt_length, encode_prompt
 from kernel_coder.rewards import RewardError, RewardSet
 from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
-from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.rollout.engines import make_engine
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.checkpoint import (
     CheckpointError,
@@ -121,7 +121,13 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     return Session(
         policy=policy,
         reference=reference,
-        engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
+        engine=make_engine(
+            policy.model,
+            policy.tokenizer,
+            config.rollout.engine,
+            batch_size=config.rollout.batch_size,
+            dtype=torch.bfloat16 if config.model.bf16 else None,
+        ),
         rewards=rewards,
         judge=judge,
         follow_up=make_follow_up(config, policy),
