@@ -35,6 +35,7 @@ from kernel_coder.train.errors import UsageError
 from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
+from kernel_coder.train.packable import tried
 from kernel_coder.train.progress import first_progress
 
 SHOWN_PROBLEMS = 5
@@ -99,6 +100,9 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
         raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
 
+    if config.optim.packing:
+        policy, problem = tried(policy)
+        notes = [*notes, problem] if problem else notes
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
     try:
