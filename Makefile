@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/nano.yaml
 RUN ?= runs/nano
 FLAGS ?=
+WORKERS ?= 2
 
 CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -16,8 +17,9 @@ train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
 	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
 
-test: $(VENV)/.built $(VENV)/.dev  ## every CPU test
-	$(BIN)/python -m pytest
+test: $(VENV)/.built $(VENV)/.dev  ## every CPU test: modules side by side, then what needs the machine to itself
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not alone' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m alone
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest

@@ -79,11 +79,24 @@ def summary(rows: list[dict[str, str]]) -> str:
     )
 
 
+def claimed(folder: Path | None, task: Task) -> bool:
+    """Whether this process is to admit a task."""
+    if folder is None:
+        return True
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / task.id.replace("/", "_")).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="of references")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--workers", type=int, default=2, help="tasks at a time; times are taken one after the other")
+    parser.add_argument("--claims", type=Path, help="folder in which processes, one a GPU, share the tasks out")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
     parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
@@ -105,14 +118,16 @@ def main() -> None:
             writer.writeheader()
 
         def one(task: Task) -> dict[str, object] | None:
-            return row_of(judge, task) if time.monotonic() < until else None
+            if time.monotonic() > until or not claimed(arguments.claims, task):
+                return None
+            return row_of(judge, task)
 
         asked = [task for folder in arguments.folders for task in tasks_in(folder)]
         wanted = [task for task in asked if hashlib.sha256(task.reference.encode()).hexdigest() not in done]
         with ThreadPoolExecutor(arguments.workers) as pool:
             for row in pool.map(one, wanted):
                 if row is None:
-                    break
+                    continue
                 writer.writerow(row | facts)
                 file.flush()
                 print(row["task"], row["admitted"], row.get("speedup", ""), row["reason"], flush=True)

@@ -121,6 +121,8 @@ def ours(device: str, workers: int, count: int, profile: bool, first: int, make:
     wrong = [one.reason for one in (*warm, *verdicts) if not one.correct]
     if wrong:
         raise SystemExit(f"{len(wrong)} candidates were not found correct: {wrong[0]}")
+    stages = {name: statistics.mean(one.stage_s[name] for one in verdicts) for name in verdicts[0].stage_s}
+    print("  seconds by stage:", ", ".join(f"{name} {mean:.2f}" for name, mean in stages.items()), flush=True)
     return taken / count
 
 
@@ -132,7 +134,7 @@ def kernelbench(source: str, workers: int, count: int, folder: Path) -> float:
         new.write_text(candidate)
         command = [sys.executable, "-c", EVALUATE, source, str(reference), str(new)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "TRITON_CACHE_DIR": f"{new}.d"}
+            command, capture_output=True, text=True, env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")}
         )
         if done.returncode:
             raise SystemExit(f"KernelBench's evaluator failed: {(done.stdout + done.stderr)[-500:]}")

@@ -6,9 +6,14 @@ import os
 import random
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 from kernel_coder import _core
+
+# An example that takes long says something of the machine, not of the code.
+hypothesis.settings.register_profile("kernel_coder", deadline=None)
+hypothesis.settings.load_profile("kernel_coder")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +42,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("device", "kernels"), everywhere, ids=["-".join(each) for each in everywhere])
     else:
         metafunc.parametrize("device", ["cpu"] + ["cuda"] * cuda)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers test, modules with a slow test come first, so that none waits for one at the end."""
+    if getattr(config, "workerinput", None) is None:  # pytest-xdist's, of a worker
+        return
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

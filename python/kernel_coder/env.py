@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from kernel_coder.interpreter import interpreter_problem
+
 PACKAGES = {
     "torch": "pip install torch",
     "triton": "pip install triton (comes with torch's CUDA builds)",
@@ -35,6 +37,10 @@ def collect() -> dict[str, str]:
     }
     for package, remedy in PACKAGES.items():
         report[package] = _version(package) or f"missing; {remedy}"
+    triton, numpy = _version("triton"), _version("numpy")
+    report["numpy"] = numpy or "missing; pip install numpy"
+    if triton is not None:
+        report["triton interpreter"] = interpreter_problem(triton, numpy) or "works with this numpy"
     report["nvcc"] = _nvcc()
     report.update(_core())
     return report

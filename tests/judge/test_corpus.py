@@ -19,12 +19,18 @@ from corpus import Candidate
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.tasks import Task
 
-FORMS, HONEST, BUILT = 2, 84, 2
-"""In the short selection: forms of each hack; honest ones; and of either kind, those that wait for a C++ compiler."""
+FORMS, HONEST = 2, 84
+"""In the short selection: forms of each hack, and honest ones, that wait for no compiler."""
+
+BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
+"""And of those that do, hostile and honest: one each that is built from C++, and one each that Inductor compiles."""
 
 
 def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
-    here = [one for one in candidates if device != "cpu" or not (one.needs_cuda or one.backend == "cuda")]
+    if device == "cpu":
+        here = [one for one in candidates if not (one.needs_cuda or one.backend == "cuda")]
+    else:
+        here = [one for one in candidates if not one.needs_cpu]
     if device != "cpu" or os.environ.get("KC_CORPUS") == "all":
         return here
     quick, slow = [one for one in here if not one.slow], [one for one in here if one.slow]
@@ -34,7 +40,7 @@ def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
         forms[one.hack or ""] += 1
         if forms[one.hack or ""] <= (FORMS if one.is_hostile else HONEST):
             some.append(one)
-    return some + slow[:BUILT]
+    return some + [one for one in slow if one.name in BUILT]
 
 
 def accepted(candidate: Candidate, verdict: Verdict) -> bool:

@@ -149,6 +149,7 @@ def test_honest_candidates_with_a_compiler_agree_with_their_references(tmp_path,
     monkeypatch.setenv("MAX_JOBS", "1")
     chosen = [candidate for candidate in corpus.honest() if not candidate.needs_cuda and candidate.slow]
     if os.environ.get("KC_CORPUS") != "all":
-        chosen = chosen[::4]  # half a minute each
+        chosen = [one for one in chosen if one.name == "cpp_matmul_template"]  # half a minute; test_corpus.py has more
+    halves = [half for half in (chosen[::2], chosen[1::2]) if half]
     with ThreadPoolExecutor(2) as pool:  # each waits for a compiler
-        assert list(pool.map(lambda half: trusted_run(half, timeout_s=1150), (chosen[::2], chosen[1::2]))) == [{}, {}]
+        assert not any(pool.map(lambda half: trusted_run(half, timeout_s=1150), halves))

@@ -220,6 +220,7 @@ def test_no_product_is_faster_than_the_floor(device: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_flushed_cache_makes_a_small_read_slower(device: str) -> None:
     flush, x = L2Flusher(device), torch.randn(4 << 20, device=device)  # 16 MiB
     assert flush.size >= max(256 << 20, 2 * gpu_facts(device).l2_bytes)

@@ -88,9 +88,10 @@ def test_a_triton_candidate_is_correct_and_has_no_speedup(judge: Judge) -> None:
     assert Verdict.from_json(verdict.to_json()) == verdict
 
 
+@pytest.mark.alone
 def test_what_runs_natively_is_timed_against_the_reference(judge: Judge) -> None:
     heavy = reference("torch.relu(x) @ x.T", inputs="torch.rand(200, 300)")
-    slow = rewritten(heavy, ("torch.relu(x) @ x.T", "(torch.relu(x) @ x.T + torch.relu(x) @ x.T) / 2"))
+    slow = rewritten(heavy, ("torch.relu(x) @ x.T", "sum(torch.relu(x) @ x.T for _ in range(5)) / 5"))
     verdict = judge.evaluate(heavy, slow)
     assert verdict.correct, verdict.reason
     assert verdict.speedup is not None
@@ -98,7 +99,7 @@ def test_what_runs_natively_is_timed_against_the_reference(judge: Judge) -> None
     assert verdict.speedup_high is not None
     assert verdict.speedup_low <= verdict.speedup <= verdict.speedup_high
     assert len(verdict.runtimes_ms) == len(verdict.reference_runtimes_ms) >= 10
-    assert verdict.speedup < 0.9  # it does everything twice
+    assert verdict.speedup < 0.9  # it does everything five times
 
 
 @pytest.mark.parametrize(

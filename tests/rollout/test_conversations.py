@@ -317,6 +317,7 @@ def onwards(turns: int) -> Callable[[Conversation], Next | None]:
 
 
 # Verdicts of 0.2 s stand for those of 1 s, and batches are in proportion: the ratio is what counts.
+@pytest.mark.alone
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize(("batch_s", "workers"), [(0.2, 4), (0.025, 2), (0.4, 8)])
 def test_sampling_and_judging_overlap(batch_s: float, workers: int, fixed: bool) -> None:

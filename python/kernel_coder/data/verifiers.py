@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from kernel_coder.data.workers import Workers
+from kernel_coder.interpreter import require_interpreter
 from kernel_coder.tasks.task import SOLUTION_CLASS, Task
 
 
@@ -45,11 +46,15 @@ class Verifier(AbstractContextManager["Verifier"], Protocol):
 
 
 class InterpreterVerifier:
-    """Runs reference and candidate in Triton's interpreter, against the reference in fp64. The code must be trusted."""
+    """Runs reference and candidate in Triton's interpreter, against the reference in fp64. The code must be trusted.
+
+    ValueError where the interpreter cannot work.
+    """
 
     name = "interpreter"
 
     def __init__(self, workers: int = 2, timeout_s: float = 60.0) -> None:
+        require_interpreter()
         self._workers = Workers(workers, interpret=True, timeout_s=timeout_s)
 
     def __enter__(self) -> InterpreterVerifier:

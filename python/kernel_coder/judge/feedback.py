@@ -227,6 +227,9 @@ def _line_of(source: str, index: int) -> str | None:
     return lines[index - 1].strip() if 1 <= index <= len(lines) else None
 
 
+BUILD_FAILED = "Error building extension"
+"""What torch.utils.cpp_extension says first when a compiler or linker has failed."""
+
 _ERROR = re.compile(
     r"\berror\s*(?:#\d+(?:-D)?)?\s*:|\b(?:ptxas|nvlink) (?:error|fatal)|\bundefined (?:reference|symbol)"
     r"|\bmultiple definition of|^[\w.]+(?:Error|Exception)\b"

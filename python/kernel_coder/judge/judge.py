@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import queue
+import re
 import select
 import socket
 import sys
@@ -25,11 +26,15 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any
 
-from kernel_coder.judge import feedback, nvml
+from kernel_coder import interpreter
+from kernel_coder.judge import feedback, native, nvml
 from kernel_coder.judge.channel import Channel, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
+from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
+from kernel_coder.judge.triton_cache import VARIABLE as DRIVER_MODULE
+from kernel_coder.judge.triton_cache import DriverModule
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
 from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 
@@ -60,6 +65,9 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer")
+"""In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
@@ -145,7 +153,7 @@ class Judge:
         log: where the sandbox's profile is printed at the start; None: nowhere.
 
     Raises:
-        ValueError: an unknown device or backend.
+        ValueError: an unknown device or backend; Triton on the CPU with a numpy that its interpreter fails with.
         SandboxError: the machine cannot be made safe enough, or a GPU that is not there.
     """
 
@@ -164,6 +172,9 @@ class Judge:
             raise ValueError(f"device must be cpu, cuda or cuda:N; got {device!r}")
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+        self._no_interpreter = interpreter.problem_here() if kind == "cpu" else None
+        if backend == "triton" and self._no_interpreter:
+            raise ValueError(self._no_interpreter)
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
         gpu = None if kind == "cpu" else int(index or 0)
@@ -174,11 +185,20 @@ class Judge:
             gpu = gpu if node is None else node
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
-        self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
-        # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
-        # candidate, has to.
-        trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
-        self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
+        self._driver_module: DriverModule | None = None
+        if gpu is not None and _has_triton():
+            self._driver_module = DriverModule(self.environment(interpreted=False))
+            base = replace(base, readable=(*base.readable, self._driver_module.folder))
+        try:
+            self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
+            # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
+            # candidate, has to.
+            trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
+            self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
+        except BaseException:
+            if self._driver_module is not None:
+                self._driver_module.close()
+            raise
         self.profile = self._sandbox.profile
         if log is not None:
             print(f"sandbox:\n{self.profile}", file=log)
@@ -188,6 +208,7 @@ class Judge:
         self._all_slots = [_Slot(self, number) for number in range(self.config.parallel())]
         for slot in self._all_slots:
             self._slots.put(slot)
+        self._room = Room()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
         self._abandoned = False
@@ -219,18 +240,38 @@ class Judge:
         if self._closed:
             raise ValueError("the judge is closed")
         maker = _Maker(self, task, candidate, chosen)
-        if (problem := _format_problem(candidate)) is not None:
+        if (problem := _format_problem(candidate, chosen)) is not None:
             return maker.verdict(problem[0], problem[1], compiled=False)
         if chosen == "cuda" and self.device == "cpu":
             return maker.verdict(Outcome.HARNESS_FAILED, "a CUDA candidate cannot be judged without a GPU")
-        slot = self._slots.get()
-        try:
-            verdict = self._evaluated(slot, maker)
-        finally:
-            self._slots.put(slot)
+        if chosen == "triton" and self._no_interpreter:
+            return maker.verdict(Outcome.HARNESS_FAILED, self._no_interpreter)
+        verdict, _ = self._judged(maker)
         if self.config.audit_dir:
             self._record(task, candidate, verdict)
         return verdict
+
+    def _judged(self, maker: _Maker) -> tuple[Verdict, dict[str, Any]]:
+        """The verdict and the task's facts.
+
+        Candidates that are judged at the same time share the GPU's memory. One that finds too little of it is judged
+        again, when nobody else holds any.
+        """
+        with self._room.shared():
+            found = self._in_a_slot(maker)
+        if self.device == "cpu" or self._closed or not _short_of_memory(found[0]):
+            return found
+        with self._room.alone():
+            for slot in self._all_slots:
+                slot.close()
+            return self._in_a_slot(maker)
+
+    def _in_a_slot(self, maker: _Maker) -> tuple[Verdict, dict[str, Any]]:
+        slot = self._slots.get()
+        try:
+            return self._evaluated(slot, maker), slot.facts
+        finally:
+            self._slots.put(slot)
 
     def _evaluated(self, slot: _Slot, maker: _Maker) -> Verdict:
         if self._out_of_service:
@@ -305,13 +346,7 @@ class Judge:
         task = as_task(task)
         known: dict[str, Any] = {"task": task.id, "task_hash": _sha(task.reference)}
         source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
-        slot = self._slots.get()
-        maker = _Maker(self, task, source, "torch")
-        try:
-            verdict = self._evaluated(slot, maker)
-            facts = slot.facts
-        finally:
-            self._slots.put(slot)
+        verdict, facts = self._judged(_Maker(self, task, source, "torch"))
         known |= {
             "families": tuple(facts.get("families", ())),
             "skipped": facts.get("skipped", {}),
@@ -337,6 +372,8 @@ class Judge:
             self._pool.shutdown()
         for server in self._servers.values():
             server.close()
+        if self._driver_module is not None:
+            self._driver_module.close()
 
     def __enter__(self) -> Judge:
         return self
@@ -379,6 +416,8 @@ class Judge:
         own["CUDA_VISIBLE_DEVICES"] = self.visible
         if self.visible:
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if self._driver_module is not None:
+            own[DRIVER_MODULE] = self._driver_module.folder
         for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
             if name in os.environ:
                 own[name] = os.environ[name]
@@ -414,6 +453,11 @@ class Judge:
         os.replace(f"{path}.part", path)
 
 
+def _short_of_memory(verdict: Verdict) -> bool:
+    """Also of a task that is refused for it, and of an Examiner that has failed for it."""
+    return verdict.outcome is Outcome.OUT_OF_MEMORY or MEMORY.search(verdict.reason or "") is not None
+
+
 def _has_triton() -> bool:
     import importlib.util
 
@@ -435,10 +479,13 @@ def _bar(pairs: Iterable[Any], total: int | None) -> Any:
     return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
 
 
-def _format_problem(candidate: str) -> tuple[Outcome, str] | None:
+def _format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
     """What is wrong with a text that nobody has to run to see it."""
     if not candidate.strip():
         return Outcome.FORMAT_ERROR, "the answer has no code"
+    if native.is_native(candidate, backend):
+        problem = native.problem_of(candidate)
+        return None if problem is None else (Outcome.FORMAT_ERROR, problem)
     tree = parse(candidate)
     if isinstance(tree, str):
         return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}"

@@ -36,6 +36,7 @@ from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
 from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.native import is_native, native_model
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
     Loaded,
@@ -49,6 +50,7 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
     same_structure,
 )
+from kernel_coder.judge.triton_cache import begin_with_driver_module
 
 with contextlib.suppress(ImportError):  # in the warm parent, once for all
     import setuptools  # noqa: F401 (torch.utils.cpp_extension needs it, and itself would start CUDA there)
@@ -81,6 +83,7 @@ def main(fds: list[int]) -> int:
         "CUDA_CACHE_PATH",
     ):
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
+    begin_with_driver_module(os.environ["TRITON_CACHE_DIR"])
     channel = Channel(fds[CHANNEL])
     report = mmap.mmap(fds[REPORT], REPORT_BYTES)
     plan = json.loads(_text(fds[PLAN]))
@@ -185,11 +188,20 @@ class _Runner:
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.watching = self.own.watch_extensions()
             self.watching.__enter__()  # for good: an extension may be built as late as in a call
-        self.module = _candidate(source)
-        model = getattr(self.module, "ModelNew", None)
+        model = self._model(source)
         if model is None:
             raise Failed(Status.NO_MODEL, "the code defines no ModelNew")
         self.loaded = self._build(model)
+
+    def _model(self, source: str) -> Any:
+        if is_native(source, self.plan["backend"]):
+            return native_model(source, self.plan["backend"], self._state())
+        self.module = _candidate(source)
+        return getattr(self.module, "ModelNew", None)
+
+    def _state(self) -> dict[str, Tensor]:
+        """The reference's, by name."""
+        return {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in self.plan["state"]}
 
     def _build(self, model: Any) -> Loaded:
         plan = self.plan
@@ -197,8 +209,7 @@ class _Runner:
         args, kwargs = decode(plan["init"], lambda index: init[index])
         dtype = COMPUTE[plan["precision"]]
         self.model = built(model, args, kwargs, seed=plan["seed"], device=self.device, dtype=dtype)
-        state = {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in plan["state"]}
-        loaded = load_state(self.model, state, plan["random_state"])
+        loaded = load_state(self.model, self._state(), plan["random_state"])
         if loaded is None:
             own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(state_of(self.model).items())[:20])
             raise Failed(Status.NO_STATE, own)

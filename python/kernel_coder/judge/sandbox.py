@@ -85,7 +85,7 @@ _ENDED_BY = ("itself", "wall_limit", "supervisor")
 _SYSTEM_PATHS = (
     *("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/sys"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
-    *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/ssl/openssl.cnf", "/etc/nvidia"),
+    *("/etc/nsswitch.conf", "/etc/ssl/openssl.cnf", "/etc/nvidia"),
 )
 _PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -758,6 +758,7 @@ class Sandbox:
         if os.path.isdir("/usr/local/cuda/bin"):
             path = f"/usr/local/cuda/bin:{path}"
         own = {"PATH": path, "HOME": work_dir, "TMPDIR": work_dir, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        own["USER"] = "runner"  # there is no list of users to look in
         return own | dict(self.config.environment) | dict(extra)
 
     def _path_rules(self, work_dir: str) -> list[tuple[str, int]]:

@@ -189,6 +189,9 @@ class Session:
         raise self._failure(Outcome.COMPILE_ERROR, text, compiled=False)
 
     def _failure(self, outcome: Outcome, text: str, compiled: bool) -> Ended:
+        if not compiled and feedback.BUILD_FAILED in text:
+            told = feedback.compile_error(text)
+            return Ended(outcome, feedback.bounded(told.splitlines()[0], 300), told, compiled=compiled)
         told = feedback.exception(text, source=self.source, file="candidate.py")
         last = next((line for line in reversed(text.strip().splitlines()) if line.strip()), "no message")
         return Ended(outcome, feedback.bounded(feedback.harmless(last), 300), told, compiled=compiled)

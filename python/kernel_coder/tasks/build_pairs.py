@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel_coder.interpreter import require_interpreter
 from kernel_coder.tasks.inductor import CAPABILITY, check_versions, lower
 from kernel_coder.tasks.modules import FAMILIES, all_modules
 from kernel_coder.tasks.readable import Kernel, Readable, rewrite
@@ -223,8 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files there would change")
     options = parser.parse_args(arguments)
     try:
+        require_interpreter()
         built = build(progress=print)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     for name, reason in built.dropped.items():

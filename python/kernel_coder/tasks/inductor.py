@@ -184,7 +184,8 @@ def _lower_function(function: Any, example: Sequence[torch.Tensor]) -> str:
         return FakeTensor(mode, meta, torch.device("cuda:0"))
 
     fakes = [on_cuda(tensor) for tensor in example]
-    settings = {"graph_partition": False, "fx_graph_cache": False, "layout_optimization": False}
+    # Nothing is compiled, so no pool of compilers is started, each of which imports torch.
+    settings = {"graph_partition": False, "fx_graph_cache": False, "layout_optimization": False, "compile_threads": 1}
     with _pretend_h100(), mode, torch.no_grad(), config.patch(settings):
         functional = torch.func.functionalize(function, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernel_coder.interpreter import require_interpreter
 from kernel_coder.tasks.task import init_arguments
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ class Check:
 
 
 def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
-    """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it."""
+    """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it.
+
+    ValueError where the interpreter cannot work.
+    """
+    require_interpreter()
     keys = ("name", "python_code", "triton_code")
     request = "".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n" for pair in pairs)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -6,7 +6,7 @@ A candidate is a file whose first lines say what it is:
     # backend: triton                    triton, cuda, cpp or torch
     # hack: H09 returns its last output  hostile only: an id of HACKS, and what this form of it does
     # why: one line                      hostile: what would make it pass; honest: what is tricky about it
-    # needs: cuda                        if it means something on a GPU only
+    # needs: cuda                        if it means something on a GPU only; cpu: if it reads host memory
     # slow: build                        if it calls a compiler for longer than a few seconds
     # expect: no gain                    hostile only, see Candidate.expect
     # leak: root:x:0                     hostile only: text that no verdict may repeat
@@ -141,6 +141,7 @@ class Candidate:
             or more: it sleeps in every call.
         leak: text that no verdict may repeat, or None.
         needs_cuda: pointless without a GPU.
+        needs_cpu: reads and writes host memory, which tensors of a GPU are not.
         slow: why judging takes long: ``build``, or None.
     """
 
@@ -154,6 +155,7 @@ class Candidate:
     expect: str = "rejected"
     leak: str | None = None
     needs_cuda: bool = False
+    needs_cpu: bool = False
     slow: str | None = None
 
     @property
@@ -214,6 +216,7 @@ def _candidates(kind: str) -> Iterable[Candidate]:
             expect=fields.get("expect", "rejected"),
             leak=fields.get("leak"),
             needs_cuda=fields.get("needs") == "cuda",
+            needs_cpu=fields.get("needs") == "cpu",
             slow=fields.get("slow"),
         )
 

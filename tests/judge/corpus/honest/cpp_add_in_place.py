@@ -1,5 +1,6 @@
 # task: add_in_place
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: writes to its input by contract, from two source strings with a header between them
 import torch.nn as nn

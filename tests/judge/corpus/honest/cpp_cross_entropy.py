@@ -1,5 +1,6 @@
 # task: cross_entropy
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: integer input, one number out; declares its functions with PYBIND11_MODULE itself
 import torch.nn as nn

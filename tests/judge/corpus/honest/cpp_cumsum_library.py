@@ -1,5 +1,6 @@
 # task: cumsum
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: registers an operator with TORCH_LIBRARY and is called through torch.ops, not through a Python module
 import torch

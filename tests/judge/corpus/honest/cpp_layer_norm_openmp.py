@@ -1,5 +1,6 @@
 # task: layer_norm
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: OpenMP threads, which stay alive between calls
 import torch.nn as nn

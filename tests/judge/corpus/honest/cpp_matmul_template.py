@@ -1,5 +1,6 @@
 # task: matmul
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: templates, and at::parallel_for with ATen's own threads
 import torch.nn as nn

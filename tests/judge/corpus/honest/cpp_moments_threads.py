@@ -1,5 +1,6 @@
 # task: moments
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: several functions, a std::tuple of tensors out, std::thread joined before the return
 import torch.nn as nn

@@ -1,5 +1,6 @@
 # task: softmax
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: the extension is built in __init__, not at import, with flags of its own
 import torch.nn as nn

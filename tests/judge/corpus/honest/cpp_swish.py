@@ -1,5 +1,6 @@
 # task: swish_chain
 # backend: cpp
+# needs: cpu
 # slow: build
 # why: the simplest C++ extension; a plain loop over pointers
 import torch.nn as nn

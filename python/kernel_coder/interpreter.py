@@ -1,0 +1,47 @@
+"""Whether Triton's interpreter, which runs kernels where there is no GPU, works with what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+FIRST_TRITON, FIRST_NUMPY = (3, 7), (2, 4)
+"""From this numpy on, which makes no scalar of an array of one element any more, it takes this Triton."""
+
+
+def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
+    """The sentence to refuse these versions with, or None if they will do; None of a version: it is not installed.
+
+    >>> interpreter_problem("3.6.0", "2.5.0")
+    "Triton 3.6.0's interpreter fails with numpy 2.5.0. Install one that fits: pip install 'triton>=3.7' or 'numpy<2.4'"
+    >>> interpreter_problem("3.7.0", "2.5.0") is interpreter_problem("3.6.0", "2.3.5") is None
+    True
+    """
+    if triton is None or numpy is None or _release(triton) >= FIRST_TRITON or _release(numpy) < FIRST_NUMPY:
+        return None
+    return (
+        f"Triton {triton}'s interpreter fails with numpy {numpy}. Install one that fits: "
+        f"pip install 'triton>={'.'.join(map(str, FIRST_TRITON))}' or 'numpy<{'.'.join(map(str, FIRST_NUMPY))}'"
+    )
+
+
+def problem_here() -> str | None:
+    """:func:`interpreter_problem` of what is installed."""
+    return interpreter_problem(_installed("triton"), _installed("numpy"))
+
+
+def require_interpreter() -> None:
+    """ValueError, in one sentence, where the interpreter cannot work."""
+    if problem := problem_here():
+        raise ValueError(problem)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,92 @@
+"""A candidate may be one C++ or CUDA file."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Outcome
+from kernel_coder.judge.native import is_native, problem_of
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, 3)
+        self.register_buffer("shift", torch.ones(3))
+    def forward(self, x):
+        return torch.relu(self.linear(x)) + self.shift
+def get_inputs():
+    return [torch.randn(5, 8)]
+def get_init_inputs():
+    return [8]
+"""
+
+CPP = """
+#include <algorithm>
+
+torch::Tensor forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor shift) {
+    auto out = torch::empty({x.size(0), weight.size(0)}, x.options());
+    auto xs = x.accessor<float, 2>(), ws = weight.accessor<float, 2>(), to = out.accessor<float, 2>();
+    auto bs = bias.accessor<float, 1>(), ss = shift.accessor<float, 1>();
+    for (int64_t i = 0; i < x.size(0); ++i)
+        for (int64_t j = 0; j < weight.size(0); ++j) {
+            float sum = bs[j];
+            for (int64_t k = 0; k < x.size(1); ++k) sum += xs[i][k] * ws[j][k];
+            to[i][j] = std::max(sum, 0.0f) + ss[j];
+        }
+    return out;
+}
+"""
+
+CUDA = """
+#include <torch/extension.h>
+__global__ void kernel(
+    const float* x, const float* w, const float* b, const float* s, float* out, int rows, int n, int k
+) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= rows * n) return;
+    float sum = b[at % n];
+    for (int i = 0; i < k; ++i) sum += x[at / n * k + i] * w[at % n * k + i];
+    out[at] = fmaxf(sum, 0.0f) + s[at % n];
+}
+torch::Tensor forward(torch::Tensor x, torch::Tensor w, torch::Tensor b, torch::Tensor s) {
+    auto out = torch::empty({x.size(0), w.size(0)}, x.options());
+    int count = x.size(0) * w.size(0);
+    kernel<<<(count + 255) / 256, 256>>>(x.data_ptr<float>(), w.data_ptr<float>(), b.data_ptr<float>(),
+        s.data_ptr<float>(), out.data_ptr<float>(), x.size(0), w.size(0), x.size(1));
+    return out;
+}
+"""
+
+
+def test_only_what_is_no_python_is_a_file_for_the_compiler() -> None:
+    quoted = 'import torch\nsource = """\n#include <vector>\n"""\n'
+    assert is_native(CPP, "cpp")
+    assert is_native(CUDA, "cuda")
+    assert not is_native(quoted, "cpp")
+    assert not is_native(CPP, "triton")
+    assert not is_native("x = (", "cpp")
+    assert problem_of(CPP) is None
+
+
+@pytest.fixture(scope="module")
+def device() -> str:
+    import os
+
+    return "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
+
+
+def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
+    backend, source = ("cuda", CUDA) if device == "cuda" else ("cpp", CPP)
+    broken = source.replace("return out;", "return ou;")
+    nothing = source.replace("forward(", "backward(")
+    with Judge(device, backend, config=JudgeConfig(timed_calls=10, workers=2)) as judge:
+        found = list(judge.evaluate_many([(REFERENCE, one) for one in (source, broken, nothing)]))
+    assert found[0].outcome is Outcome.CORRECT, found[0].reason
+    assert found[1].outcome is Outcome.COMPILE_ERROR
+    assert "ou" in found[1].feedback
+    assert found[1].reason is not None
+    assert "error" in found[1].reason
+    assert not found[1].compiled
+    assert found[2].outcome is Outcome.FORMAT_ERROR
+    assert found[2].reason == "the file defines no function forward"

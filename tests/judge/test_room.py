@@ -1,0 +1,108 @@
+"""Candidates that share a GPU's memory: one that finds too little is judged again, alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.judge import _short_of_memory
+from kernel_coder.judge.room import Room
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+def get_inputs():
+    return [torch.rand(4)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_nobody_is_inside_beside_a_loner_and_everybody_gets_in() -> None:
+    room, beside, entered = Room(), [], []
+
+    def sharer() -> None:
+        for _ in range(50):
+            with room.shared():
+                entered.append("shared")
+
+    def loner() -> None:
+        for _ in range(20):
+            with room.alone():
+                beside.append(room.inside)
+                time.sleep(1e-4)
+                beside.append(room.inside)
+
+    threads = [threading.Thread(target=one) for one in (sharer, loner, sharer, loner, sharer)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(30)
+    assert beside == [1] * 80
+    assert len(entered) == 150
+    assert room.inside == 0
+
+
+def test_a_room_is_left_by_errors_too() -> None:
+    room = Room()
+    for enter in (room.shared, room.alone):
+        with pytest.raises(KeyError), enter():
+            raise KeyError
+    assert room.inside == 0
+
+
+def verdict(outcome: Outcome, reason: str | None = None) -> Verdict:
+    known: dict[str, Any] = {"feedback": "", "task": "t", "task_hash": "0" * 64, "candidate_hash": "0" * 64}
+    return Verdict(
+        outcome=outcome,
+        compiled=outcome is not Outcome.COMPILE_ERROR,
+        reason=reason,
+        backend="triton",
+        device="cuda:0",
+        interpreted=False,
+        versions={},
+        **known,
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "short"),
+    [
+        (Outcome.OUT_OF_MEMORY, "it ran out of memory", True),
+        (Outcome.HARNESS_FAILED, "the task is refused: it is too large for this device (CUDA out of memory.)", True),
+        (Outcome.CRASHED, "the Examiner failed: torch.OutOfMemoryError: CUDA out of memory.", True),
+        (Outcome.COMPILE_ERROR, "no context can be made on GPU 0: CUDA_ERROR_OUT_OF_MEMORY", True),
+        (Outcome.HARNESS_FAILED, "no room for a shared buffer of 2.25 GiB on GPU 0", True),
+        (Outcome.WRONG_OUTPUT, "output 0 has 3 wrong elements", False),
+        (Outcome.CORRECT, None, False),
+    ],
+)
+def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str | None, short: bool) -> None:
+    assert _short_of_memory(verdict(outcome, reason)) is short
+
+
+def test_who_lacks_memory_is_judged_again_with_nobody_beside() -> None:
+    beside: list[int] = []
+    with Judge("cpu", "torch", config=JudgeConfig(workers=3)) as judge:
+        judge.device = "cuda:0"  # as far as this goes
+
+        def in_a_slot(maker: Any) -> tuple[Verdict, dict[str, Any]]:
+            time.sleep(0.02)
+            beside.append(judge._room.inside)
+            if judge._room.inside > 1:
+                return verdict(Outcome.OUT_OF_MEMORY, "it ran out of memory"), {}
+            return verdict(Outcome.CORRECT), {}
+
+        judge._in_a_slot = in_a_slot  # type: ignore[method-assign]
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda _: judge.evaluate(REFERENCE, "class ModelNew: x = 1"), range(3)))
+        judge.device = "cpu"
+    assert [one.outcome for one in found] == [Outcome.CORRECT] * 3
+    assert max(beside) > 1
+    assert beside[-1] == 1
