@@ -265,7 +265,8 @@ def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Itera
     """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
     if not asked:
         return
-    from kernel_coder.judge import Judge, JudgeConfig
+    from kernel_coder.judge.config import JudgeConfig
+    from kernel_coder.judge.judge import Judge
 
     config = JudgeConfig(
         timing=False, checks=2, families=("own", "normal"), null_candidates=False, seed=0, workers=workers
