@@ -50,7 +50,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: 
         SIZE=size,
         BLOCK=BLOCK,
         num_warps=4,
-        num_stages=3,
+        num_stages=3 if query.dtype.itemsize == 2 else 2,
     )
     return out
 
