@@ -135,7 +135,7 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         rewards=rewards,
         judge=judge,
         follow_up=make_follow_up(config, policy),
-        overlap=not share_gpu(judge.device, policy.device),
+        overlap=config.judge is None or not config.judge.timing or not share_gpu(judge.device, policy.device),
         spec=spec,
         sampling=Sampling(
             max_completion_length=config.rollout.max_completion_length,
