@@ -222,19 +222,33 @@ def test_sizes_grow() -> None:
         assert size_for(size_below(size)) == size_below(size) < size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_triton_kernel_agrees_with_torch(dtype: str) -> None:
+INTERPRETED = """
+import torch
+from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.rollout import Sampling
+from kernel_coder.rollout.decode_attention import why_not
+from kernel_coder.rollout.static_engine import StaticEngine
+
+for shape in ((2, 3, 64), (1, 17, 16)):
+    for dtype in (torch.float32, torch.float16):
+        reason = why_not(torch.device("cpu"), dtype, *shape)
+        assert reason is None, (shape, reason)
+tokenizer = tiny_tokenizer()
+model = tiny_model(len(tokenizer)).eval()
+prompts = [tokenizer.encode(text) for text in ("def f(x):", "import torch", "a")]
+sampling = Sampling(max_completion_length=6)
+plain, by_kernel = (
+    StaticEngine(model, tokenizer, kernel=kernel).generate(prompts, sampling, range(3)) for kernel in (False, True)
+)
+assert [turn.completion_ids for turn in plain] == [turn.completion_ids for turn in by_kernel]
+"""
+
+
+def test_triton_kernel_agrees_with_torch() -> None:
     """In Triton's interpreter, which a process decides on when it imports triton (and which knows no bfloat16)."""
     pytest.importorskip("triton")
-    script = (
-        "import torch\nfrom kernel_coder.rollout.decode_attention import why_not\n"
-        f"for shape in ((2, 3, 64), (1, 17, 16)):\n"
-        f"    reason = why_not(torch.device('cpu'), torch.{dtype}, *shape)\n"
-        "    assert reason is None, (shape, reason)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
@@ -348,7 +362,8 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(dtype: str) -> None:
     if not hasattr(kernel, "arg_names"):
         pytest.skip("this process interprets Triton")
     constants = {"HEADS": 3, "GROUP": 3, "QUERIES": 16, "SIZE": 64, "BLOCK": 64}
-    pointers = dict.fromkeys(("queries", "keys", "values", "out"), f"*{dtype}")
+    tensors = ("queries", "new_keys", "new_values", "cos", "sin", "keys", "values", "out")
+    pointers = dict.fromkeys(tensors, f"*{dtype}")
     numbers = {"lengths": "*i64", "scale": "fp32", "row_stride": "i32", "head_stride": "i32"}
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(
