@@ -274,7 +274,7 @@ def contenders(run: Run, work: str, batch: Batch, wanted: str) -> Iterator[tuple
         yield "ours", "kernel_coder, all layers recomputed, padded", version, padded
     everything = replace(batch, advantages=batch.advantages.where(batch.advantages != 0, 1e-30))
     unskipped = run.ours(everything, Form(), size=micro, chosen=False)
-    yield "ours", "kernel_coder, the head alone", version, unskipped
+    yield "ours", "kernel_coder's head, the rest as theirs", version, unskipped
 
 
 def measured(run: Run, update: Update, runs: int, deadline: float) -> Row:
