@@ -23,10 +23,10 @@ import numpy as np
 import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
-from kernel_coder.sft.attention import packed
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
+from kernel_coder.train.attention import packed
 from kernel_coder.train.model import Policy, causal_lm
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor, nn

@@ -21,6 +21,9 @@ from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.errors import HarnessFailed, ServerFailed
 from kernel_coder.judge import Verdict
 from kernel_coder.refine.__main__ import main
+from kernel_coder.refine.config import parse
+from kernel_coder.refine.search import Search, load_module
+from kernel_coder.refine.trajectory import Trajectory
 from kernel_coder.train.errors import StopRequested
 from pretend import PretendJudge, said, write_tasks
 
@@ -156,6 +159,89 @@ def test_best_of_turns_carries_the_best_answers_of_all(module: Path) -> None:
     shown = [re.search(r"# (\d \d)", m["content"]) for m in last if m["role"] == "assistant"]
     assert [one[1] for one in shown if one] == ["2 0", "2 1", "1 1"]  # the best one last, where it is answered
     assert last[-1]["content"] == "correct, 4.00x"
+
+
+# ---- verdicts beside answers -----------------------------------------------------------------------------------------
+
+
+class SlowJudge(PretendJudge):
+    """Ends the verdict on the very first answer only once ``go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def evaluate(self, task: Any, code: str, backend: str) -> Verdict:
+        if "# 1 0" in code:
+            assert self.go_on.wait(20)
+        return super().evaluate(task, code, backend)
+
+
+class Noticing(Model):
+    """Lets the judge go on once the n-th answer is asked for."""
+
+    def __init__(self, judge: SlowJudge, count: int) -> None:
+        super().__init__(lambda turn, sample: "timeout")
+        self.judge, self.count = judge, count
+
+    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+        for one in super().answer(requests, poll):
+            if len(self.asked) == self.count:
+                self.judge.go_on.set()
+            yield one
+
+
+def test_a_slow_verdict_holds_up_no_round_that_does_not_see_it(module: Path) -> None:
+    judge = SlowJudge()
+    model = Noticing(judge, 4)  # of the second round
+    flags = {"strategy": "parallel", "turns": 3, "parallel": 2}
+    _, folder = search(module, model, judge, "--judge.workers", "2", **flags)
+    assert outcomes(folder) == ["timeout"] * 6  # none of them failed by waiting for too long
+
+
+def test_a_search_that_has_enough_keeps_the_verdicts_that_are_being_made(module: Path) -> None:
+    judge = SlowJudge()
+    model = Noticing(judge, 4)
+    model.outcome = lambda turn, sample: ("correct", 2.0) if sample else "timeout"
+    flags = {"strategy": "parallel", "turns": 9, "parallel": 2}
+    code, folder = search(module, model, judge, "--judge.workers", "2", "--stop-when-correct", **flags)
+    assert code == 0
+    assert len(records(folder, "answer")) == len(records(folder, "verdict")) == 4
+
+
+def searching(module: Path, device: str, *flags: str) -> Search:
+    config, _ = parse([str(module), *flags])
+    return Search(
+        config, load_module(config), Trajectory(module.parent / "none", ""), Model(lambda *_: ""), None, device=device
+    )
+
+
+def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not searching(module, "cuda:0").overlaps
+    assert searching(module, "cpu").overlaps
+    assert searching(module, "cuda:0", "--judge.timing", "false").overlaps
+    assert searching(module, "cuda:0", "--base-url", "http://localhost:8000/v1", "--model", "m").overlaps
+    monkeypatch.setattr(Search, "overlaps", False)
+    judge = PretendJudge()
+    counts = []
+
+    class Watched(Model):
+        def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+            for one in super().answer(requests, poll):
+                time.sleep(0.05)
+                counts.append(len(judge.judged))
+                yield one
+
+    for strategy in ("serial", "parallel"):
+        counts.clear()
+        judge.judged.clear()
+        out = module.parent / strategy
+        search(module, Watched(lambda turn, sample: "timeout"), judge, out=out, strategy=strategy, turns=2, parallel=3)
+        assert counts == [0, 0, 0, 3, 3, 3]
+        assert len(records(out, "verdict")) == 6
+    out = module.parent / "tokens"
+    search(module, Watched(lambda turn, sample: "timeout"), judge, out=out, tokens=30, parallel=4)
+    assert len(records(out, "answer")) == len(records(out, "verdict")) == 2  # what was written is judged all the same
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------

@@ -74,6 +74,37 @@ def test_a_run_without_judged_held_out_answers_says_nothing(tmp_path: Path) -> N
     assert list(Learning().facts()) == list(found.facts())
 
 
+def talk(step: int, task: str, *outcomes: str) -> dict[str, Any]:
+    turns = [{"completion": CODE, "verdict": {"outcome": outcome}} for outcome in outcomes]
+    return {**line(step, task, outcomes[-1]), **({"turns": turns} if len(turns) > 1 else {})}
+
+
+def test_conversations_are_counted_by_the_turn_that_solves_them(tmp_path: Path) -> None:
+    before = [talk(0, name, "crashed", "timeout", "crashed") for name in "abcd"]
+    after = [
+        talk(2, "a", "correct"),
+        talk(2, "b", "wrong_output", "correct"),
+        talk(2, "c", "wrong_output", "correct", "crashed"),  # what was once found is not lost again
+        talk(2, "d", "crashed", "crashed", "crashed"),
+        talk(2, "e", "harness_failed"),
+        talk(2, "f", "crashed", "harness_failed"),
+    ]
+    found = learning(write(tmp_path, RECORDS, before + after), 2, turns=3)
+    facts = found.facts(3)
+    assert [facts[f"heldout_correct_by_turn_{t}_before"] for t in (1, 2, 3)] == [0.0, 0.0, 0.0]
+    assert [facts[f"heldout_correct_by_turn_{t}_after"] for t in (1, 2, 3)] == [0.2, 0.6, 0.6]
+    assert facts["heldout_correct_after"] == 0.6
+    assert facts["heldout_correct_gain"] == 0.75  # of the four tasks that both have
+    assert facts["heldout_gain_of_turns"] == pytest.approx(0.4)
+    assert facts["heldout_gain_of_turns_low"] < 0.4 < facts["heldout_gain_of_turns_high"]
+    assert list(Learning().facts(3)) == list(facts)
+    assert not any(name.startswith(("heldout_correct_by_turn", "heldout_gain")) for name in found.facts())
+    text = "\n".join(found.words(tmp_path))
+    assert "conversations that are solved, before: 0.0%" in text
+    assert "within 1 to 3 turns, after: 20.0%, 60.0%, 60.0%" in text
+    assert "the last turn over the first, after: +40.0%" in text
+
+
 @pytest.mark.parametrize("count", [1, 60, 61, 1000])
 def test_a_curve_has_at_most_sixty_bars(count: int) -> None:
     assert len(sparkline([0.5] * count)) == min(count, 60)

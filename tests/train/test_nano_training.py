@@ -25,6 +25,7 @@ SHORT = {
     "rollout.num_generations": 4,
     "rollout.max_completion_length": 320,
     "optim.per_device_train_batch_size": 8,
+    "optim.gradient_accumulation_steps": 1,
     "eval.num_tasks": 4,
 }
 

@@ -394,7 +394,13 @@ def test_a_run_on_conversations_says_how_they_went(fake: list[FakeJudge], tasks:
             outcome = re.search(r"# outcome: (\w+)", turn["completion"])
             assert turn["verdict"]["outcome"] == (outcome[1] if outcome else "format_error")
     assert {"eval/correct_by_turn/1", "eval/correct_by_turn/3", "eval/turns/mean"} <= set(lines[1])
-    assert summary(tmp_path)["eval_judge_correct_last"] is not None
+    found = summary(tmp_path)
+    assert found["eval_judge_correct_last"] is not None
+    assert not any(isinstance(value, (dict, list)) for value in found.values())
+    for t in (1, 2, 3):
+        assert found[f"heldout_correct_by_turn_{t}_before"] is None  # there was no evaluation
+        assert found[f"heldout_correct_by_turn_{t}_after"] == pytest.approx(lines[1][f"eval/correct_by_turn/{t}"])
+    assert found["heldout_correct_after"] == found["heldout_correct_by_turn_3_after"]
 
 
 @pytest.mark.parametrize("options", [{}, {"rollout__earlier_reasoning": "drop", "rollout__batch_size": 2}])

@@ -13,8 +13,8 @@ from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.prompts import encode_prompt
-from kernel_coder.rollout import Sampling
-from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.rollout import RolloutEngine, Sampling
+from kernel_coder.rollout.engines import make_engine
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.model import PLAIN, load_policy
 
@@ -49,7 +49,7 @@ class LocalModel:
         self.plain = PLAIN if config.chat_template == PLAIN else None
         self.context = policy.context_length
         self.tokenizer = policy.tokenizer
-        self.engine: TransformersEngine | None = TransformersEngine(policy.model, policy.tokenizer)
+        self.engine: RolloutEngine | None = make_engine(policy.model, policy.tokenizer)
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         assert self.engine is not None, "the model was closed"

@@ -1,10 +1,11 @@
 """``kernel-coder-nano``: a model of a few million parameters, made by this project from its own pairs.
 
-``python -m kernel_coder.models.nano plain PAIRS --output FILE`` calls every kernel ``kernel``,
+``python -m kernel_coder.models.nano mix PAIRS --output FILE`` makes its corpus, in which answers are right and wrong,
 ``... tokenizer DATA... --output FOLDER`` trains the tokenizer,
 ``... init --tokenizer FOLDER --output FOLDER`` makes the untrained model, and
 ``... export CHECKPOINT --output FOLDER`` writes what is shipped. Between the last two stands ``kernel-coder sft`` with
-``configs/nano-sft.yaml``; ``configs/nano.sh`` is the whole chain. Each command gives the same bytes for the same input.
+``configs/nano-sft.yaml``; ``configs/nano.sh`` is the whole chain. Each command gives the same bytes for the same input,
+but for the judge's words about memory that nothing was written to.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -29,8 +32,9 @@ from transformers import (
 )
 
 from kernel_coder.models.tiny import CHAT_TEMPLATE, SPECIAL
-from kernel_coder.prompts import build_answer, build_messages
+from kernel_coder.prompts import Message, build_answer, build_feedback, build_messages
 from kernel_coder.tasks import Task, load_tasks
+from kernel_coder.tasks.generator.bugs import plant_bug
 
 PROMPT_TEMPLATE = "nano"
 VOCABULARY = 1024
@@ -131,7 +135,8 @@ def nano_model(config: LlamaConfig, *, seed: int = 0) -> LlamaForCausalLM:
 def corpus(paths: Sequence[str | Path], template: str = PROMPT_TEMPLATE) -> Iterator[str]:
     """Texts in a fixed order: of tasks the prompt and the answer, of ``.py``, ``.txt`` and ``.md`` files the whole.
 
-    A path is anything that ``tasks.load_tasks`` takes, a table with a column ``text``, a text file or a folder of them.
+    A path is anything that ``tasks.load_tasks`` takes, a table that :mod:`kernel_coder.sft` reads (``messages``,
+    ``prompt`` and ``completion``, ``text``), a text file or a folder of them.
 
     Raises:
         ValueError, OSError: a path that holds neither.
@@ -162,7 +167,12 @@ def _text_rows(file: Path) -> Iterator[str] | None:
     from kernel_coder.sft.examples import conversation_rows
 
     rows = conversation_rows(str(file))
-    return None if rows is None else (row["text"] for row in rows)
+    return None if rows is None else (text for row in rows for text in _texts_in(row))
+
+
+def _texts_in(row: Mapping[str, Any]) -> Iterator[str]:
+    for said in row.values():
+        yield from (said,) if isinstance(said, str) else (message["content"] for message in said)
 
 
 KERNEL = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
@@ -180,16 +190,93 @@ def plain_names(solution: str) -> str:
     return re.sub(rf"\b{names[0]}\b", "kernel", solution) if len(names) == 1 else solution
 
 
-def plain(source: Path, target: Path) -> int:
-    """Writes the pairs of a parquet file with :func:`plain_names`; returns their number."""
-    from pyarrow import array, parquet
+BUGS = (
+    "grid_too_small",
+    "wrong_dtype",
+    "returns_input",
+    "not_launched",
+    "wrong_signature",
+    "undefined_name",
+    "missing_import",
+    "syntax_error",
+)
+"""What is wrong with the corpus's wrong answers: few kinds of :mod:`kernel_coder.tasks.generator.bugs`, each frequent.
 
-    table = parquet.read_table(source)
-    solutions = [plain_names(text) for text in table["triton_code"].to_pylist()]
-    table = table.set_column(table.schema.get_field_index("triton_code"), "triton_code", array(solutions))
+The first four give wrong outputs, the next two fail when they are called, the last two do not compile. Each is a choice
+at one place of an answer that has little to do with the prompt, so a reward on any task speaks about all of them.
+"""
+
+
+def mix(
+    pairs: Path, target: Path, *, wrong: float = 0.45, talks: float = 0.1, seed: int = 0, workers: int | None = None
+) -> dict[str, int]:
+    """Writes the corpus: verified answers and, as in code that is found, wrong ones.
+
+    Every pair gives its own answer. Beside them stand as many answers with one planted bug of :data:`BUGS` as make
+    ``wrong`` of all of these; nothing in a prompt says which kind its answer is. ``talks`` as many conversations as
+    there are pairs: a wrong answer, what the judge says about it in the words of the feedback template ``nano``, and
+    the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``.
+
+    Raises:
+        ValueError: a share is out of its range, or the file has no pairs.
+    """
+    from pyarrow import Table, parquet
+
+    if not (0 <= wrong < 1 and 0 <= talks <= 1):
+        raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
+    rows: list[dict[str, Any]] = []
+    asked: list[tuple[Task, str, str]] = []
+    for task in load_tasks(str(pairs)):
+        if task.solution is None:
+            continue
+        rng = Random(f"mix {seed} {task.id}")
+        rows.append(_row(build_messages(task, PROMPT_TEMPLATE), plain_names(task.solution)))
+        if rng.random() < wrong / (1 - wrong):
+            rows.append(_row(build_messages(task, PROMPT_TEMPLATE), *_with_bug(task, rng)))
+        if rng.random() < talks:
+            asked.append((task, *_with_bug(task, rng)))
+    if not rows:
+        raise ValueError(f"{pairs} has no pairs")
+    rows += _talks(asked, workers)
     target.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(table, target, compression="zstd")
-    return len(solutions)
+    parquet.write_table(Table.from_pylist(rows), target, compression="zstd")
+    wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
+    second = sum(len(row["prompt"]) > 1 for row in rows)
+    return {"right": len(rows) - wrong_ones - second, "wrong": wrong_ones, "second turns": second}
+
+
+def _with_bug(task: Task, rng: Random) -> tuple[str, str]:
+    for kind in rng.sample(BUGS, len(BUGS)):
+        with suppress(ValueError):  # no place for this one
+            code, _ = plant_bug(task, rng, kind)
+            return plain_names(code), kind
+    raise ValueError(f"the solution of task {task.id} offers no place for any of {', '.join(BUGS)}")
+
+
+def _row(prompt: Sequence[Message], code: str, bug: str = "") -> dict[str, Any]:
+    return {"prompt": list(prompt), "completion": [_said(code)], "bug": bug}
+
+
+def _said(code: str) -> Message:
+    return Message(role="assistant", content=build_answer(code))
+
+
+def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Iterator[dict[str, Any]]:
+    """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
+    if not asked:
+        return
+    from kernel_coder.judge import Judge, JudgeConfig
+
+    config = JudgeConfig(
+        timing=False, checks=2, families=("own", "normal"), null_candidates=False, seed=0, workers=workers
+    )
+    with Judge("cpu", "triton", config=config) as judge:
+        verdicts = judge.evaluate_many((task, code) for task, code, _ in asked)
+        for (task, code, bug), verdict in zip(asked, verdicts, strict=True):
+            if verdict.is_scored and not verdict.correct:
+                said = build_feedback(task, verdict, PROMPT_TEMPLATE, turn=1, max_turns=2)
+                prompt = [*build_messages(task, PROMPT_TEMPLATE), _said(code), *said]
+                yield _row(prompt, plain_names(task.solution or ""), bug)
 
 
 def export(checkpoint: Path, folder: Path, *, dtype: str = "float16") -> dict[str, int]:
@@ -234,10 +321,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kernel_coder.models.nano", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
     )
-    commands = parser.add_subparsers(required=True, metavar="plain|tokenizer|init|export")
-    plain = commands.add_parser("plain", help="call every kernel kernel")
-    plain.add_argument("pairs", type=Path, help="parquet file in KernelBook's columns")
-    plain.set_defaults(run=_plain)
+    commands = parser.add_subparsers(required=True, metavar="mix|tokenizer|init|export")
+    mix = commands.add_parser("mix", help="make the corpus: right and wrong answers, and second turns")
+    mix.add_argument("pairs", type=Path, help="parquet file of data build")
+    mix.add_argument("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug")
+    mix.add_argument("--talks", type=float, default=0.1, help="conversations for each pair; the judge is asked")
+    mix.add_argument("--seed", type=int, default=0)
+    mix.add_argument("--workers", type=int, help="of the judge; default: one a core, at most 12")
+    mix.set_defaults(run=_mix)
     tokenizer = commands.add_parser("tokenizer", help="train the tokenizer")
     tokenizer.add_argument("data", nargs="+", help="packaged, tables of tasks or texts, folders, .py or .txt files")
     tokenizer.add_argument("--vocab-size", type=int, default=VOCABULARY)
@@ -254,13 +345,21 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("checkpoint", type=Path, help="folder of a trained model")
     export.add_argument("--dtype", choices=DTYPES, default="float16")
     export.set_defaults(run=_export)
-    for command in (plain, tokenizer, init, export):
-        command.add_argument("--output", type=Path, required=True, help="what to write: a folder; of plain a file")
+    for command in (mix, tokenizer, init, export):
+        command.add_argument("--output", type=Path, required=True, help="what to write: a folder; of mix a file")
     return parser
 
 
-def _plain(options: argparse.Namespace) -> Iterator[str]:
-    yield f"{plain(options.pairs, options.output):,} pairs"
+def _mix(options: argparse.Namespace) -> Iterator[str]:
+    found = mix(
+        options.pairs,
+        options.output,
+        wrong=options.wrong,
+        talks=options.talks,
+        seed=options.seed,
+        workers=options.workers,
+    )
+    yield ", ".join(f"{count:,} {name}" for name, count in found.items())
     yield str(options.output)
 
 

@@ -1,8 +1,9 @@
 """Prompts and answers: what the model is asked, as messages and as token ids, and the form of a good answer."""
 
 from kernel_coder.prompts.answers import build_answer
+from kernel_coder.prompts.blocks import Message
 from kernel_coder.prompts.encode import check_prompt_length, encode_prompt
-from kernel_coder.prompts.messages import Message, build_implementation_messages, build_messages, template_names
+from kernel_coder.prompts.messages import build_implementation_messages, build_messages, template_names
 from kernel_coder.prompts.turns import (
     build_feedback,
     check_feedback_template,

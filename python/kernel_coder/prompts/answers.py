@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_coder.prompts.messages import _fence, _text
+from kernel_coder.prompts.blocks import fence_for, plain_text
 
 
 def build_answer(code: str, thinking: str = "") -> str:
@@ -21,13 +21,13 @@ def build_answer(code: str, thinking: str = "") -> str:
     ```
     </answer>
     """
-    code, thinking = _text(code), thinking.strip()
+    code, thinking = plain_text(code), thinking.strip()
     if not code.strip():
         raise ValueError("code is empty; an answer needs some")
     for name, text in (("code", code), ("thinking", thinking)):
         for tag in ("<thinking>", "</thinking>", "<answer>", "</answer>"):
             if tag in text:
                 raise ValueError(f"{name} holds the tag {tag}, which an answer has once")
-    fence = _fence(code)
+    fence = fence_for(code)
     inside = f"{thinking}\n" if thinking else ""
     return f"<thinking>\n{inside}</thinking>\n<answer>\n{fence}python\n{code}\n{fence}\n</answer>"

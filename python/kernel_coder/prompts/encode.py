@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.prompts.messages import Message
+from kernel_coder.prompts.blocks import Message
 
 FIELD = "model.chat_template"
 """The configuration's field that the messages below tell the user to set."""

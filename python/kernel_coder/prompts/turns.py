@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError
-
+from kernel_coder.prompts.blocks import Message, TemplateKind, fence_for
 from kernel_coder.prompts.encode import PLAIN, encode_text, plain_prompt, render_prompt
-from kernel_coder.prompts.messages import LANGUAGES, TEMPLATES, Message, _environment, _fence, _text
+from kernel_coder.prompts.messages import LANGUAGES, TEMPLATES
 from kernel_coder.tasks import Task
 
-FEEDBACK_TEMPLATES = TEMPLATES / "feedback"
-ROLES = ("user", "assistant")
+FEEDBACK = TemplateKind("feedback template", TEMPLATES / "feedback", ("user", "assistant"))
 MARK = "<think>\n{name}\n</think>\n<thinking>\n{name}\n</thinking>\n{name}"
 SUMMARY_CHARACTERS = 400
 """What is kept of a reasoning that is summarised, at most."""
@@ -52,7 +49,6 @@ def build_feedback(
     wrong_output
     output has the wrong shape.
     """
-    blocks = _load(str(template))
     said = verdict.feedback or verdict.reason or ""
     context = {
         "task": task,
@@ -60,18 +56,12 @@ def build_feedback(
         "language": LANGUAGES[task.backend],
         "verdict": verdict,
         "feedback": said,
-        "fence": _fence(said),
+        "fence": fence_for(said),
         "turn": turn,
         "max_turns": max_turns,
         "facts": facts,
     }
-    try:
-        rendered = {
-            role: "".join(blocks.blocks[role](blocks.new_context(context))) for role in ROLES if role in blocks.blocks
-        }
-    except TemplateError as error:
-        raise ValueError(f"feedback template {template} cannot be filled in for task {task.id}: {error}") from error
-    return [Message(role=role, content=_text(text.strip())) for role, text in rendered.items() if text.strip()]
+    return FEEDBACK.fill(template, context, f" for task {task.id}")
 
 
 def feedback_template_names() -> list[str]:
@@ -80,12 +70,12 @@ def feedback_template_names() -> list[str]:
     >>> feedback_template_names()
     ['feedback', 'nano']
     """
-    return sorted(path.stem for path in FEEDBACK_TEMPLATES.glob("*.jinja"))
+    return FEEDBACK.names()
 
 
 def check_feedback_template(template: str | Path) -> None:
     """Raises ValueError unless :func:`build_feedback` can use the template."""
-    _load(str(template))
+    FEEDBACK.load(template)
 
 
 def extend_prompt(
@@ -172,28 +162,3 @@ def short_answer(answer: str, *, summary: bool = False) -> str:
     paragraphs = [paragraph.strip() for paragraph in inside.split("\n\n") if paragraph.strip()]
     last = paragraphs[-1][-SUMMARY_CHARACTERS:] if paragraphs else ""
     return f"{before}<thinking>\n{last}\n</thinking>\n{rest}" if last else f"{before}{rest}"
-
-
-def _load(template: str) -> Template:
-    known = feedback_template_names()
-    path = FEEDBACK_TEMPLATES / f"{template}.jinja" if template in known else Path(template).expanduser()
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"feedback template {template} is neither one of {', '.join(known)} nor a file that can be read"
-        ) from error
-    return _compile(source, template)
-
-
-@cache
-def _compile(source: str, name: str) -> Template:
-    try:
-        compiled = _environment().from_string(source)
-    except TemplateError as error:
-        raise ValueError(f"feedback template {name} is not a Jinja template: {error}") from error
-    unknown = sorted(set(compiled.blocks) - set(ROLES))
-    if unknown or "user" not in compiled.blocks:
-        found = f"it has {', '.join(sorted(compiled.blocks))}" if compiled.blocks else "it has none"
-        raise ValueError(f"feedback template {name} needs a block user, and otherwise only assistant; {found}")
-    return compiled

@@ -79,9 +79,12 @@ class Search:
                 self._ask_again_what_was_not_judged()
                 for turn in range(1, self.config.turns + 1):
                     if why := self._is_enough():
+                        self._settle()
                         return why
                     self._round(turn)
-                    self._settle()
+                    # What shows no earlier answer waits for none: the verdicts of a round are made beside the next one.
+                    self._settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
+                self._settle()
                 return self._is_enough() or f"{self.config.turns} rounds are over"
             except BudgetSpent as spent:
                 self._finish_verdicts()
@@ -97,6 +100,12 @@ class Search:
 
     # ---- a round
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether verdicts are made while the model writes: not on the GPU on which they time something."""
+        on_one_gpu = self.config.base_url is None and self.device.startswith("cuda")
+        return not (on_one_gpu and self.config.judge.timing)
+
     def _round(self, turn: int) -> None:
         known = self.trajectory.attempts
         wanted = [k for k in range(self.config.parallel) if (turn, k) not in known]
@@ -106,12 +115,21 @@ class Search:
         ]
         if not requests:
             return
-        with closing(self.model.answer(requests, self._poll_and_collect)) as arriving:  # type: ignore[type-var]
-            for request, answer in arriving:
-                attempt = Attempt.of((turn, request.sample), prompts[request.sample], answer, self._elapsed())
-                self.trajectory.add(attempt)
-                self._judge(attempt)
-                self._check_tokens()
+        written: list[Attempt] = []
+        try:
+            with closing(self.model.answer(requests, self._poll_and_collect)) as arriving:  # type: ignore[type-var]
+                for request, answer in arriving:
+                    attempt = Attempt.of((turn, request.sample), prompts[request.sample], answer, self._elapsed())
+                    self.trajectory.add(attempt)
+                    if self.overlaps:
+                        self._judge(attempt)
+                    else:
+                        written.append(attempt)
+                    self._check_tokens()
+        except BudgetSpent:
+            self._judge_all(written)
+            raise
+        self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
         """The messages of an answer: the opening, and of earlier answers what the strategy shows, each with what the
@@ -175,6 +193,10 @@ class Search:
             self._verdicts[attempt.code] = self._pool.submit(self._evaluated, attempt.code)
         self._running[attempt.key] = self._verdicts[attempt.code]
 
+    def _judge_all(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            self._judge(attempt)
+
     def _counted(self) -> int:
         """Of the candidates that were begun here, those that the trajectory counts already."""
         judged = {one.code for one in self.trajectory.attempts.values() if one.verdict is not None}
@@ -201,9 +223,9 @@ class Search:
             if not future.cancelled():
                 self._keep(self.trajectory.attempts[key], future.result())
 
-    def _settle(self) -> None:
-        """Waits for all verdicts."""
-        while self._running:
+    def _settle(self, turn: int | None = None) -> None:
+        """Waits for all verdicts, or for those of the rounds up to this one."""
+        while any(turn is None or key[0] <= turn for key in self._running):
             wait(set(self._running.values()), POLL_S, return_when=FIRST_COMPLETED)
             self._poll_and_collect()
         judged = [one for one in self.trajectory.attempts.values() if one.verdict is not None and not one.refused]

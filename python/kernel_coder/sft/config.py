@@ -16,9 +16,8 @@ from kernel_coder.train.config import (
 
 
 class SftModelConfig(ModelConfig):
-    """Which model is trained, and in which precision."""
+    """Which model is trained."""
 
-    bf16: bool = Field(default=False, description="compute in bfloat16 while the weights keep their dtype (autocast)")
     torch_compile: bool = Field(
         default=False, description="compile the decoder's layers; every forward pass then has one shape"
     )

@@ -11,7 +11,8 @@ import torch
 
 from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
-from kernel_coder.rollout.transformers_engine import TransformersEngine, end_of_sequence_ids
+from kernel_coder.rollout.engines import make_engine
+from kernel_coder.rollout.transformers_engine import end_of_sequence_ids
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.config import SftConfig, SftDataConfig
 from kernel_coder.sft.examples import (
@@ -90,7 +91,12 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
             layer.compile()
     return Session(
         policy=policy,
-        engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.eval.batch_size),
+        engine=make_engine(
+            policy.model,
+            policy.tokenizer,
+            batch_size=config.eval.batch_size,
+            dtype=torch.bfloat16 if config.model.bf16 else None,
+        ),
         judge=judge,
         sampling=Sampling(max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature),
         examples=tuple(data.train),

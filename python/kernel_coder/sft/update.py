@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from kernel_coder import ops
-from kernel_coder.sft.attention import hidden_states, model_inputs, packed
+from kernel_coder.sft.attention import hidden_states, model_inputs
 from kernel_coder.sft.packing import PackedBatch
+from kernel_coder.train.attention import packed
 from kernel_coder.train.errors import TrainingDiverged
+from kernel_coder.train.memory import spend_memory
 from kernel_coder.train.model import Policy, head_of
 from kernel_coder.train.update import METRIC, optimizer_step
 
@@ -80,6 +82,7 @@ def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf
     """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
+        spend_memory(policy, len(batch.ids))
         with packed(policy.model):  # recomputed activations need it in the backward, too
             output = loss_of(policy.model, batch, total, bf16=bf16)
             output.loss.backward()

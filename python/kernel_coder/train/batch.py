@@ -1,7 +1,7 @@
 """From scored answers to what the loss takes: packed tokens, exact denominators, micro-batches.
 
 Letters of the shape comments: N completion tokens, S sequences (turns), B sequences of a micro-batch, R rows that it is
-computed in, L its longest row.
+computed in, L its longest row, T tokens of all its rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernel_coder.ops import LossSpec, group_advantages, turn_advantages
 from kernel_coder.rollout import Turn
+from kernel_coder.train.attention import Layout, layout_of
 from kernel_coder.train.config import AdvantagesConfig
 
 
@@ -58,14 +59,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """One forward pass: right-padded ids for the model, packed completion tokens for the loss.
+    """One forward pass: ids for the model, packed completion tokens for the loss.
 
-    A row holds one turn, or several of one rollout where each prompt begins with all ids of the turn before.
+    A row of ids holds one turn, or several of one rollout where each prompt begins with all ids of the turn before.
+    Rows are padded on the right, or they lie packed in a single one of T tokens, as the layout says.
     """
 
-    ids: Tensor  # int64 [R, L]
-    attention_mask: Tensor  # int64 [R, L]
-    rows: Tensor  # int64 [N]: where in the flattened [R * L] the hidden state that predicts each token stands
+    ids: Tensor  # int64 [R, L]; packed: [1, T]
+    attention_mask: Tensor | None  # int64 [R, L]; packed: None
+    rows: Tensor  # int64 [N]: where in the flattened ids the hidden state that predicts each token stands
     targets: Tensor  # int64 [N]
     advantages: Tensor  # float32 [B], or [N] where tokens of a sequence differ
     mask: Tensor  # bool [N]
@@ -73,6 +75,26 @@ class MicroBatch:
     rollout_logprobs: Tensor  # float32 [N]
     old_logprobs: Tensor | None  # [N]
     ref_logprobs: Tensor | None  # [N]
+    layout: Layout | None = None
+    positions: Tensor | None = None  # int64 [T], packed
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How forward passes are computed. None of it changes what is computed, but for rounding.
+
+    Attributes:
+        packing: rows lie one behind the other, without padding.
+        sharing: a prompt that several rows of a pass begin with is computed once; with packing only.
+        bf16: compute in bfloat16, whatever the weights' dtype.
+    """
+
+    packing: bool = False
+    sharing: bool = False
+    bf16: bool = False
+
+
+PADDED = Form()
 
 
 def make_batch(
@@ -215,31 +237,38 @@ def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
     return rows
 
 
-def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:
-    """Pads and packs; see :class:`MicroBatch`."""
+def collate(batch: Batch, pad_id: int, device: torch.device, form: Form = PADDED) -> MicroBatch:
+    """See :class:`MicroBatch`."""
     lengths = [len(turn.completion_ids) for turn in batch.turns]
     together = forward_rows(batch, range(len(batch)))
     row_of = {i: r for r, row in enumerate(together) for i in row}
     sequences = [batch.turns[row[-1]].prompt_ids + batch.turns[row[-1]].completion_ids for row in together]
-    width = max(map(len, sequences))
 
     def packed(values: tuple[Tensor, ...] | None) -> Tensor | None:
-        return None if values is None else torch.cat(values).to(device)
+        return None if values is None else torch.cat(values).to(device, non_blocking=True)
 
     def put(values: object, dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(values, dtype=dtype).to(device)
+        return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
+    layout: Layout | None = None
+    positions: Tensor | None = None
+    if form.packing:
+        beginnings = [batch.turns[row[0]].prompt_ids for row in together]
+        placed = place(sequences, beginnings if form.sharing else None, device)
+        ids, mask, places, layout = put(placed.ids, torch.int64)[None], None, placed.places, placed.layout
+        positions = put(placed.positions, torch.int64)
+    else:
+        width = max(map(len, sequences))
+        ids = put([list(s) + [pad_id] * (width - len(s)) for s in sequences], torch.int64)
+        mask = put([[1] * len(s) + [0] * (width - len(s)) for s in sequences], torch.int64)
+        places = [range(r * width, (r + 1) * width) for r in range(len(sequences))]
+    before = [
+        places[row_of[b]][len(t.prompt_ids) - 1 : len(t.prompt_ids) - 1 + lengths[b]] for b, t in enumerate(batch.turns)
+    ]
     return MicroBatch(
-        ids=put([list(s) + [pad_id] * (width - len(s)) for s in sequences], torch.int64),
-        attention_mask=put([[1] * len(s) + [0] * (width - len(s)) for s in sequences], torch.int64),
-        rows=put(
-            [
-                row_of[b] * width + len(t.prompt_ids) - 1 + i
-                for b, t in enumerate(batch.turns)
-                for i in range(lengths[b])
-            ],
-            torch.int64,
-        ),
+        ids=ids,
+        attention_mask=mask,
+        rows=put([row for some in before for row in some], torch.int64),
         targets=put([token for turn in batch.turns for token in turn.completion_ids], torch.int64),
         advantages=put(
             batch.advantages if batch.token_advantages is None else torch.cat(batch.token_advantages), torch.float32
@@ -249,7 +278,57 @@ def collate(batch: Batch, pad_id: int, device: torch.device) -> MicroBatch:
         rollout_logprobs=put([logprob for turn in batch.turns for logprob in turn.logprobs], torch.float32),
         old_logprobs=packed(batch.old_logprobs),
         ref_logprobs=packed(batch.ref_logprobs),
+        layout=layout,
+        positions=positions,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Sequences in a packed row: ``places[i][k]`` is where the k-th token of the i-th one stands."""
+
+    ids: list[int]
+    positions: list[int]
+    places: list[Sequence[int]]
+    layout: Layout
+
+
+def place(
+    sequences: Sequence[tuple[int, ...]], beginnings: Sequence[tuple[int, ...]] | None, device: torch.device
+) -> Placed:
+    """Puts sequences one behind the other; a beginning that several of them have stands there once, before them all.
+
+    ``beginnings[i]`` is what ``sequences[i]`` begins with, and what it may share.
+    """
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, beginning in enumerate(beginnings or ()):
+        members.setdefault(beginning, []).append(i)
+    shared = {prompt: some for prompt, some in members.items() if len(some) > 1}
+    inside = {i for some in shared.values() for i in some}
+    others = [i for i in range(len(sequences)) if i not in inside]
+    ids: list[int] = []
+    positions: list[int] = []
+    places: list[Sequence[int]] = [()] * len(sequences)
+
+    def append(tokens: Sequence[int], first: int) -> range:
+        start = len(ids)
+        ids.extend(tokens)
+        positions.extend(range(first, first + len(tokens)))
+        return range(start, len(ids))
+
+    prompts = [append(prompt, 0) for prompt in shared]
+    for (prompt, some), begun in zip(shared.items(), prompts, strict=True):
+        for i in some:
+            places[i] = [*begun, *append(sequences[i][len(prompt) :], len(prompt))]
+    for i in others:
+        places[i] = append(sequences[i], 0)
+    layout = layout_of(
+        [len(prompt) for prompt in shared],
+        [[len(sequences[i]) - len(prompt) for i in some] for prompt, some in shared.items()],
+        [len(sequences[i]) for i in others],
+        device,
+    )
+    return Placed(ids, positions, places, layout)
 
 
 def finite_or_nan(values: Sequence[float | None]) -> Tensor:

@@ -33,9 +33,13 @@ class ModelConfig(Section):
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside name_or_path")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    bf16: bool = Field(default=False, description="compute in bfloat16 while the weights keep their dtype (autocast)")
     device: str = Field(default="auto", description="auto (a GPU if the ops run there), cpu, cuda or cuda:N")
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        default="auto",
+        description="recompute activations in the backward pass; auto: of as few layers as the GPU's free memory asks",
+    )
     chat_template: str | None = Field(
         default=None, description="file with a Jinja chat template, or plain, for a tokenizer that has none"
     )
@@ -70,7 +74,10 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How answers are sampled."""
 
-    engine: Literal["transformers"] = "transformers"
+    engine: Literal["auto", "static", "transformers"] = Field(
+        default="auto",
+        description="static: cache of fixed size, CUDA graphs; auto: that on a GPU, for models whose layers it knows",
+    )
     num_generations: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
     max_completion_length: int = Field(default=256, ge=1)
     temperature: float = Field(default=1.0, gt=0)
@@ -294,6 +301,10 @@ class OptimConfig(AdamConfig):
         default=None, ge=1, description="forward passes over a generation batch; default: gradient_accumulation_steps"
     )
     num_iterations: int = Field(default=1, ge=1, description="times that a generation batch is trained on")
+    packing: bool = Field(default=True, description="sequences of a forward pass one behind the other, without padding")
+    share_prompts: bool = Field(
+        default=True, description="with packing: the prompt of a group's answers is computed once in a forward pass"
+    )
 
 
 class EvalConfig(Section):

@@ -56,8 +56,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
                 log=log,
                 stop=stop,
             )
-        learnt = learning(run_dir, state.step)
-        summary = summarise(config, session, state, run_dir, status, log) | learnt.facts()
+        turns = config.rollout.max_turns
+        learnt = learning(run_dir, state.step, turns)
+        summary = summarise(config, session, state, run_dir, status, log) | learnt.facts(turns)
         return Outcome(status, log.finish(summary, learnt.words(run_dir)))
 
 
@@ -227,7 +228,7 @@ def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path
 def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds: flat, the same keys in every run (None where a run has no such number)."""
+    """What ``summary.json`` holds: flat, the same keys in every run of equal turns (None where a run has no such number)."""
     return {
         "status": status,
         "steps": state.step,

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from kernel_coder import _core, models
+from kernel_coder.rollout.decoder import with_dtype
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.errors import UsageError
+from kernel_coder.train.memory import Recomputation, can_recompute
 
 TINY = "tiny"
 NANO = "nano"
@@ -42,11 +44,25 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The trained model with its tokenizer. ``model`` is a PEFT model if LoRA adapters are trained."""
+    """The trained model with its tokenizer.
+
+    Attributes:
+        model: a PEFT model if LoRA adapters are trained.
+        tokenizer: of the model.
+        is_peft: see above.
+        bf16: compute in bfloat16, whatever the weights' dtype.
+        can_pack: sequences may lie one behind the other in a row; see :mod:`kernel_coder.train.packable`.
+        can_share: they may share a prompt there.
+        recomputation: decides which layers are recomputed in the backward pass; None: that is fixed.
+    """
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     is_peft: bool = False
+    bf16: bool = False
+    can_pack: bool = False
+    can_share: bool = False
+    recomputation: Recomputation | None = None
 
     @property
     def device(self) -> torch.device:
@@ -75,16 +91,18 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
     if resume_from is not None and not config.use_peft:
         source = config.model_copy(update={"name_or_path": str(resume_from), "gguf_file": None, "revision": None})
     tokenizer = load_tokenizer(config)
-    model = _load_model(source, len(tokenizer)).to(device=device, dtype=dtype)
+    model = with_dtype(_load_model(source, len(tokenizer)), dtype).to(device)
     own_memory(model)
-    if config.gradient_checkpointing:
+    if config.gradient_checkpointing is True:
         model.gradient_checkpointing_enable(  # type: ignore[operator]
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
     if config.use_peft:
         model = _with_lora(model, config, resume_from)
         own_memory(model)
-    return Policy(model.eval(), tokenizer, config.use_peft)
+    chosen = config.gradient_checkpointing == "auto" and can_recompute(model)
+    recomputation = Recomputation(model, bf16=config.bf16) if chosen else None
+    return Policy(model.eval(), tokenizer, config.use_peft, config.bf16, recomputation=recomputation)
 
 
 def _unpacked(config: ModelConfig) -> ModelConfig:
@@ -129,7 +147,8 @@ def load_reference(policy: Policy) -> Policy | None:
     """The frozen initial model for the KL term; None for LoRA, where ``policy.as_reference`` is that model."""
     if policy.is_peft:
         return None
-    return Policy(copy.deepcopy(policy.model).requires_grad_(False), policy.tokenizer)
+    model = copy.deepcopy(policy.model).requires_grad_(False)
+    return replace(policy, model=model, recomputation=None)
 
 
 def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
@@ -242,13 +261,3 @@ def head_of(model: nn.Module) -> Head | None:
     if softcap is not None and scale != 1.0:
         return None
     return Head(layer.weight, layer.bias, scale, None if softcap is None else float(softcap))
-
-
-def hidden_states(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    """The decoder's output [B, L, H] for right-padded ids [B, L]."""
-    return causal_lm(model).get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-
-
-def logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    """[B, L, V]: for heads that only the model itself can compute."""
-    return model(input_ids=ids, attention_mask=mask, use_cache=False).logits

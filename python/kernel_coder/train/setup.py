@@ -17,7 +17,7 @@ from kernel_coder.ops import LossSpec
 from kernel_coder.prompts import Message, build_messages, check_feedback_template, check_prompt_length, encode_prompt
 from kernel_coder.rewards import RewardError, RewardSet
 from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
-from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.rollout.engines import make_engine
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.checkpoint import (
     CheckpointError,
@@ -35,6 +35,7 @@ from kernel_coder.train.errors import UsageError
 from kernel_coder.train.judging import AnswerJudge
 from kernel_coder.train.logs import METRICS, find_trackers
 from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
+from kernel_coder.train.packable import tried
 from kernel_coder.train.progress import first_progress
 
 SHOWN_PROBLEMS = 5
@@ -99,6 +100,9 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
         raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
 
+    if config.optim.packing:
+        policy, problem = tried(policy)
+        notes = [*notes, problem] if problem else notes
     optimizer = make_optimizer(policy, config.optim)
     state, rng = fresh_state(config, tasks.fingerprint), capture_rng()
     try:
@@ -121,7 +125,13 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
     return Session(
         policy=policy,
         reference=reference,
-        engine=TransformersEngine(policy.model, policy.tokenizer, batch_size=config.rollout.batch_size),
+        engine=make_engine(
+            policy.model,
+            policy.tokenizer,
+            config.rollout.engine,
+            batch_size=config.rollout.batch_size,
+            dtype=torch.bfloat16 if config.model.bf16 else None,
+        ),
         rewards=rewards,
         judge=judge,
         follow_up=make_follow_up(config, policy),

@@ -13,10 +13,21 @@ from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.ops import LossSpec
-from kernel_coder.train.batch import Batch, MicroBatch, by_update, collate, denominator, forward_passes
+from kernel_coder.train.attention import packed, packed_inputs
+from kernel_coder.train.batch import (
+    PADDED,
+    Batch,
+    Form,
+    MicroBatch,
+    by_update,
+    collate,
+    denominator,
+    forward_passes,
+)
 from kernel_coder.train.config import OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
-from kernel_coder.train.model import Policy, head_of, hidden_states, logits
+from kernel_coder.train.memory import spend_memory
+from kernel_coder.train.model import Policy, causal_lm, head_of
 
 METRIC = {name: index for index, name in enumerate(ops.LOSS_METRICS)}
 
@@ -32,10 +43,32 @@ class UpdateResult:
     skipped_in_a_row: int  # up to and including the last one
 
 
+def form_of(policy: Policy, config: OptimConfig) -> Form:
+    """What the config asks for, as far as the model is known to be able to."""
+    packing = config.packing and policy.can_pack
+    return Form(packing=packing, sharing=packing and config.share_prompts and policy.can_share, bf16=policy.bf16)
+
+
+def model_inputs(micro: MicroBatch) -> dict[str, Any]:
+    if micro.layout is None:
+        return {"input_ids": micro.ids, "attention_mask": micro.attention_mask, "use_cache": False}
+    assert micro.positions is not None
+    return packed_inputs(micro.ids[0], micro.positions, micro.layout)
+
+
 def loss_and_sums(
-    model: nn.Module, micro: MicroBatch, spec: LossSpec, temperature: float, total: float | None
+    model: nn.Module,
+    micro: MicroBatch,
+    spec: LossSpec,
+    temperature: float,
+    total: float | None,
+    *,
+    bf16: bool = False,
 ) -> ops.LossOutput:
-    """The loss of one micro-batch, from hidden states if the head allows it, else from logits."""
+    """The loss of one micro-batch, from hidden states if the head allows it, else from logits.
+
+    If it is packed, call it within :func:`kernel_coder.train.attention.packed`.
+    """
     arguments: dict[str, Any] = {
         "temperature": temperature,
         "old_logprobs": micro.old_logprobs,
@@ -46,17 +79,23 @@ def loss_and_sums(
         "denominator": total,
     }
     head = head_of(model)
+    with torch.autocast(micro.ids.device.type, torch.bfloat16, enabled=bf16):
+        if head is None:
+            scores = model(**model_inputs(micro)).logits  # [R, L, V]
+        else:
+            states = causal_lm(model).get_decoder()(**model_inputs(micro)).last_hidden_state  # [R, L, H]
     if head is None:
-        scores = logits(model, micro.ids, micro.attention_mask)  # [B, L, V]
         return ops.grpo_loss(scores.flatten(0, 1)[micro.rows], micro.targets, micro.advantages, spec, **arguments)
-    states = hidden_states(model, micro.ids, micro.attention_mask)  # [B, L, H]
+    states = states.flatten(0, 1)[micro.rows]
+    if bf16:
+        states = states.to(torch.bfloat16)
     return ops.linear_grpo_loss(
-        states.flatten(0, 1)[micro.rows],
-        head.weight,
+        states,
+        head.weight.to(states.dtype),
         micro.targets,
         micro.advantages,
         spec,
-        bias=head.bias,
+        bias=None if head.bias is None else head.bias.to(states.dtype),
         logit_scale=head.logit_scale,
         softcap=head.softcap,
         **arguments,
@@ -64,7 +103,9 @@ def loss_and_sums(
 
 
 @torch.no_grad()
-def score(policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float) -> tuple[Tensor, ...]:
+def score(
+    policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float, form: Form = PADDED
+) -> tuple[Tensor, ...]:
     """Log-probs of the completion tokens under the policy as it is, by the same op as the update: equal bits.
 
     Sequences that are in none of the forward passes get NaN, which no loss may ever read.
@@ -73,8 +114,10 @@ def score(policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], tempera
     found = [torch.full((len(turn.completion_ids),), math.nan) for turn in batch.turns]
     plain = replace(batch, old_logprobs=None, ref_logprobs=None)
     for indices in passes:
-        micro = collate(plain.select(indices), policy.tokenizer.pad_token_id or 0, policy.device)
-        logprobs = loss_and_sums(policy.model, micro, spec, temperature, 1.0).logprobs.cpu()
+        micro = collate(plain.select(indices), policy.tokenizer.pad_token_id or 0, policy.device, form)
+        with packed(policy.model) if form.packing else nullcontext():
+            output = loss_and_sums(policy.model, micro, spec, temperature, 1.0, bf16=form.bf16)
+        logprobs = output.logprobs.cpu()
         for index, values in zip(indices, logprobs.split(micro.cu_seqlens.diff().tolist()), strict=True):
             found[index] = values
     return tuple(found)
@@ -97,23 +140,32 @@ def with_old_and_reference(
     """
     plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
     passes = [indices for update_passes in plan for indices in update_passes]
+    form = form_of(policy, config)
     if minibatches * config.num_iterations > 1:
-        batch = replace(batch, old_logprobs=score(policy, batch, passes, temperature))
+        batch = replace(batch, old_logprobs=score(policy, batch, passes, temperature, form))
     if spec.beta != 0:
         with policy.as_reference() if reference is None else nullcontext():
-            batch = replace(batch, ref_logprobs=score(reference or policy, batch, passes, temperature))
+            batch = replace(batch, ref_logprobs=score(reference or policy, batch, passes, temperature, form))
     return batch
 
 
 def backward(
-    policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], spec: LossSpec, temperature: float, total: float
+    policy: Policy,
+    batch: Batch,
+    passes: Sequence[Sequence[int]],
+    spec: LossSpec,
+    temperature: float,
+    total: float,
+    form: Form = PADDED,
 ) -> Tensor:
     """Adds the gradients of these forward passes to ``.grad`` and returns the metric sums."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
     for indices in passes:
-        micro = collate(batch.select(indices), policy.tokenizer.pad_token_id or 0, policy.device)
-        output = loss_and_sums(policy.model, micro, spec, temperature, total)
-        output.loss.backward()
+        micro = collate(batch.select(indices), policy.tokenizer.pad_token_id or 0, policy.device, form)
+        spend_memory(policy, micro.ids.numel())
+        with packed(policy.model) if form.packing else nullcontext():  # recomputed activations need it in the backward
+            output = loss_and_sums(policy.model, micro, spec, temperature, total, bf16=form.bf16)
+            output.loss.backward()
         sums += output.metrics.cpu()
     return sums
 
@@ -154,6 +206,7 @@ def update(
     norms: list[float] = []
     skipped = 0
     number = first_update
+    form = form_of(policy, config)
     policy.model.train()
     plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
     scored = [bool(batch.counted[part].any()) for part in by_update(batch, range(len(batch)), minibatches)]
@@ -161,7 +214,7 @@ def update(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(number)
         optimizer.zero_grad(set_to_none=True)
-        found = backward(policy, batch, passes, spec, temperature, total)
+        found = backward(policy, batch, passes, spec, temperature, total, form)
         # Where no answer could be scored there is nothing to step on, and momentum alone must not move the weights.
         loss = float(found[METRIC["loss"]]) if any_scored else math.nan
         norm = optimizer_step(optimizer, parameters, loss, config.max_grad_norm)

@@ -1,0 +1,386 @@
+"""One update of a big model on one GPU: ours beside the same loop with the heads of other libraries.
+
+    python benchmarks/bench_step.py                       # Qwen2.5-Coder-3B's shape: results/step_cuda.csv
+    python benchmarks/bench_step.py --work dense --rivals TRL,Liger
+    python benchmarks/bench_step.py --device cpu          # a small shape, to see that everything runs
+
+Random weights, all trained in bfloat16; an update is forward and backward over the batch in passes, clipping and
+AdamW. `dense`: 16 answers of 2,048 tokens with a prompt of one, every token in the loss. `realistic`: 4 groups of 16
+answers of 200 to 1,000 tokens, each group with a prompt of 1,000; in two groups all answers earned the same. `longest`:
+one answer, twice as long every time, until memory or time is out.
+
+Rivals compute as TRL does: every answer, padded to the longest of its pass, prompts each time, all layers recomputed in
+the backward (`--micro` answers a pass); what differs is the head. Ours is the update that training calls; further rows
+take from it one thing after the other. `peak_gib` is all that is allocated, weights and AdamW's states included;
+`grad_norm` shows that all compute the same. Each row is written when it is measured; --seconds bounds the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import kernel_coder
+import torch
+from kernel_coder import LossSpec
+from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.rollout import Turn
+from kernel_coder.train.batch import Batch, Form, denominator, forward_passes
+from kernel_coder.train.memory import Recomputation, layers_of, recompute
+from kernel_coder.train.model import Policy
+from kernel_coder.train.update import backward, optimizer_step
+from rivals import EPSILON, eager_logprobs, trl_chunked
+from side_by_side import Row, about_this_run, failure, free, version_of, write
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+SPEC = LossSpec.preset("dapo")
+MAX_NORM = 1.0
+Update = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and its batches; the defaults are Qwen2.5-Coder-3B's."""
+
+    name: str = "Qwen2.5-Coder-3B"
+    vocab: int = 151936
+    hidden: int = 2048
+    intermediate: int = 11008
+    layers: int = 36
+    heads: int = 16
+    key_heads: int = 2
+    answers: int = 16
+    length: int = 2048
+    groups: int = 4
+    prompt: int = 1000
+    shortest: int = 200
+    longest: int = 1000
+    first: int = 8192
+
+    def model(self, device: str) -> Qwen2ForCausalLM:
+        config = Qwen2Config(
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_heads,
+            max_position_embeddings=1 << 20,
+            tie_word_embeddings=True,
+        )
+        torch.manual_seed(0)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device(device):
+                model = Qwen2ForCausalLM(config)
+        finally:
+            torch.set_default_dtype(before)
+        return model.train()
+
+    def dense(self) -> Batch:
+        return self.batch([(i, 1, self.length - 1, 1.0 + i % 3 if i % 2 else -1.0) for i in range(self.answers)])
+
+    def realistic(self) -> Batch:
+        """Half of the groups without spread."""
+        draw = torch.Generator().manual_seed(0)
+        lengths = torch.randint(self.shortest, self.longest + 1, (self.groups, self.answers), generator=draw).tolist()
+        rows = [
+            (g, self.prompt, length, 0.0 if g % 2 else 1.0 - 2.0 * (i % 2))
+            for g, group in enumerate(lengths)
+            for i, length in enumerate(group)
+        ]
+        return self.batch(rows)
+
+    def batch(self, rows: list[tuple[int, int, int, float]]) -> Batch:
+        """From the number of the prompt, its length, the answer's, and the advantage."""
+        turns = []
+        for i, (prompt, before, length, _) in enumerate(rows):
+            begun = torch.randint(self.vocab, (before,), generator=torch.Generator().manual_seed(prompt)).tolist()
+            said = torch.randint(self.vocab, (length,), generator=torch.Generator().manual_seed(1000 + i)).tolist()
+            turns.append(Turn(tuple(begun), tuple(said), (-1.0,) * length, "", "stop"))
+        advantages = torch.tensor([row[3] for row in rows], dtype=torch.float64)
+        return Batch(tuple(turns), advantages, torch.ones(len(turns), dtype=torch.bool))
+
+
+SMALL = Shape("small", 512, 64, 96, 3, 4, 2, answers=4, length=32, groups=2, prompt=12, shortest=3, longest=9, first=32)
+
+
+class Run:
+    """The model and its optimiser, which all contenders use. Its learning rate is 0: weights stay as they are."""
+
+    def __init__(self, shape: Shape, arguments: Namespace) -> None:
+        self.shape, self.device, self.micro = shape, arguments.device, arguments.micro
+        self.model = shape.model(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, fused=True)
+        self.policy = Policy(self.model, tiny_tokenizer(), can_pack=True, can_share=True)
+
+    def ours(self, batch: Batch, form: Form, *, size: int, chosen: bool = True) -> Update:
+        """The update of training; ``chosen``: layers are recomputed as memory asks, else all of them."""
+        policy = replace(self.policy, recomputation=Recomputation(self.model) if chosen else None)
+        passes = forward_passes(batch, SPEC, 1, size)[0]
+        total = denominator(batch, SPEC, 1)
+
+        def update() -> float:
+            recompute(self.model, 0 if chosen else self.shape.layers)
+            self.optimizer.zero_grad(set_to_none=True)
+            sums = backward(policy, batch, passes, SPEC, 1.0, total, form)
+            return optimizer_step(self.optimizer, self.model.parameters(), float(sums[0]), MAX_NORM) or math.nan
+
+        return update
+
+    def theirs(self, batch: Batch, head: Callable[..., Tensor]) -> Update:
+        """Padded passes over every answer; ``head`` gives the mean loss of a pass."""
+        total = sum(len(turn.completion_ids) for turn in batch.turns)
+        weight = self.model.get_output_embeddings().weight
+
+        def update() -> float:
+            recompute(self.model, self.shape.layers)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss_of_all = 0.0
+            for start in range(0, len(batch), self.micro):
+                rows = Padded(batch, range(start, min(start + self.micro, len(batch))), self.device)
+                states = self.model.model(
+                    input_ids=rows.ids, attention_mask=rows.attention_mask, use_cache=False
+                ).last_hidden_state
+                loss = head(states, weight, rows) * (rows.tokens / total)
+                loss.backward()
+                loss_of_all += float(loss.detach())
+            return optimizer_step(self.optimizer, self.model.parameters(), loss_of_all, MAX_NORM) or math.nan
+
+        return update
+
+
+class Padded:
+    """A pass as TRL makes it: prompts padded on the left, answers on the right."""
+
+    def __init__(self, batch: Batch, indices: range, device: str) -> None:
+        turns = [batch.turns[i] for i in indices]
+        before, after = max(len(t.prompt_ids) for t in turns), max(len(t.completion_ids) for t in turns)
+        ids = [
+            [0] * (before - len(t.prompt_ids))
+            + [*t.prompt_ids, *t.completion_ids]
+            + [0] * (after - len(t.completion_ids))
+            for t in turns
+        ]
+        known = [
+            [0] * (before - len(t.prompt_ids))
+            + [1] * (len(t.prompt_ids) + len(t.completion_ids))
+            + [0] * (after - len(t.completion_ids))
+            for t in turns
+        ]
+        self.ids, self.attention_mask = torch.tensor(ids, device=device), torch.tensor(known, device=device)
+        self.begin = before - 1
+        self.targets = self.ids[:, before:].contiguous()  # [B, L]
+        self.mask = self.attention_mask[:, before:].contiguous()
+        self.advantages = batch.advantages[list(indices)].float().to(device)
+        self.tokens = sum(len(t.completion_ids) for t in turns)
+
+    def states(self, states: Tensor) -> Tensor:
+        """[B L, H]: those that predict an answer's tokens."""
+        return states[:, self.begin : -1].flatten(0, 1)
+
+    def loss(self, logprobs: Tensor) -> Tensor:
+        """The loss as one writes it in torch, of log-probs [B L]."""
+        logprobs = logprobs.float().view_as(self.targets)
+        ratio = (logprobs - logprobs.detach()).exp()
+        advantages = self.advantages[:, None]
+        clipped = ratio.clamp(1 - EPSILON[0], 1 + EPSILON[1])
+        losses = -torch.minimum(ratio * advantages, clipped * advantages)
+        return (losses * self.mask).sum() / self.mask.sum()
+
+
+def eager_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
+    return rows.loss(eager_logprobs(rows.states(states) @ weight.T, rows.targets.flatten()))
+
+
+def trl_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
+    """As its patched model calls it: without padding."""
+    known = rows.mask.flatten().bool()
+    kept, ids = rows.states(states)[known], rows.targets.flatten()[known]
+    logprobs, *_ = trl_chunked()(kept, weight, None, ids, 1.0, 32768, None, 1.0, ("entropy",))
+    return rows.loss(logprobs.new_zeros(known.shape).masked_scatter(known, logprobs))
+
+
+def cce_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
+    from cut_cross_entropy import linear_cross_entropy
+
+    ids = rows.targets.where(rows.mask.bool(), -100).flatten()
+    return rows.loss(-linear_cross_entropy(rows.states(states).contiguous(), weight, ids, reduction="none"))
+
+
+def liger_logits_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
+    from liger_kernel.ops.grpo_loss import GrpoLossFunction
+
+    logits = states[:, rows.begin :] @ weight.T  # [B, L + 1, V]; the last row is left out
+    arguments = (logits, None, None, rows.targets, rows.advantages, rows.mask, 1.0, 0.0, *EPSILON, True, "dapo")
+    found, *_ = GrpoLossFunction.apply(*arguments)
+    return found
+
+
+def liger_linear_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
+    from liger_kernel.chunked_loss import LigerFusedLinearGRPOLoss
+
+    fused = LigerFusedLinearGRPOLoss(
+        beta=0.0, use_ref_model=False, epsilon_low=EPSILON[0], epsilon_high=EPSILON[1], loss_type="dapo"
+    )
+    hidden = states[:, rows.begin : -1].contiguous()
+    found, _ = fused(hidden, weight, rows.targets, rows.mask, rows.advantages)
+    return found
+
+
+HEADS: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "TRL": ("trl", trl_head),
+    "cut-cross-entropy": ("cut-cross-entropy", cce_head),
+    "Liger, on logits": ("liger-kernel", liger_logits_head),
+    "torch eager": ("torch", eager_head),
+    "Liger, linear": ("liger-kernel", liger_linear_head),
+}
+
+
+def contenders(run: Run, work: str, batch: Batch, wanted: str) -> Iterator[tuple[str, str, str, Update]]:
+    """Kind, name, version, and what is measured."""
+    version, micro, whole = kernel_coder.__version__, run.micro, Form(packing=True, sharing=True)
+    yield "ours", "kernel_coder", version, run.ours(batch, whole, size=16)
+    for name, (package, head) in HEADS.items():
+        if wanted == "all" or any(part and part.lower() in name.lower() for part in wanted.split(",")):
+            yield "rival", name, version_of(package), run.theirs(batch, head)
+    if work == "longest":
+        return
+    yield "ours", "kernel_coder, all layers recomputed", version, run.ours(batch, whole, size=16, chosen=False)
+    if work == "realistic":
+        packed = run.ours(batch, Form(packing=True), size=16, chosen=False)
+        yield "ours", "kernel_coder, all layers recomputed, prompts not shared", version, packed
+        padded = run.ours(batch, Form(), size=micro, chosen=False)
+        yield "ours", "kernel_coder, all layers recomputed, padded", version, padded
+    everything = replace(batch, advantages=batch.advantages.where(batch.advantages != 0, 1e-30))
+    unskipped = run.ours(everything, Form(), size=micro, chosen=False)
+    yield "ours", "kernel_coder, the head alone", version, unskipped
+
+
+def measured(run: Run, update: Update, runs: int, deadline: float) -> Row:
+    cuda = run.device == "cuda"
+    times: list[float] = []
+    norm, first = math.nan, 0.0
+    for number in range(runs + 1):
+        if times and time.perf_counter() + times[-1] > deadline:
+            break
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        norm = update()
+        if cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        if number:
+            times.append(seconds)
+        else:
+            first = seconds
+    row: Row = {"first_call_s": f"{first:.2f}", "grad_norm": f"{norm:.4g}"}
+    if times:
+        row |= {"seconds": f"{statistics.median(times):.4g}", "runs": len(times)}
+    if cuda:
+        row["peak_gib"] = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}"
+        row["recomputed_layers"] = sum(layer.gradient_checkpointing for layer in layers_of(run.model))
+    return row
+
+
+class Table:
+    """Rows on the terminal and in a file, as they come."""
+
+    def __init__(self, arguments: Namespace, out: Path | None) -> None:
+        self.about, self.rows, self.out = about_this_run(arguments), list[Row](), out
+
+    def add(self, row: Row) -> None:
+        print(*(f"{key}={value}" for key, value in row.items()), flush=True)
+        self.rows.append({**row, **self.about})
+        best = {
+            r["work"]: float(r["seconds"])
+            for r in self.rows[::-1]
+            if r["implementation"] == "kernel_coder" and "seconds" in r
+        }
+        for each in self.rows:
+            if "seconds" in each and each["work"] in best:
+                each["of_ours"] = f"{float(each['seconds']) / best[each['work']]:.3f}"
+        if self.out is not None:
+            write(self.out, self.rows, last=("failure", *self.about))
+
+
+def longest(run: Run, table: Table, wanted: str, deadline: float) -> None:
+    """The longest single answer whose update fits, for each contender."""
+    names = [name for _, name, *_ in contenders(run, "longest", run.shape.batch([(0, 1, 2, 1.0)]), wanted)]
+    for name in names:
+        for doubling in itertools.count():
+            length = run.shape.first << doubling
+            if time.perf_counter() > deadline or (run.device == "cpu" and doubling > 1):
+                break
+            batch = run.shape.batch([(0, 1, length - 1, 1.0)])
+            kind, _, version, update = next(
+                each for each in contenders(run, "longest", batch, wanted) if each[1] == name
+            )
+            row: Row = {"model": run.shape.name, "work": "longest", "kind": kind, "implementation": name}
+            row |= {"version": version, "tokens": length}
+            try:
+                row |= measured(run, update, 0, deadline)
+            except Exception as error:
+                row["failure"] = failure(error)
+            del update
+            run.optimizer.zero_grad(set_to_none=True)
+            free(run.device == "cuda")
+            table.add(row)
+            if "failure" in row:
+                break
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--work", default="dense,realistic", help="of dense, realistic, longest")
+    parser.add_argument("--rivals", default="all", help="all, none, or parts of their names: Liger,TRL")
+    parser.add_argument("--micro", type=int, default=4, help="answers in a padded pass")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--layers", type=int, help="other than the model's, to try it")
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
+    parser.add_argument("--commit", help="where there is no git to ask")
+    parser.add_argument("--out", type=Path, help="a .csv file; default: results/step_cuda.csv, of a GPU")
+    arguments = parser.parse_args()
+    deadline = time.perf_counter() + arguments.seconds
+    out = arguments.out or (Path(__file__).parent / "results" / "step_cuda.csv" if arguments.device == "cuda" else None)
+    shape = Shape() if arguments.device == "cuda" else SMALL
+    run = Run(replace(shape, layers=arguments.layers or shape.layers), arguments)
+    table = Table(arguments, out)
+    for work in arguments.work.split(","):
+        if work == "longest":
+            longest(run, table, arguments.rivals, deadline)
+            continue
+        batch = getattr(run.shape, work)()
+        tokens = sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in batch.turns)
+        for kind, name, version, update in contenders(run, work, batch, arguments.rivals):
+            if time.perf_counter() > deadline:
+                break
+            row: Row = {"model": run.shape.name, "work": work, "kind": kind, "implementation": name}
+            row |= {"version": version, "tokens": tokens}
+            try:
+                row |= measured(run, update, arguments.runs, deadline)
+            except Exception as error:  # a rival's failure is a result
+                row["failure"] = failure(error)
+            del update
+            run.optimizer.zero_grad(set_to_none=True)
+            free(run.device == "cuda")
+            table.add(row)
+    if time.perf_counter() > deadline:
+        print(f"stopped after {arguments.seconds:.0f} seconds", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""A decoder's forward pass over a key-value cache of fixed size, with the weights of a transformers model.
+
+The layers of transformers' Llama and Qwen2 are called one by one, their attention excepted: that is ours, over a cache
+in which every row has its own length. Nothing depends on the host, so a step can be captured in a CUDA graph.
+
+Letters of the shape comments: B rows, H hidden size, K key heads, G query heads to each of them, D size of a head,
+T tokens that a row has room for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+
+from kernel_coder.rollout.decode_attention import attend
+
+SUPPORTED = frozenset({"llama", "qwen2"})
+"""Values of ``model_type``."""
+
+STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
+"""Rotary embeddings whose angles depend on the position alone."""
+
+
+def why_unsupported(model: nn.Module) -> str | None:
+    """What keeps a model from being decoded here; None: nothing."""
+    base = base_of(model)
+    config = base.config
+    if config.model_type not in SUPPORTED:
+        return f"models of type {config.model_type} are not known"
+    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
+        return "a layer attends to a window"
+    if (kind := base.model.rotary_emb.rope_type) not in STATIC_ROTARY:
+        return f"rotary embeddings of type {kind} are not known"
+    if type(base.get_output_embeddings()) is not nn.Linear:
+        return "the head is not a plain matrix"
+    return None
+
+
+def base_of(model: nn.Module) -> Any:
+    """The transformers model, without PEFT's wrapper around it (the adapters stay in its layers)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def with_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model with its weights in that dtype. Buffers stay: frequencies of positions rounded to 16 bits are wrong by
+    radians a thousand tokens on."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cache:
+    """Keys and values of every layer: [B, K, T, D] each."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def room(self) -> int:
+        return self.keys[0].shape[2]
+
+    def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
+        """Copies the first ``length`` tokens of some rows over those of others."""
+        for tensor in (*self.keys, *self.values):
+            tensor[targets, :, :length] = tensor[sources, :, :length]
+
+
+class Decoder:
+    """See the module. ``kernel`` is whether attention over the cache is the Triton kernel."""
+
+    def __init__(self, model: nn.Module, *, kernel: bool = False) -> None:
+        base = base_of(model)
+        config = base.config
+        self.kernel = kernel
+        self.embed, self.layers, self.norm = base.model.embed_tokens, base.model.layers, base.model.norm
+        self.rotary, self.head = base.model.rotary_emb, base.get_output_embeddings()
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.scale = self.head_dim**-0.5
+        self.cos = self.sin = torch.empty(0)
+
+    def bytes_per_token(self) -> int:
+        """What the cache takes for one token of one row."""
+        return 2 * len(self.layers) * self.key_heads * self.head_dim * self.head.weight.element_size()
+
+    def new_cache(self, rows: int, room: int) -> Cache:
+        """A cache, and the tables of angles for as many positions."""
+        weight = self.head.weight
+        positions = torch.arange(room, device=weight.device)[None]
+        cos, sin = (table[0] for table in self.rotary(weight[:1], positions))  # [T, D]
+        half = self.head_dim // 2
+        # x cos + rotate_half(x) sin, where rotate_half negates the half that it puts first
+        self.cos, self.sin = cos, torch.cat([-sin[:, :half], sin[:, half:]], dim=1)
+        shape = (rows, self.key_heads, room, self.head_dim)
+        keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
+        return Cache(keys, values)
+
+    def prefill(self, ids: Tensor, lengths: Tensor, cache: Cache, source: Tensor, rows: Tensor) -> Tensor:
+        """Computes prompts, and returns the logits [P, V] of what follows each.
+
+        Args:
+            ids: int64 [P, L], padded on the right.
+            lengths: int64 [P].
+            cache: takes keys and values; what it holds behind a prompt's end is never read before it is overwritten.
+            source, rows: int64 [B] each: the prompt ``source[i]`` goes into row ``rows[i]``.
+        """
+        count, width = ids.shape
+        x = self.embed(ids)  # [P, L, H]
+        cos, sin = self.cos[:width, None], self.sin[:width, None]  # [L, 1, D]
+        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
+            query, key, value = (t.transpose(1, 2) for t in self._query_key_value(layer, x, cos, sin))
+            keys[rows, :, :width], values[rows, :, :width] = key[source], value[source]
+            mixed = scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=self.scale, enable_gqa=self.heads != self.key_heads
+            )
+            x = self._rest(layer, x, mixed.transpose(1, 2).reshape(count, width, -1))
+        last = x[torch.arange(count, device=x.device), lengths - 1]
+        return self.head(self._norm(self.norm, last))
+
+    def step(self, tokens: Tensor, lengths: Tensor, cache: Cache, width: int) -> Tensor:
+        """One token more in every row; returns the logits [B, V] of the next.
+
+        Args:
+            tokens: int64 [B], whose keys and values are written at ``lengths``.
+            lengths: int64 [B]: tokens that each row holds before.
+            cache: its first B rows.
+            width: no row is longer than this afterwards; so many of its tokens are looked at.
+        """
+        count = len(tokens)
+        x = self.embed(tokens)  # [B, H]
+        cos, sin = self.cos[lengths][:, None], self.sin[lengths][:, None]  # [B, 1, D]
+        place = lengths[:, None, None, None].expand(-1, self.key_heads, 1, self.head_dim)
+        mask = None
+        if not self.kernel:
+            later = torch.arange(width, device=x.device) > lengths[:, None]
+            mask = x.new_zeros(later.shape).masked_fill_(later, -torch.inf)[:, None, None]  # [B, 1, 1, T]
+        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
+            query, key, value = self._query_key_value(layer, x, cos, sin)
+            keys, values = keys[:count], values[:count]
+            keys.scatter_(2, place, key[:, :, None])
+            values.scatter_(2, place, value[:, :, None])
+            # The query heads of a key head are the queries of one attention: no key is repeated.
+            query = query.view(count, self.key_heads, -1, self.head_dim)  # [B, K, G, D]
+            if mask is None:
+                mixed = attend(query, keys, values, lengths, self.scale)
+            else:
+                mixed = scaled_dot_product_attention(
+                    query, keys[:, :, :width], values[:, :, :width], attn_mask=mask, scale=self.scale
+                )
+            x = self._rest(layer, x, mixed.reshape(count, -1))
+        return self.head(self._norm(self.norm, x))
+
+    def _query_key_value(self, layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[..., heads, D] each, turned by their position."""
+        attention = layer.self_attn
+        hidden = self._norm(layer.input_layernorm, x)
+        query, key, value = (
+            project(hidden).unflatten(-1, (-1, self.head_dim))
+            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        half = self.head_dim // 2
+        query, key = (torch.addcmul(t * cos, t.roll(half, dims=-1), sin) for t in (query, key))
+        return query, key, value
+
+    def _rest(self, layer: Any, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + layer.self_attn.o_proj(mixed)
+        return x + layer.mlp(self._norm(layer.post_attention_layernorm, x))
+
+    def _norm(self, norm: Any, x: Tensor) -> Tensor:
+        return rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)

@@ -1,0 +1,33 @@
+"""Which engine a model is sampled with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from kernel_coder.rollout.engine import RolloutEngine
+from kernel_coder.rollout.static_engine import StaticEngine, supported
+from kernel_coder.rollout.transformers_engine import TransformersEngine
+
+EngineKind = Literal["auto", "static", "transformers"]
+
+
+def make_engine(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    kind: EngineKind = "auto",
+    *,
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> RolloutEngine:
+    """``static``: :class:`StaticEngine`; ``transformers``: :class:`TransformersEngine`; ``auto``: the first on a GPU,
+    for a model that it knows.
+
+    ``dtype`` is that of the computation; only ``static`` can have another one than the weights.
+    """
+    if kind == "static" or (kind == "auto" and supported(model)):
+        return StaticEngine(model, tokenizer, batch_size=batch_size, dtype=dtype)
+    return TransformersEngine(model, tokenizer, batch_size=batch_size)
