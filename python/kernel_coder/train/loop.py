@@ -228,7 +228,7 @@ def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path
 def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds: flat, the same keys in every run of equal turns (None where a run has no such number)."""
+    """What ``summary.json`` holds: flat, the same keys in runs of equal turns (None where a run has no such number)."""
     return {
         "status": status,
         "steps": state.step,
