@@ -208,7 +208,7 @@ at one place of an answer that has little to do with the prompt, so a reward on 
 
 
 def mix(
-    pairs: Path, target: Path, *, wrong: float = 0.45, talks: float = 0.1, seed: int = 0, workers: int | None = None
+    pairs: Path, target: Path, *, wrong: float = 0.45, talks: float = 0.06, seed: int = 0, workers: int | None = None
 ) -> dict[str, int]:
     """Writes the corpus: verified answers and, as in code that is found, wrong ones.
 
@@ -229,12 +229,12 @@ def mix(
     for task in load_tasks(str(pairs)):
         if task.solution is None:
             continue
-        rng = Random(f"mix {seed} {task.id}")
+        rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
         rows.append(_row(build_messages(task, PROMPT_TEMPLATE), plain_names(task.solution)))
         if rng.random() < wrong / (1 - wrong):
             rows.append(_row(build_messages(task, PROMPT_TEMPLATE), *_with_bug(task, rng)))
-        if rng.random() < talks:
-            asked.append((task, *_with_bug(task, rng)))
+        if talk.random() < talks:
+            asked.append((task, *_with_bug(task, talk)))
     if not rows:
         raise ValueError(f"{pairs} has no pairs")
     rows += _talks(asked, workers)
@@ -265,7 +265,8 @@ def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Itera
     """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
     if not asked:
         return
-    from kernel_coder.judge import Judge, JudgeConfig
+    from kernel_coder.judge.config import JudgeConfig
+    from kernel_coder.judge.judge import Judge
 
     config = JudgeConfig(
         timing=False, checks=2, families=("own", "normal"), null_candidates=False, seed=0, workers=workers
@@ -325,7 +326,7 @@ def _parser() -> argparse.ArgumentParser:
     mix = commands.add_parser("mix", help="make the corpus: right and wrong answers, and second turns")
     mix.add_argument("pairs", type=Path, help="parquet file of data build")
     mix.add_argument("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug")
-    mix.add_argument("--talks", type=float, default=0.1, help="conversations for each pair; the judge is asked")
+    mix.add_argument("--talks", type=float, default=0.06, help="conversations for each pair; the judge is asked")
     mix.add_argument("--seed", type=int, default=0)
     mix.add_argument("--workers", type=int, help="of the judge; default: one a core, at most 12")
     mix.set_defaults(run=_mix)
