@@ -18,7 +18,7 @@ train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with
 	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
 
 test: $(VENV)/.built $(VENV)/.dev  ## every CPU test: modules side by side, then what needs the machine to itself
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not alone' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not alone' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m alone
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error

@@ -21,6 +21,12 @@ class UsageError(ValueError):
     """Something the user wrote cannot be done; the message is one sentence that says what and how to mend it."""
 
 
+def end(sentence: object, code: int) -> int:
+    """Says in one line on stderr why a command ends, and gives its exit code back."""
+    print(f"error: {' '.join(str(sentence).split())}", file=sys.stderr)
+    return code
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse without abbreviations, whose mistakes are :class:`UsageError` with the nearest flag in it."""
 
@@ -105,7 +111,8 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        flag = "" if first["type"] == "value_error" else f"{flag_of(str(first['loc'][0]))}: "
+        names = [part for part in first["loc"] if isinstance(part, str)]  # the others are places in a list
+        flag = "" if first["type"] == "value_error" else f"{flag_of('.'.join(names))}: "
         raise UsageError(f"{flag}{rule(first)}") from None
 
 

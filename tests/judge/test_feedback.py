@@ -327,11 +327,11 @@ def test_paths_colours_and_tokens_go(text: str, clean: str) -> None:
 )
 def test_megabytes_of_anything_are_cleaned_in_no_time(piece: str) -> None:
     text = piece * (5_000_000 // len(piece))
-    begin = time.perf_counter()
+    begin = time.process_time()
     bounded(text)
     compile_error(text)
     exception(text, source=text, file="a")
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_a_budget_beyond_what_a_verdict_takes_is_refused() -> None:

@@ -147,9 +147,9 @@ def test_all_orders_of_up_to_five_tags_equal_the_reference() -> None:
 )  # fmt: skip
 def test_ten_million_characters_of_anything_take_a_second_or_so(piece: str) -> None:
     text = piece * (10_000_000 // len(piece))
-    start = time.perf_counter()
+    start = time.process_time()
     response = ops.parse_response(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert not response.ok
     small = piece * 7
     assert ops.parse_response(small) == reference.parse_response(small)

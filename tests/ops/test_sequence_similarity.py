@@ -160,9 +160,9 @@ def test_longer_files_give_difflibs_bits(size: int) -> None:
          "every other", "long and thin"],
 )  # fmt: skip
 def test_texts_that_are_difflibs_worst_case_take_less_than_two_seconds(a: str, b: str, ratio: float) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert ops.sequence_similarity(a, b) == ratio
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     for autojunk in (False, True):
         assert_is_difflibs(a[:260], b[:260], autojunk)
 
@@ -171,9 +171,9 @@ def test_texts_that_are_difflibs_worst_case_take_less_than_two_seconds(a: str, b
 def test_two_letters_at_random_take_less_than_two_seconds(weights: tuple[int, int]) -> None:
     rng = random.Random(3)
     a, b = ("".join(rng.choices("ab", weights, k=64000)) for _ in range(2))
-    start = time.perf_counter()
+    start = time.process_time()
     ratio = ops.sequence_similarity(a, b)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert _C.sequence_similarity(a, b, False, "windows") == ratio
     assert_is_difflibs(a[:400], b[:400])
 
@@ -182,9 +182,9 @@ def test_many_levels_of_lengths_take_less_than_two_seconds() -> None:
     """Matches of every length from 357 down, one inside the rest of the other: the deepest recursion there can be."""
     a = "".join("x" * k + chr(0x4000 + k) for k in range(357, 0, -1))
     b = "".join("x" * k + chr(0x5000 + k) for k in range(357, 0, -1))
-    start = time.perf_counter()
+    start = time.process_time()
     assert ops.sequence_similarity(a, b) == 2 * (len(a) - 357) / (2 * len(a))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_batch_equals_single_calls_for_any_number_of_threads() -> None:

@@ -20,7 +20,7 @@ from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
-from kernel_coder.flags import FlagParser
+from kernel_coder.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 
@@ -47,8 +47,7 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
         print("stopped: the same command goes on where this one was", file=sys.stderr)
         return EXIT_STOPPED
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return end(error, 2)
 
 
 def _add_screen(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import yaml
 
+from kernel_coder.flags import end
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
@@ -59,11 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError("only judged answers are collected: add the section judge (--judge.device cpu as a flag)")
         learnable = collect(config, own.out, own.count, own.keep)
     except (UsageError, RewardError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return end(error, EXIT_MISTAKE)
     except StopRequested as error:
-        print(f"error: stopped by {error}; go on with the same command", file=sys.stderr)
-        return EXIT_STOPPED
+        return end(f"stopped by {error}; go on with the same command", EXIT_STOPPED)
     print(learnable)
     return 0
 

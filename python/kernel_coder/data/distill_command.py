@@ -14,7 +14,7 @@ from kernel_coder.data.questions import DistillPlan
 from kernel_coder.evaluate.answers import Model
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import EXIT_HARNESS, EXIT_STOPPED, HarnessFailed, ServerFailed, UsageError
-from kernel_coder.flags import validated
+from kernel_coder.flags import end, validated
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.signals import listening
@@ -117,11 +117,11 @@ def run_distill(
                 poll=stop.poll,
             )
     except HarnessFailed as error:
-        return _end(f"{error}; every answer is saved: {GO_ON}", EXIT_HARNESS)
+        return end(f"{error}; every answer is saved: {GO_ON}", EXIT_HARNESS)
     except ServerFailed as error:
-        return _end(f"{error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
+        return end(f"{error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
     except StopRequested as error:
-        return _end(f"stopped by {error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
+        return end(f"stopped by {error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
     except UsageError as error:
         raise UsageError(str(error).replace("go on with --resume", GO_ON)) from None
     _print(report, options.out)
@@ -163,11 +163,6 @@ def _price(price: float, of: str) -> float:
     if not 0 <= price < float("inf"):
         raise UsageError(f"--price-{of} must be at least 0; got {price:g}")
     return price
-
-
-def _end(sentence: str, code: int) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
 
 
 def _print(report: DistillReport, out: Path) -> None:

@@ -20,6 +20,7 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
+from kernel_coder.flags import end
 from kernel_coder.train.errors import StopRequested
 
 
@@ -42,20 +43,15 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
         print((results.folder / SUMMARY).resolve())
         return 0
     except UsageError as error:
-        return _end(str(error), EXIT_MISTAKE)
+        return end(error, EXIT_MISTAKE)
     except HarnessFailed as error:
-        return _end(str(error), EXIT_HARNESS)
+        return end(error, EXIT_HARNESS)
     except ServerFailed as error:
-        return _end(f"{error}; what it did answer is saved in {config.output}: go on with --resume", EXIT_STOPPED)
+        return end(f"{error}; what it did answer is saved in {config.output}: go on with --resume", EXIT_STOPPED)
     except StopRequested as error:
-        return _end(
+        return end(
             f"stopped by {error}; the work so far is saved in {config.output}: go on with --resume", EXIT_STOPPED
         )
-
-
-def _end(sentence: str, code: int) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.recipe import flag_values, read_recipe
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
 """The k of pass@k that are reported, as far as there are so many samples."""
@@ -178,26 +178,13 @@ def parse_numbers(text: str) -> list[int]:
     return numbers
 
 
-class _Flags(BaseSettings, EvaluateConfig):  # type: ignore[misc]
-    """The same fields, seen by the command-line parser."""
-
-
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> EvaluateConfig:
     """The config of a YAML file (None: the defaults) with flags on top; a mistake is a :class:`UsageError`.
 
     >>> load_config(None, ["--model", "tiny", "--top-p", "0.9", "--judge.checks=3"]).judge.checks
     3
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except FileNotFoundError:
-            raise UsageError(f"config file {path} does not exist") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UsageError(f"config file {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise UsageError(f"config file {path} must hold fields such as model and tasks; got {values!r:.50}")
+    values = read_recipe(path, "fields such as model and tasks")
     given = _parse_flags(flags or [])
     judge = {**(values.get("judge") or {}), **(given.get("judge") or {})}
     try:
@@ -237,19 +224,9 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
         bare = index + 1 == len(flags) or flags[index + 1].startswith("--")
         if not equals and bare and _is_switch(name):
             given.append("true")
-    try:
-        source = CliSettingsSource[Any](
-            _Flags,
-            cli_parse_args=["--help" if flag == "-h" else flag for flag in given],
-            cli_exit_on_error=False,
-            cli_kebab_case=True,
-            cli_prog_name="kernel-coder evaluate [--config FILE] [--resume]",
-            cli_hide_none_type=True,
-            cli_parse_none_str="none",
-        )
-    except SettingsError as error:
-        raise UsageError(str(error).removeprefix("error parsing CLI: ")) from None
-    return source()
+    given = ["--help" if flag == "-h" else flag for flag in given]
+    program = "kernel-coder evaluate [--config FILE] [--resume]"
+    return flag_values(EvaluateConfig, given, program, kebab_case=True, parse_none_str="none")
 
 
 def _nearest(name: str, valid: list[str]) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from kernel_coder.flags import FlagParser, UsageError, add_flags, read_flags
+from kernel_coder.flags import FlagParser, UsageError, add_flags, end, read_flags
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
 from kernel_coder.judge.unjudged import unjudged
@@ -58,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return run_pairs(options, config)
             return run_admit(options, config) if options.admit else run_one(options, config)
     except UsageError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return end(error, EXIT_MISTAKE)
     except _Stopped as signal_:
         print(f"{signal_} received: stopped; what --out holds is whole, and the same command goes on", file=sys.stderr)
         return EXIT_STOPPED
@@ -68,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if not isinstance(error, SandboxError):
             traceback.print_exc()
-        print(f"error: the judge failed: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_HARNESS
+        return end(f"the judge failed: {error}", EXIT_HARNESS)
 
 
 def make_parser() -> FlagParser:

@@ -19,6 +19,7 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
+from kernel_coder.flags import end
 from kernel_coder.refine.config import RefineConfig, parse
 from kernel_coder.train.errors import StopRequested
 
@@ -36,9 +37,9 @@ def main(
         config, resume = parse(sys.argv[1:] if arguments is None else arguments)
         return refine(config, resume, make_model, make_judge)
     except UsageError as error:
-        return _end(str(error), EXIT_MISTAKE)
+        return end(error, EXIT_MISTAKE)
     except HarnessFailed as error:
-        return _end(str(error), EXIT_HARNESS)
+        return end(error, EXIT_HARNESS)
 
 
 def refine(
@@ -85,15 +86,10 @@ def refine(
         if isinstance(failure, HarnessFailed):
             raise failure
         if failure is not None:
-            return _end(
+            return end(
                 f"stopped by {failure}; the work so far is in {config.folder}: go on with --resume", EXIT_STOPPED
             )
         return 0 if best is not None else NOTHING_FOUND
-
-
-def _end(sentence: str, code: int) -> int:
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

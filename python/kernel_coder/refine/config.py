@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_coder.evaluate.config import EvaluateConfig
-from kernel_coder.flags import UsageError, rule
+from kernel_coder.flags import UsageError, validated
 from kernel_coder.judge.config import JudgeConfig
 
 SHARED = (
@@ -82,12 +82,8 @@ class RefineConfig(BaseModel):
     def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
         """What the clients of models take."""
         same = {name: getattr(self, name) for name in SHARED}
-        try:
-            return EvaluateConfig.model_validate(
-                {**same, "device": device, "dtype": dtype, "prompt_template": self.templates[0], "tasks": self.module}
-            )
-        except ValidationError as error:
-            raise UsageError(_sentence(error)) from None
+        more = {"device": device, "dtype": dtype, "prompt_template": self.templates[0], "tasks": self.module}
+        return validated(EvaluateConfig, {**same, **more})
 
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
@@ -121,10 +117,7 @@ def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
         if not value and not rest:
             raise UsageError(f"{flag} needs a value")
         judge[name] = _value(value or rest.pop(0))
-    try:
-        return RefineConfig.model_validate({**values, **({"judge": judge} if judge else {})}), given.resume
-    except ValidationError as error:
-        raise UsageError(_sentence(error)) from None
+    return validated(RefineConfig, {**values, **({"judge": judge} if judge else {})}), given.resume
 
 
 def _value(text: str) -> Any:
@@ -132,9 +125,3 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    flag = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
-    return rule(first) if first["type"] == "value_error" else f"{flag}: {rule(first)}"

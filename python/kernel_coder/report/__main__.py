@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernel_coder.flags import FlagParser, UsageError
+from kernel_coder.flags import FlagParser, UsageError, end
 from kernel_coder.train.errors import EXIT_MISTAKE
 
 PAGE = "report.html"
@@ -37,11 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(f"--output {page} lies in a folder that does not exist")
         _write(options.run, page, options.samples, plots=not options.no_plots)
     except UsageError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return end(error, EXIT_MISTAKE)
     except OSError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return end(error, EXIT_MISTAKE)
     return 0
 
 

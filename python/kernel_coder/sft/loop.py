@@ -8,30 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.evaluation import evaluate
 from kernel_coder.sft.setup import Session, batches_of, open_session, steps_per_epoch
 from kernel_coder.sft.update import UpdateResult, update
-from kernel_coder.train.checkpoint import (
-    TrainState,
-    capture_rng,
-    remove_checkpoints_after,
-    restore_rng,
-    save_checkpoint,
-    seed_rng,
-)
+from kernel_coder.train.checkpoint import TrainState, capture_rng, save_checkpoint
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import Stopwatch
 from kernel_coder.train.progress import epoch_order
-from kernel_coder.train.running import Outcome, Step, facts, run_steps
-from kernel_coder.train.setup import open_run_dir, remove_run
+from kernel_coder.train.running import Outcome, Step, facts, opened, run_steps
 from kernel_coder.train.signals import listening
 
 SHOWN = {
@@ -55,21 +44,11 @@ FIRST_AND_LAST = ("loss", "eval/loss", "eval/format", "eval/judge/correct")
 
 def train(config: SftConfig, *, resume: str | None = None) -> Outcome:
     """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint."""
-    if config.run.num_threads is not None:
-        torch.set_num_threads(config.run.num_threads)
-    seed_rng(config.run.seed)
-    run_dir, checkpoint, notes = open_run_dir(config, resume)
-    session = open_session(config, checkpoint)
-    with session.judge, ExitStack() as files:
-        if resume is None:
-            remove_run(run_dir)  # only now, when nothing that the config says can fail any more
-        run_dir.mkdir(parents=True, exist_ok=True)
-        remove_checkpoints_after(run_dir, session.state.step)
-        log = RunLog(run_dir, config, session.state.step, total=session.total_steps, shown=SHOWN)
-        files.callback(log.close)
-        for note in (*notes, *session.notes):
-            log.message(note)
-        restore_rng(session.rng)
+
+    def open_log(run_dir: Path, session: Session) -> RunLog:
+        return RunLog(run_dir, config, session.state.step, total=session.total_steps, shown=SHOWN)
+
+    with opened(config, resume, open_session, open_log) as (run_dir, session, log):
         if session.state.step == 0 and config.run.eval_on_start and (session.held_out or session.asked):
             log.step(0, *evaluate(session, config, 0))
         with listening() as stop:

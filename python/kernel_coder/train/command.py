@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernel_coder.flags import end
 from kernel_coder.rewards import RewardError
 from kernel_coder.train.config import Config, load
 from kernel_coder.train.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
@@ -36,11 +37,9 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
         logging.disable_progress_bar()
         return EXIT_STOPPED if run(config, resume=resume).status == "stopped" else 0
     except (UsageError, RewardError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return end(error, EXIT_MISTAKE)
     except TrainingDiverged as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_DIVERGED
+        return end(error, EXIT_DIVERGED)
 
 
 def _run_and_checkpoint(path: Path) -> tuple[Path, str]:

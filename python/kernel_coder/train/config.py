@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.recipe import flag_values, read_recipe
 from kernel_coder.rewards import PRESETS
 
 
@@ -492,20 +491,7 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Trai
 
 def load(kind: type[Config], path: str | Path | None, flags: list[str] | None = None) -> Config:
     """The config of a YAML file (None: the defaults) with dotted flags on top; a mistake is a :class:`UsageError`."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except FileNotFoundError:
-            raise UsageError(f"config file {path} does not exist") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"config file {path} cannot be read: {error}") from None
-        except yaml.YAMLError as error:
-            raise UsageError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise UsageError(
-                f"config file {path} must hold sections such as model and data; got a {type(values).__name__}"
-            )
+    values = read_recipe(path, "sections such as model and data")
     try:
         return kind.model_validate(_merge(values, _parse_flags(flags or [], kind)))
     except ValidationError as error:
@@ -523,12 +509,6 @@ def field_names(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
     return names
 
 
-@cache
-def _flags_of(kind: type[BaseModel]) -> type[BaseSettings]:
-    """The same fields, seen by the command-line parser."""
-    return type(kind.__name__, (BaseSettings, kind), {"__doc__": kind.__doc__, "__module__": kind.__module__})
-
-
 def _parse_flags(flags: list[str], kind: type[BaseModel] = TrainConfig) -> dict[str, Any]:
     valid = field_names(kind)
     for flag in flags:
@@ -536,17 +516,7 @@ def _parse_flags(flags: list[str], kind: type[BaseModel] = TrainConfig) -> dict[
         if flag.startswith("--") and name not in (*valid, "help"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
     command = kind.__name__.removesuffix("Config").lower()
-    try:
-        source = CliSettingsSource[Any](
-            _flags_of(kind),
-            cli_parse_args=flags,
-            cli_exit_on_error=False,
-            cli_prog_name=f"kernel-coder {command} [--config FILE] [--resume [PATH]]",
-            cli_hide_none_type=True,
-        )
-    except SettingsError as error:
-        raise UsageError(str(error).removeprefix("error parsing CLI: ")) from None
-    return source()
+    return flag_values(kind, flags, f"kernel-coder {command} [--config FILE] [--resume [PATH]]")
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ same number of threads).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,16 @@ import torch
 
 from kernel_coder.rollout import Conversation, Sampling, completion_seed, converse
 from kernel_coder.train.batch import finite_or_nan, make_batch
-from kernel_coder.train.checkpoint import (
-    TrainState,
-    capture_rng,
-    remove_checkpoints_after,
-    restore_rng,
-    save_checkpoint,
-    seed_rng,
-)
+from kernel_coder.train.checkpoint import TrainState, capture_rng, restore_rng, save_checkpoint
 from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.learning import learning
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.metrics import METRIC, Stopwatch, answer_metrics, update_metrics
 from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
-from kernel_coder.train.running import Outcome, facts, run_steps
+from kernel_coder.train.running import Outcome, facts, opened, run_steps
 from kernel_coder.train.scoring import describe, rejected_by_share, reward, thinking_and_answer
-from kernel_coder.train.setup import Prompt, Session, open_run_dir, open_session, remove_run
+from kernel_coder.train.setup import Prompt, Session, open_session
 from kernel_coder.train.signals import listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
 
@@ -43,21 +35,11 @@ FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct"
 
 def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
     """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint."""
-    if config.run.num_threads is not None:
-        torch.set_num_threads(config.run.num_threads)
-    seed_rng(config.run.seed)
-    run_dir, checkpoint, notes = open_run_dir(config, resume)
-    session = open_session(config, checkpoint)
-    with session.judge, ExitStack() as files:
-        if resume is None:
-            remove_run(run_dir)  # only now, when nothing that the config says can fail any more
-        run_dir.mkdir(parents=True, exist_ok=True)
-        remove_checkpoints_after(run_dir, session.state.step)
-        log = RunLog(run_dir, config, session.state.step)
-        files.callback(log.close)
-        for note in (*notes, *session.notes):
-            log.message(note)
-        restore_rng(session.rng)
+
+    def open_log(run_dir: Path, session: Session) -> RunLog:
+        return RunLog(run_dir, config, session.state.step)
+
+    with opened(config, resume, open_session, open_log) as (run_dir, session, log):
         if session.state.step == 0 and config.run.eval_on_start and session.held_out:
             watch = Stopwatch()
             with watch.phase("eval"):
@@ -134,6 +116,8 @@ def run_step(
             skipped_in_a_row=state.skipped_in_a_row,
             max_skipped=config.run.max_skipped_updates,
         )
+        if session.shares_gpu:
+            torch.cuda.empty_cache()  # what the update worked in, for those who are judged there
     state = advance(state, result, config.updates_per_step)
     metrics = {
         **answer_metrics(config, answers, batch.advantages),
@@ -246,7 +230,7 @@ def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path
 def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds: flat, the same keys in every run of as many turns; None where it has no number."""
+    """What ``summary.json`` holds: flat, the same keys in every run of equal turns (None where there is no number)."""
     return {
         "status": status,
         "steps": state.step,

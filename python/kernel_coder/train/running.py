@@ -1,22 +1,33 @@
-"""What every kind of run does around its steps: going on until the last or a signal, and saying what it was."""
+"""What every kind of run does around its steps: it opens, goes on until the last or a signal, and says what it was."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 import kernel_coder
-from kernel_coder.train.checkpoint import TrainState, capture_rng, list_checkpoints, restore_rng, weights_hash
+from kernel_coder.train.checkpoint import (
+    RngState,
+    TrainState,
+    capture_rng,
+    list_checkpoints,
+    remove_checkpoints_after,
+    restore_rng,
+    seed_rng,
+    weights_hash,
+)
 from kernel_coder.train.config import RunnableConfig
 from kernel_coder.train.errors import StopRequested
 from kernel_coder.train.logs import RunLog
 from kernel_coder.train.model import Policy
+from kernel_coder.train.setup import open_run_dir, remove_run
 from kernel_coder.train.signals import StopSignal
 
 Step = tuple[TrainState, Mapping[str, float], Iterable[Mapping[str, Any]]]
@@ -29,6 +40,52 @@ class Outcome:
 
     status: str  # "finished" or "stopped"
     summary: Path
+
+
+class Opened(Protocol):
+    """What every kind of session has."""
+
+    @property
+    def judge(self) -> AbstractContextManager[Any]: ...
+    @property
+    def state(self) -> TrainState: ...
+    @property
+    def rng(self) -> RngState: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+Session = TypeVar("Session", bound=Opened)
+Config = TypeVar("Config", bound=RunnableConfig)
+
+
+@contextmanager
+def opened(
+    config: Config,
+    resume: str | None,
+    open_session: Callable[[Config, Path | None], Session],
+    open_log: Callable[[Path, Session], RunLog],
+) -> Iterator[tuple[Path, Session, RunLog]]:
+    """A run's folder, session and log, ready for the first step that is left, and the session's judge at work.
+
+    An earlier run in the folder is removed last, when nothing that the config says can fail any more. ``resume`` is
+    that of :func:`kernel_coder.train.setup.open_run_dir`.
+    """
+    if config.run.num_threads is not None:
+        torch.set_num_threads(config.run.num_threads)
+    seed_rng(config.run.seed)
+    run_dir, checkpoint, notes = open_run_dir(config, resume)
+    session = open_session(config, checkpoint)
+    with session.judge:
+        if resume is None:
+            remove_run(run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        remove_checkpoints_after(run_dir, session.state.step)
+        with closing(open_log(run_dir, session)) as log:
+            for note in (*notes, *session.notes):
+                log.message(note)
+            restore_rng(session.rng)
+            yield run_dir, session, log
 
 
 def run_steps(
