@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import itertools
 import os
 import statistics
@@ -90,12 +91,13 @@ sys.exit(0 if result is not None and result.correctness else 1)
 """
 
 
-def pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
+def pairs(count: int, first: int, group: int = 1) -> Iterator[tuple[Task, str]]:
     for number in range(first, first + count):
-        expression, body, other = KINDS[number % len(KINDS)]
+        kind = number // group % len(KINDS)
+        expression, body, other = KINDS[kind]
         reference = REFERENCE.format(expression=expression)
         yield (
-            Task(id=f"rate/{number % len(KINDS)}", source="benchmark", reference=reference),
+            Task(id=f"rate/{kind}", source="benchmark", reference=reference),
             CANDIDATE.format(number=number, body=body, other=other),
         )
 
@@ -112,7 +114,9 @@ Pairs = Callable[[int, int], Iterator[tuple[Task, str]]]
 
 
 def ours(device: str, workers: int, count: int, profile: bool, first: int, make: Pairs = pairs) -> float:
-    config = JudgeConfig(workers=workers, checks=5, timed_calls=100, profile=profile, hidden_shapes=make is pairs)
+    config = JudgeConfig(
+        workers=workers, checks=5, timed_calls=100, profile=profile, hidden_shapes=make is not packaged_pairs
+    )
     with Judge(device, "triton", config=config) as judge:
         warm = list(judge.evaluate_many(make(2 * workers, first)))  # processes are started
         started = time.perf_counter()
@@ -197,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
+    parser.add_argument("--group", type=int, default=1, help="candidates in a row for one task, as in training")
     parser.add_argument("--profiled", action="store_true", help="also ours with the profiling pass")
     parser.add_argument(
         "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
@@ -222,12 +227,19 @@ def main() -> None:
 
     def keep(name: str, workers: int, count: int, seconds: float) -> None:
         rows.append(
-            {"implementation": name, "at_a_time": workers, "candidates": count, "seconds": round(seconds, 4)} | facts
+            {
+                "implementation": name,
+                "at_a_time": workers,
+                "group": arguments.group,
+                "candidates": count,
+                "seconds": round(seconds, 4),
+            }
+            | facts
         )
         print(f"{name}, {workers} at a time: {seconds:.3f} s each, {1 / seconds:.2f} a second", flush=True)
         write(rows, f"judge_rate_{arguments.device}{'_packaged' * arguments.packaged}.csv")
 
-    make = packaged_pairs if arguments.packaged else pairs
+    make = packaged_pairs if arguments.packaged else functools.partial(pairs, group=arguments.group)
     first = 0
     for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
         for profile in (False, True) if arguments.profiled else (False,):

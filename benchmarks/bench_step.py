@@ -1,7 +1,7 @@
 """One update of a big model on one GPU: ours beside the same loop with the heads of other libraries.
 
     python benchmarks/bench_step.py                       # Qwen2.5-Coder-3B's shape: results/step_cuda.csv
-    python benchmarks/bench_step.py --work dense --rivals TRL,Liger
+    python benchmarks/bench_step.py --lora                # adapters instead of all weights: results/step_lora_cuda.csv
     python benchmarks/bench_step.py --device cpu          # a small shape, to see that everything runs
 
 Random weights, all trained in bfloat16; an update is forward and backward over the batch in passes, clipping and
@@ -39,7 +39,7 @@ from kernel_coder.train.model import Policy
 from kernel_coder.train.update import backward, optimizer_step
 from rivals import EPSILON, eager_logprobs, trl_chunked
 from side_by_side import Row, about_this_run, failure, free, version_of, write
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 SPEC = LossSpec.preset("dapo")
@@ -120,9 +120,11 @@ class Run:
 
     def __init__(self, shape: Shape, arguments: Namespace) -> None:
         self.shape, self.device, self.micro = shape, arguments.device, arguments.micro
-        self.model = shape.model(self.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, fused=True)
-        self.policy = Policy(self.model, tiny_tokenizer(), can_pack=True, can_share=True)
+        self.base = shape.model(self.device)
+        self.model: nn.Module = with_adapters(self.base) if arguments.lora else self.base
+        self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=0.0, fused=True)
+        self.policy = Policy(self.model, tiny_tokenizer(), arguments.lora, can_pack=True, can_share=True)
 
     def ours(self, batch: Batch, form: Form, *, size: int, chosen: bool = True) -> Update:
         """The update of training; ``chosen``: layers are recomputed as memory asks, else all of them."""
@@ -134,14 +136,14 @@ class Run:
             recompute(self.model, 0 if chosen else self.shape.layers)
             self.optimizer.zero_grad(set_to_none=True)
             sums = backward(policy, batch, passes, SPEC, 1.0, total, form)
-            return optimizer_step(self.optimizer, self.model.parameters(), float(sums[0]), MAX_NORM) or math.nan
+            return optimizer_step(self.optimizer, self.trained, float(sums[0]), MAX_NORM) or math.nan
 
         return update
 
     def theirs(self, batch: Batch, head: Callable[..., Tensor]) -> Update:
         """Padded passes over every answer; ``head`` gives the mean loss of a pass."""
         total = sum(len(turn.completion_ids) for turn in batch.turns)
-        weight = self.model.get_output_embeddings().weight
+        weight = self.base.get_output_embeddings().weight
 
         def update() -> float:
             recompute(self.model, self.shape.layers)
@@ -149,15 +151,23 @@ class Run:
             loss_of_all = 0.0
             for start in range(0, len(batch), self.micro):
                 rows = Padded(batch, range(start, min(start + self.micro, len(batch))), self.device)
-                states = self.model.model(
+                states = self.base.model(
                     input_ids=rows.ids, attention_mask=rows.attention_mask, use_cache=False
                 ).last_hidden_state
                 loss = head(states, weight, rows) * (rows.tokens / total)
                 loss.backward()
                 loss_of_all += float(loss.detach())
-            return optimizer_step(self.optimizer, self.model.parameters(), loss_of_all, MAX_NORM) or math.nan
+            return optimizer_step(self.optimizer, self.trained, loss_of_all, MAX_NORM) or math.nan
 
         return update
+
+
+def with_adapters(model: nn.Module) -> nn.Module:
+    """LoRA of rank 64 in every linear layer but the head."""
+    import peft
+
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=64, lora_alpha=128, target_modules="all-linear")
+    return peft.get_peft_model(model, settings).train()
 
 
 class Padded:
@@ -264,7 +274,7 @@ def contenders(run: Run, work: str, batch: Batch, wanted: str) -> Iterator[tuple
         yield "ours", "kernel_coder, all layers recomputed, padded", version, padded
     everything = replace(batch, advantages=batch.advantages.where(batch.advantages != 0, 1e-30))
     unskipped = run.ours(everything, Form(), size=micro, chosen=False)
-    yield "ours", "kernel_coder, the head alone", version, unskipped
+    yield "ours", "kernel_coder's head, the rest as theirs", version, unskipped
 
 
 def measured(run: Run, update: Update, runs: int, deadline: float) -> Row:
@@ -349,13 +359,16 @@ def main() -> None:
     parser.add_argument("--rivals", default="all", help="all, none, or parts of their names: Liger,TRL")
     parser.add_argument("--micro", type=int, default=4, help="answers in a padded pass")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--lora", action="store_true", help="train adapters of rank 64 instead of all weights")
     parser.add_argument("--layers", type=int, help="other than the model's, to try it")
     parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path, help="a .csv file; default: results/step_cuda.csv, of a GPU")
     arguments = parser.parse_args()
     deadline = time.perf_counter() + arguments.seconds
-    out = arguments.out or (Path(__file__).parent / "results" / "step_cuda.csv" if arguments.device == "cuda" else None)
+    out = arguments.out
+    if out is None and arguments.device == "cuda":
+        out = Path(__file__).parent / "results" / ("step_lora_cuda.csv" if arguments.lora else "step_cuda.csv")
     shape = Shape() if arguments.device == "cuda" else SMALL
     run = Run(replace(shape, layers=arguments.layers or shape.layers), arguments)
     table = Table(arguments, out)

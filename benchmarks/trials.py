@@ -81,7 +81,10 @@ def run_all(
                 if one.process.returncode in one.trial.fine:
                     yield one.trial, time.monotonic() - one.began
                 else:
-                    print(f"{one.trial.name} failed with exit code {one.process.returncode}:\n{_end_of(one.trial)}")
+                    print(
+                        f"{one.trial.name} failed with exit code {one.process.returncode}:\n{_end_of(one.trial)}",
+                        flush=True,
+                    )
     finally:
         _end([one.process for one in running])
         for trial in (*(one.trial for one in running), *waiting):
@@ -123,16 +126,14 @@ def _end_of(trial: Trial, lines: int = 12) -> str:
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """A row of a CSV file, with a header if the file is new.
-
-    Raises:
-        ValueError: the file has other columns.
-    """
+    """A row of a CSV file, with a header if the file is new; beside it, as ``name-2.csv``, if it has other columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    if not new and next(csv.reader(path.read_text().splitlines()), []) != list(row):
-        raise ValueError(f"{path} has other columns than {', '.join(row)}; name another file with --out")
-    with path.open("a", newline="") as file:
+    number, target = 1, path
+    while target.exists() and next(csv.reader(target.read_text().splitlines()), []) != list(row):
+        number += 1
+        target = path.with_stem(f"{path.stem}-{number}")
+    new = not target.exists()
+    with target.open("a", newline="") as file:
         writer = csv.DictWriter(file, list(row))
         if new:
             writer.writeheader()

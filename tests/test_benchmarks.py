@@ -118,3 +118,34 @@ def test_admissions_are_written_and_go_on_where_they_were(
     assert rows[0]["reason"]
     assert float(rows[1]["speedup_low"]) <= float(rows[1]["speedup_high"])
     assert capsys.readouterr().out.count("1 of 2 admitted") == 2
+
+
+def rows_of(stem: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    out = tmp_path / "rows.csv"
+    monkeypatch.setattr(sys, "argv", [stem, *words.split(), "--commit", "abc", "--out", str(out)])
+    importlib.import_module(stem).main()
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("options", ["", "--lora"])
+def test_every_way_to_an_update_has_the_same_gradient(
+    options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"--device cpu --runs 1 --rivals eager {options}"
+    rows = rows_of("bench_step", words, tmp_path, monkeypatch)
+    assert not [row["failure"] for row in rows if row.get("failure")]
+    for work, count in (("dense", 4), ("realistic", 6)):
+        norms = [float(row["grad_norm"]) for row in rows if row["work"] == work]
+        assert len(norms) == count
+        assert norms == pytest.approx([norms[0]] * count, rel=0.01)
+    assert {row["implementation"] for row in rows if row["kind"] == "rival"} == {"torch eager"}
+
+
+def test_every_way_to_answers_gives_them_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of("bench_rollout", "--device cpu --runs 1", tmp_path, monkeypatch)
+    assert not [row["failure"] for row in rows if row.get("failure")]
+    for row in rows:
+        assert row["ending"] == "True" or row["answer_tokens"] == str(16 * 24)
+        assert row["kind"] == "rival" or float(row["mismatch"]) < 0.01
+    assert {row["kind"] for row in rows} == {"ours", "rival"}

@@ -19,6 +19,7 @@ from kernel_coder.data.__main__ import main
 from kernel_coder.data.collect import KEEP, rows_to_learn
 from kernel_coder.judge import Verdict, example_verdict
 from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.prompts import build_answer
 from kernel_coder.rollout import Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.sft.config import SftDataConfig
@@ -97,7 +98,7 @@ def test_what_is_kept_is_what_was_asked_for_and_trains_the_warm_up(tmp_path: Pat
     assert main(flags(tmp_path, 12, "--keep", *KEEP)) == 0
     talks = read(tmp_path / "talks.jsonl")
     assert read(tmp_path / "talks.sft.jsonl") == list(rows_to_learn(iter(talks), KEEP))
-    for keep in (*[(one,) for one in KEEP], KEEP):
+    for keep in (*[(one,) for one in KEEP if one != "mended"], KEEP):
         check(talks, list(rows_to_learn(iter(talks), keep)), keep, tmp_path / "rows.jsonl")
 
 
@@ -186,3 +187,34 @@ def test_improved_is_better_than_everything_before() -> None:
     talk = {"task": "t", "turns": [turn(outcome, number) for number, outcome in enumerate(outcomes)]}
     assert [row["turn"] for row in rows_to_learn(iter([talk]), ["improved"])] == [5]
     assert [row["turn"] for row in rows_to_learn(iter([talk]), ["solved", "improved"])] == [5]
+
+
+def test_mended_is_the_known_solution_behind_what_was_said_about_a_wrong_answer(tmp_path: Path) -> None:
+    assert main(flags(tmp_path, 12, "--rollout.max_turns", "2")) == 0
+    talks = read(tmp_path / "talks.jsonl")
+    tasks = sorted({talk["task"] for talk in talks})
+    assert list(rows_to_learn(iter(talks), ["mended"])) == []
+    solutions = {task: f"class ModelNew: ...  # {task}" for task in tasks[1:]}
+    rows = list(rows_to_learn(iter(talks), ["mended"], solutions))
+    wrong = [
+        talk
+        for talk in talks
+        if talk["task"] in solutions and talk["turns"][0]["verdict"]["outcome"] not in ("correct", "harness_failed")
+    ]
+    assert 0 < len(wrong) < len(talks)
+    assert [row["prompt"] for row in rows] == [talk["turns"][1]["prompt"] for talk in wrong]
+    for row, talk in zip(rows, wrong, strict=True):
+        assert row["prompt"][1] == {"role": "assistant", "content": talk["turns"][0]["completion"]}
+        assert row["prompt"][2]["role"] == "user"
+        assert row["completion"] == build_answer(solutions[talk["task"]])
+    twice = list(rows_to_learn(iter(talks + talks), ["mended"], solutions))
+    assert twice == rows  # what is said to equal answers is learnt once
+
+
+def test_mended_of_tasks_that_have_solutions(tmp_path: Path) -> None:
+    more = ("--data.path", "packaged:pointwise", "--rollout.max_turns", "2", "--keep", "mended")
+    assert main(flags(tmp_path, 8, *more)) == 0
+    rows = read(tmp_path / "talks.sft.jsonl")
+    assert rows
+    assert all("@triton.jit" in row["completion"] for row in rows)
+    assert conversation_rows(str(tmp_path / "talks.sft.jsonl")) is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_coder.report.charts import Chart, Line, moving_mean, shown, svg
-from kernel_coder.report.findings import change, checks, share_interval, story
+from kernel_coder.report.findings import change, checks, held_out, share_interval, story
 from kernel_coder.report.folder import Curve, Run, read_run
 from run_folders import CONFIG, SFT_CONFIG, healthy, sft_metrics, step_metrics, write_run
 
@@ -28,6 +28,23 @@ def test_a_healthy_run_has_no_warning(tmp_path: Path) -> None:
     assert "The intervals are apart, so this is more than luck." in text
     assert "The training reward rose from" in text
     assert "half of that had happened by step 21" in text
+
+
+def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> None:
+    def turns(step: int) -> dict[str, float]:
+        last = 0.4 + 0.01 * step
+        return {} if step % 10 else {f"eval/correct_by_turn/{t}": last * t / 10 for t in (1, 2, 10)}
+
+    run = run_with(tmp_path, turns)
+    first = held_out(run)[0]
+    assert first.label == "conversations solved within 10 turns"
+    assert (first.first, first.last) == (pytest.approx(0.5), pytest.approx(0.8))
+    assert "On held-out tasks, conversations solved within 10 turns: from 50%" in " ".join(story(run))
+    assert "More than luck on held-out tasks" not in warnings(run)
+    flat = run_with(tmp_path / "flat", lambda step: {} if step % 10 else {"eval/correct_by_turn/3": 0.5 + step / 1000})
+    assert "More than luck on held-out tasks" in warnings(flat)  # though single answers have become better
+    told = next(check.sentence for check in checks(flat) if check.name == "More than luck on held-out tasks")
+    assert told.startswith("Solved held-out conversations went from 51% to 54%")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.rollout import Sampling, Turn
-from kernel_coder.rollout.decoder import why_unsupported, with_dtype
+from kernel_coder.rollout.decoder import Cache, why_unsupported, with_dtype
 from kernel_coder.rollout.engines import make_engine
 from kernel_coder.rollout.static_engine import StaticEngine, draw_token, size_below, size_for
 from kernel_coder.rollout.transformers_engine import TransformersEngine, draw, uniform_numbers
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 TOKENIZER = tiny_tokenizer()
@@ -217,19 +222,33 @@ def test_sizes_grow() -> None:
         assert size_for(size_below(size)) == size_below(size) < size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_triton_kernel_agrees_with_torch(dtype: str) -> None:
+INTERPRETED = """
+import torch
+from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.rollout import Sampling
+from kernel_coder.rollout.decode_attention import why_not
+from kernel_coder.rollout.static_engine import StaticEngine
+
+for shape in ((2, 3, 64), (1, 17, 16)):
+    for dtype in (torch.float32, torch.float16):
+        reason = why_not(torch.device("cpu"), dtype, *shape)
+        assert reason is None, (shape, reason)
+tokenizer = tiny_tokenizer()
+model = tiny_model(len(tokenizer)).eval()
+prompts = [tokenizer.encode(text) for text in ("def f(x):", "import torch", "a")]
+sampling = Sampling(max_completion_length=6)
+plain, by_kernel = (
+    StaticEngine(model, tokenizer, kernel=kernel).generate(prompts, sampling, range(3)) for kernel in (False, True)
+)
+assert [turn.completion_ids for turn in plain] == [turn.completion_ids for turn in by_kernel]
+"""
+
+
+def test_triton_kernel_agrees_with_torch() -> None:
     """In Triton's interpreter, which a process decides on when it imports triton (and which knows no bfloat16)."""
     pytest.importorskip("triton")
-    script = (
-        "import torch\nfrom kernel_coder.rollout.decode_attention import why_not\n"
-        f"for shape in ((2, 3, 64), (1, 17, 16)):\n"
-        f"    reason = why_not(torch.device('cpu'), torch.{dtype}, *shape)\n"
-        "    assert reason is None, (shape, reason)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
@@ -237,6 +256,122 @@ def test_heads_that_the_kernel_cannot_take_are_named() -> None:
     from kernel_coder.rollout.decode_attention import why_not
 
     assert "power of two" in str(why_not(torch.device("cpu"), torch.float32, 2, 2, 24))
+
+
+@pytest.mark.parametrize("sampling", [dict(), dict(temperature=0.7), dict(top_k=5, top_p=0.9), dict(temperature=0.0)])
+def test_a_step_asks_the_host_nothing(sampling: dict[str, float]) -> None:
+    """Tensors without values: whatever needs one (``item``, ``nonzero``, ``if tensor``) raises, as in a capture."""
+    engine = StaticEngine(MODEL, TOKENIZER, graphs=False)
+    slots = engine._make_room(20, 10, 30)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    without_values = {
+        field.name: mode.from_tensor(getattr(slots, field.name)) for field in fields(slots) if field.name != "cache"
+    }
+    keys, values = (tuple(map(mode.from_tensor, some)) for some in (slots.cache.keys, slots.cache.values))
+    fake = replace(slots, cache=Cache(keys, values), **without_values)
+    with mode, torch.no_grad():
+        engine._advance(fake, 16, 128, Sampling(max_completion_length=30, **sampling))  # type: ignore[arg-type]
+        with pytest.raises(DataDependentOutputException):
+            bool(fake.done[0])  # the check can fail
+
+
+class Graphs:
+    """What the engine asks of torch.cuda, on the CPU: capturing runs nothing, replaying runs what was captured."""
+
+    def __init__(self, engine: StaticEngine, broken: bool = False) -> None:
+        self.engine, self.broken = engine, broken
+        self.recording: list[tuple[object, ...]] | None = None
+        self.advance = engine._advance
+        self.replayed = 0
+
+    def run(self, *arguments: object) -> None:
+        if self.recording is None:
+            self.advance(*arguments)  # type: ignore[arg-type]
+        else:
+            self.recording.append(arguments)
+
+    @contextmanager
+    def graph(self, graph: dict[str, object], **options: object) -> Iterator[None]:
+        if self.broken:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.recording = []
+        yield
+        (arguments,) = self.recording
+        self.recording = None
+
+        def replay() -> None:
+            self.replayed += 1
+            self.advance(*arguments)  # type: ignore[arg-type]
+
+        graph.replay = replay  # type: ignore[attr-defined]
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        for name, value in {
+            "Stream": lambda device: stream,
+            "current_stream": lambda device: stream,
+            "stream": lambda one: nullcontext(),
+            "CUDAGraph": SimpleNamespace,
+            "graph_pool_handle": lambda: None,
+            "graph": self.graph,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(self.engine, "_advance", self.run)
+
+
+def test_a_step_is_captured_once_for_each_size_and_replayed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(max_completion_length=120)
+    wanted = StaticEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
+    engine = StaticEngine(MODEL, TOKENIZER, graphs=True)
+    graphs = Graphs(engine)
+    graphs.install(monkeypatch)
+    same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
+    captured = dict(engine._captured)
+    assert len(captured) >= 2
+    before = graphs.replayed
+    assert before >= 100 - len(captured)
+    same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
+    assert engine._captured == captured
+    for parameter in MODEL.parameters():  # a weight that moved
+        parameter.data = parameter.data.clone()
+    same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
+    assert not set(map(id, engine._captured.values())) & set(map(id, captured.values()))
+
+
+def test_where_nothing_can_be_captured_steps_run_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampling = Sampling(max_completion_length=40)
+    wanted = StaticEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
+    engine = StaticEngine(MODEL, TOKENIZER, graphs=True)
+    Graphs(engine, broken=True).install(monkeypatch)
+    same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
+    assert not engine.graphs
+    assert [record.getMessage() for record in caplog.records] == [
+        "rollout: no CUDA graphs, decoding is slower: operation not permitted when stream is capturing"
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_kernel_compiles_for_a_gpu_that_is_not_here(dtype: str) -> None:
+    triton = pytest.importorskip("triton")
+    from kernel_coder.rollout.decode_kernel import decode_attention as kernel
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if not hasattr(kernel, "arg_names"):
+        pytest.skip("this process interprets Triton")
+    constants = {"HEADS": 3, "GROUP": 3, "QUERIES": 16, "SIZE": 64, "BLOCK": 64}
+    tensors = ("queries", "new_keys", "new_values", "cos", "sin", "keys", "values", "out")
+    pointers = dict.fromkeys(tensors, f"*{dtype}")
+    numbers = {"lengths": "*i64", "scale": "fp32", "row_stride": "i32", "head_stride": "i32"}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(
+        fn=kernel, signature={**pointers, **numbers, **dict.fromkeys(constants, "constexpr")}, constexprs=places
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 3})
+    assert made.asm["cubin"]
+    assert made.metadata.shared < 100 * 1024
 
 
 @pytest.mark.gpu

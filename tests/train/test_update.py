@@ -21,9 +21,9 @@ from kernel_coder.train.batch import (
     forward_passes,
     make_batch,
 )
-from kernel_coder.train.config import AdvantagesConfig, OptimConfig
+from kernel_coder.train.config import AdvantagesConfig, ModelConfig, OptimConfig
 from kernel_coder.train.errors import TrainingDiverged
-from kernel_coder.train.model import Policy, head_of
+from kernel_coder.train.model import Policy, head_of, load_policy
 from kernel_coder.train.update import (
     METRIC,
     backward,
@@ -263,3 +263,11 @@ def test_gradient_that_is_not_finite_changes_nothing() -> None:
     weight.grad = None  # no sequence carried gradient: momentum and decay go on
     assert optimizer_step(optimizer, [weight], 0.0, 1.0) == 0
     assert not torch.equal(weight, torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["tiny", "nano"])
+def test_weights_in_16_bits_leave_the_frequencies_of_positions_exact(name: str) -> None:
+    rounded = load_policy(ModelConfig(name_or_path=name, dtype="bfloat16", device="cpu")).model
+    exact = load_policy(ModelConfig(name_or_path=name, device="cpu")).model
+    assert {parameter.dtype for parameter in rounded.parameters()} == {torch.bfloat16}
+    assert torch.equal(rounded.model.rotary_emb.inv_freq, exact.model.rotary_emb.inv_freq)

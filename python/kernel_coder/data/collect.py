@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ import yaml
 
 from kernel_coder.flags import end
 from kernel_coder.ops import parse_response
+from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
 from kernel_coder.rollout import Rollout
 from kernel_coder.train.config import TrainConfig, load_config
 from kernel_coder.train.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
 
-KEEP = ("solved", "improved", "concise")
+KEEP = ("solved", "improved", "concise", "mended")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=KEEP,
         default=["solved"],
         help="answers for FILE.sft.jsonl: solved, the first correct one of a conversation; improved, each that is "
-        "better than all before it; concise, of a task's solved ones the one with the shortest reasoning",
+        "better than all before it; concise, of a task's solved ones the one with the shortest reasoning; mended, to "
+        "what was said about a wrong answer the task's known solution",
     )
     own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -105,7 +107,8 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
             solved = sum(any(verdict.correct for verdict in rollout.verdicts) for rollout in answers.rollouts)
             console.print(f"{there}/{count} conversations; solved {solved} of the last {len(lines)}")
     learnable = out.with_suffix(".sft.jsonl")
-    rows = list(rows_to_learn(read(out), keep))
+    solutions = {prompt.task.id: prompt.task.solution for prompt in session.train if prompt.task.solution}
+    rows = list(rows_to_learn(read(out), keep, solutions))
     part = learnable.with_suffix(".part")
     part.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
     part.replace(learnable)
@@ -163,24 +166,34 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)  # orjson would round a verdict's seeds, which can have more than 64 bits
 
 
-def rows_to_learn(conversations: Iterator[dict[str, Any]], keep: Sequence[str]) -> Iterator[dict[str, Any]]:
+def rows_to_learn(
+    conversations: Iterator[dict[str, Any]], keep: Sequence[str], solutions: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
     """Rows with ``prompt`` and ``completion``, as TRL has them: the conversation so far, and the answer to learn.
 
-    Only answers in the form that the format reward asks for; each text once for each task.
+    Only answers in the form that the format reward asks for; each text once for each task. ``solutions``, by task, are
+    the answers that ``mended`` puts behind what was said about a wrong one; one without is passed over.
     """
     from kernel_coder.judge import Verdict
     from kernel_coder.judge.ranking import rank
 
+    solutions = solutions or {} if "mended" in keep else {}
     seen: set[tuple[str, str]] = set()
+    told: set[str] = set()
     shortest: dict[str, tuple[int, dict[str, Any]]] = {}
     for conversation in conversations:
-        best, is_solved = None, False
+        best, is_solved, was_wrong = None, False, False
         for k, turn in enumerate(conversation["turns"]):
             verdict = Verdict.from_json(json.dumps(turn["verdict"]))
             here, task = rank(verdict), conversation["task"]
             is_better = k > 0 and best is not None and here > best and verdict.is_scored
             is_first = verdict.correct and not is_solved
             best, is_solved = here if best is None else max(best, here), is_solved or verdict.correct
+            if was_wrong and task in solutions and (said := str(turn["prompt"])) not in told:
+                told.add(said)
+                known = {"prompt": turn["prompt"], "completion": build_answer(solutions[task])}
+                yield {**known, "task": task, "turn": k + 1, "outcome": None, "reward": None}
+            was_wrong = verdict.is_scored and not verdict.correct
             response = parse_response(turn["completion"])
             if not response.ok or (task, turn["completion"]) in seen:
                 continue

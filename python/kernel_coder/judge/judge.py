@@ -355,7 +355,10 @@ class Judge:
         if verdict.outcome is Outcome.HARNESS_FAILED:
             return Admission(**known, admitted=False, reason=verdict.reason)
         if not verdict.correct:
-            reason = f"the reference itself does not pass: {verdict.reason}"
+            why = (
+                "it is too large for this device" if _short_of_memory(verdict) else "the reference itself does not pass"
+            )
+            reason = f"{why}: {verdict.reason}"
             return Admission(**known, admitted=False, reason=reason, verdict=verdict)
         return Admission(**known, admitted=True, verdict=verdict)
 

@@ -18,6 +18,8 @@ MIN_STEPS = 10
 """Fewer steps say nothing about a trend."""
 FEW_TASKS = 50
 """Held-out tasks below which a share is known to no better than about 14 points either way."""
+SOLVED = "eval/correct_by_turn/"
+"""What the shares of conversations with a correct answer within their first turns begin with."""
 CLEARLY = 3.0
 """Standard errors by which the two ends of a noisy curve must differ to be called different."""
 
@@ -103,15 +105,17 @@ def held_out_tasks(run: Run) -> int | None:
 
 
 def held_out(run: Run) -> list[HeldOut]:
-    """Held-out numbers before and after, the most telling first."""
+    """Held-out numbers before and after, the most telling first: of conversations whether they are solved at all."""
+    turns = [int(name.rpartition("/")[2]) for name in run.curves if name.startswith(SOLVED)]
     names = {
+        **({f"{SOLVED}{max(turns)}": f"conversations solved within {max(turns)} turns"} if turns else {}),
         "eval/judge/correct": "answers that are correct",
         "eval/judge/compiled": "answers that compile",
         "eval/format": "answers in the right form",
         "eval/reward": "reward",
         "eval/loss": "loss",
     }
-    shares = {"eval/judge/correct", "eval/judge/compiled", "eval/format"}
+    values = {"eval/reward", "eval/loss"}
     tasks = held_out_tasks(run)
     found = []
     for name, label in names.items():
@@ -119,7 +123,7 @@ def held_out(run: Run) -> list[HeldOut]:
         if curve is None:
             continue
         first = last = None
-        if name in shares and tasks:
+        if name not in values and tasks:
             first, last = share_interval(curve.first, tasks), share_interval(curve.last, tasks)
         found.append(HeldOut(name, label, curve.first, curve.last, curve.steps[0], curve.steps[-1], first, last))
     return found
@@ -268,19 +272,21 @@ def _held_out_size(run: Run) -> Check:
 
 def _held_out_gain(run: Run) -> Check | None:
     name = "More than luck on held-out tasks"
-    one = next((one for one in held_out(run) if one.name == "eval/judge/correct"), None)
+    # Of conversations the solved ones, which come first.
+    one = next((one for one in held_out(run) if one.name.startswith((SOLVED, "eval/judge/correct"))), None)
     if one is None:
         return None
     if one.first_step == one.last_step:
         return Check(name, "unknown", "Held-out answers were judged only once, so there is no before and after.")
     if one.last > one.first and one.intervals_apart:
-        return Check(name, "fine", "The intervals of correct held-out answers before and after are apart.")
+        return Check(name, "fine", f"The intervals before and after are apart: held-out {one.label}.")
     if one.first == one.last:
-        return Check(name, "warning", f"The share of correct held-out answers is what it was: {one.text(one.last)}.")
+        return Check(name, "warning", f"The share is what it was, {one.text(one.last)}: held-out {one.label}.")
+    told = "Solved held-out conversations" if one.name.startswith(SOLVED) else "Correct held-out answers"
     return Check(
         name,
         "warning",
-        f"Correct held-out answers went from {one.text(one.first)} to {one.text(one.last)}, and that is "
+        f"{told} went from {one.text(one.first)} to {one.text(one.last)}, and that is "
         + ("less." if one.intervals_apart else "within what chance can do: the intervals overlap."),
     )
 

@@ -1,7 +1,8 @@
 """Attention of one new token over a key-value cache whose rows have lengths of their own, as a Triton kernel.
 
-A program reads the keys and values of one row and one key head, up to that row's length: what is behind it costs
-nothing. The query heads that share the key head are computed together.
+A program has one row and one key head. It turns the new query and key by their position, writes key and value into the
+cache, and reads what the row held before up to its own length: what is behind it costs nothing. The query heads that
+share the key head are computed together.
 """
 
 from __future__ import annotations
@@ -22,25 +23,42 @@ AGREES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch
 """Largest relative difference to torch's own attention."""
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """[B, K, G, D]: softmax(scale query keys^T) values over the first ``lengths + 1`` tokens of each row.
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    scale: float,
+) -> Tensor:
+    """[B, K, G, D]: the new token's attention over its row. Writes its key and value into the cache.
 
     Args:
-        query: [B, K, G, D].
+        query: [B, K, G, D], not turned yet.
+        key, value: [B, K, D], the key not turned yet.
+        cos, sin: [T, D]; position p turns x to ``x cos[p] + swapped(x) sin[p]``, the halves of x swapped.
         keys, values: [B, K, T, D], whose tokens lie behind each other.
-        lengths: int64 [B], each below T.
+        lengths: int64 [B]: tokens in the cache before, and the position of the new one.
         scale: of the scores.
     """
     from kernel_coder.rollout.decode_kernel import decode_attention
 
     rows, heads, group, size = query.shape
-    query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    out = torch.empty_like(query)
     decode_attention[(rows, heads)](
         query,
+        key,
+        value,
+        cos,
+        sin,
         keys,
         values,
-        out,
         lengths,
+        out,
         scale,
         keys.stride(0),
         keys.stride(1),
@@ -50,15 +68,46 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: 
         SIZE=size,
         BLOCK=BLOCK,
         num_warps=4,
-        num_stages=3,
+        num_stages=3 if query.dtype.itemsize == 2 else 2,
     )
     return out
 
 
-def reference(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """The same by torch."""
-    known = torch.arange(keys.shape[2], device=keys.device) <= lengths[:, None]
-    return scaled_dot_product_attention(query, keys, values, attn_mask=known[:, None, None], scale=scale)
+def attend_by_torch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    scale: float,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The same. Of every row as many tokens are looked at as ``mask`` [B, 1, 1, T] has; it is added to scores."""
+    heads, size = key.shape[1:]
+    cos, sin = cos[lengths][:, None], sin[lengths][:, None]  # [B, 1, D]
+    query, key = turned(query, cos[:, None], sin[:, None]), turned(key, cos, sin)
+    place = lengths[:, None, None, None].expand(-1, heads, 1, size)
+    keys.scatter_(2, place, key[:, :, None])
+    values.scatter_(2, place, value[:, :, None])
+    mask = mask_of(lengths, keys.shape[2], query.dtype) if mask is None else mask
+    width = mask.shape[-1]
+    # The query heads of a key head are the queries of one attention: no key is repeated.
+    return scaled_dot_product_attention(query, keys[:, :, :width], values[:, :, :width], attn_mask=mask, scale=scale)
+
+
+def mask_of(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[B, 1, 1, width]: 0 for the tokens of a row and the new one, -inf for those behind."""
+    later = torch.arange(width, device=lengths.device) > lengths[:, None]
+    return torch.zeros(later.shape, dtype=dtype, device=lengths.device).masked_fill_(later, -torch.inf)[:, None, None]
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``x cos + swapped(x) sin``, the halves of the last dimension swapped."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int, size: int) -> str | None:
@@ -73,12 +122,16 @@ def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int
         return torch.randn(shape, generator=rng, device=device).to(dtype)
 
     room = 2 * BLOCK + 32
-    query, keys, values = normal(4, key_heads, group, size), *(normal(4, key_heads, room, size) for _ in range(2))
     lengths = torch.tensor([0, BLOCK - 1, BLOCK, room - 1], device=device)
+    new = [normal(4, key_heads, group, size), normal(4, key_heads, size), normal(4, key_heads, size)]
+    tables = [normal(room, size), normal(room, size)]
+    caches = [normal(4, key_heads, room, size), normal(4, key_heads, room, size)]
+    exact = [tensor.double() for tensor in (*new, *tables, *caches)]
+    wanted = attend_by_torch(*exact, lengths, size**-0.5)  # type: ignore[call-arg, arg-type]
     try:
-        found = attend(query, keys, values, lengths, size**-0.5).double()
+        found = attend(*new, *tables, *caches, lengths, size**-0.5)  # type: ignore[call-arg, arg-type]
     except Exception as error:  # whatever the compiler says
         return f"the kernel does not run: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    wanted = reference(query.double(), keys.double(), values.double(), lengths, size**-0.5)
-    apart = float((found - wanted).norm() / wanted.norm())
+    pairs = zip((found, *caches), (wanted, *exact[5:]), strict=True)
+    apart = max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
     return None if apart <= AGREES[dtype] else f"the kernel is off by {apart:.2g}"

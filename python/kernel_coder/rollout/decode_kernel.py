@@ -7,10 +7,14 @@ import triton.language as tl
 @triton.jit
 def decode_attention(  # type: ignore[no-untyped-def]
     queries,
+    new_keys,
+    new_values,
+    cos,
+    sin,
     keys,
     values,
-    out,
     lengths,
+    out,
     scale,
     row_stride,
     head_stride,
@@ -22,26 +26,40 @@ def decode_attention(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    count = tl.load(lengths + row) + 1
+    length = tl.load(lengths + row)
     group = tl.arange(0, QUERIES)
     inner = tl.arange(0, SIZE)
-    place = (row * HEADS + head) * GROUP * SIZE + group[:, None] * SIZE + inner[None, :]
-    query = tl.load(queries + place, mask=group[:, None] < GROUP, other=0.0)  # [G, D]
+    other = inner ^ (SIZE // 2)  # what the half of a head is turned with
+    turn_cos = tl.load(cos + length * SIZE + inner).to(tl.float32)
+    turn_sin = tl.load(sin + length * SIZE + inner).to(tl.float32)
+    kept = group[:, None] < GROUP
+    place = ((row * HEADS + head) * GROUP + group[:, None]) * SIZE
+    query = tl.load(queries + place + inner[None, :], mask=kept, other=0.0).to(tl.float32)
+    swapped = tl.load(queries + place + other[None, :], mask=kept, other=0.0).to(tl.float32)
+    query = (query * turn_cos[None, :] + swapped * turn_sin[None, :]).to(out.dtype.element_ty)  # [G, D]
+    newest = (row * HEADS + head) * SIZE
+    key = tl.load(new_keys + newest + inner).to(tl.float32)
+    key_swapped = tl.load(new_keys + newest + other).to(tl.float32)
+    key = (key * turn_cos + key_swapped * turn_sin).to(out.dtype.element_ty)
+    value = tl.load(new_values + newest + inner)
     begin = row * row_stride + head * head_stride
-    largest = tl.full([QUERIES], float("-inf"), tl.float32)
-    total = tl.zeros([QUERIES], tl.float32)
-    mixed = tl.zeros([QUERIES, SIZE], tl.float32)
-    for start in range(0, count, BLOCK):
+    tl.store(keys + begin + length * SIZE + inner, key)
+    tl.store(values + begin + length * SIZE + inner, value)
+    # The new token from registers, what the cache held before from memory.
+    largest = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+    total = tl.full([QUERIES], 1.0, tl.float32)
+    mixed = tl.zeros([QUERIES, SIZE], tl.float32) + value.to(tl.float32)[None, :]
+    for start in range(0, length, BLOCK):
         token = start + tl.arange(0, BLOCK)
-        known = token < count
-        key = tl.load(keys + begin + token[None, :] * SIZE + inner[:, None], mask=known[None, :], other=0.0)
-        value = tl.load(values + begin + token[:, None] * SIZE + inner[None, :], mask=known[:, None], other=0.0)
-        scores = tl.dot(query, key, input_precision="ieee") * scale  # [G, BLOCK]
+        known = token < length
+        old_key = tl.load(keys + begin + token[None, :] * SIZE + inner[:, None], mask=known[None, :], other=0.0)
+        old_value = tl.load(values + begin + token[:, None] * SIZE + inner[None, :], mask=known[:, None], other=0.0)
+        scores = tl.dot(query, old_key, input_precision="ieee") * scale  # [G, BLOCK]
         scores = tl.where(known[None, :], scores, float("-inf"))
         now = tl.maximum(largest, tl.max(scores, 1))
         weights = tl.exp(scores - now[:, None])
         shrink = tl.exp(largest - now)
         total = total * shrink + tl.sum(weights, 1)
-        mixed = mixed * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        mixed = mixed * shrink[:, None] + tl.dot(weights.to(old_value.dtype), old_value, input_precision="ieee")
         largest = now
-    tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=group[:, None] < GROUP)
+    tl.store(out + place + inner[None, :], (mixed / total[:, None]).to(out.dtype.element_ty), mask=kept)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
-from kernel_coder.rollout.decode_attention import attend
+from kernel_coder.rollout.decode_attention import attend, attend_by_torch, mask_of, turned
 
 SUPPORTED = frozenset({"llama", "qwen2"})
 """Values of ``model_type``."""
@@ -98,7 +98,7 @@ class Decoder:
         positions = torch.arange(room, device=weight.device)[None]
         cos, sin = (table[0] for table in self.rotary(weight[:1], positions))  # [T, D]
         half = self.head_dim // 2
-        # x cos + rotate_half(x) sin, where rotate_half negates the half that it puts first
+        # x cos + rotate_half(x) sin, where rotate_half swaps the halves and negates the one that it puts first
         self.cos, self.sin = cos, torch.cat([-sin[:, :half], sin[:, half:]], dim=1)
         shape = (rows, self.key_heads, room, self.head_dim)
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
@@ -117,7 +117,8 @@ class Decoder:
         x = self.embed(ids)  # [P, L, H]
         cos, sin = self.cos[:width, None], self.sin[:width, None]  # [L, 1, D]
         for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            query, key, value = (t.transpose(1, 2) for t in self._query_key_value(layer, x, cos, sin))
+            query, key, value = self._query_key_value(layer, x)
+            query, key, value = (t.transpose(1, 2) for t in (turned(query, cos, sin), turned(key, cos, sin), value))
             keys[rows, :, :width], values[rows, :, :width] = key[source], value[source]
             mixed = scaled_dot_product_attention(
                 query, key, value, is_causal=True, scale=self.scale, enable_gqa=self.heads != self.key_heads
@@ -137,39 +138,30 @@ class Decoder:
         """
         count = len(tokens)
         x = self.embed(tokens)  # [B, H]
-        cos, sin = self.cos[lengths][:, None], self.sin[lengths][:, None]  # [B, 1, D]
-        place = lengths[:, None, None, None].expand(-1, self.key_heads, 1, self.head_dim)
-        mask = None
-        if not self.kernel:
-            later = torch.arange(width, device=x.device) > lengths[:, None]
-            mask = x.new_zeros(later.shape).masked_fill_(later, -torch.inf)[:, None, None]  # [B, 1, 1, T]
+        mask = None if self.kernel else mask_of(lengths, width, x.dtype)
         for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            query, key, value = self._query_key_value(layer, x, cos, sin)
-            keys, values = keys[:count], values[:count]
-            keys.scatter_(2, place, key[:, :, None])
-            values.scatter_(2, place, value[:, :, None])
-            # The query heads of a key head are the queries of one attention: no key is repeated.
-            query = query.view(count, self.key_heads, -1, self.head_dim)  # [B, K, G, D]
-            if mask is None:
-                mixed = attend(query, keys, values, lengths, self.scale)
-            else:
-                mixed = scaled_dot_product_attention(
-                    query, keys[:, :, :width], values[:, :, :width], attn_mask=mask, scale=self.scale
-                )
+            query, key, value = self._query_key_value(layer, x)
+            arguments = (
+                query.view(count, self.key_heads, -1, self.head_dim),  # [B, K, G, D]
+                key,
+                value,
+                self.cos,
+                self.sin,
+                keys[:count],
+                values[:count],
+                lengths,
+                self.scale,
+            )
+            mixed = attend(*arguments) if self.kernel else attend_by_torch(*arguments, mask=mask)
             x = self._rest(layer, x, mixed.reshape(count, -1))
         return self.head(self._norm(self.norm, x))
 
-    def _query_key_value(self, layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[..., heads, D] each, turned by their position."""
+    def _query_key_value(self, layer: Any, x: Tensor) -> list[Tensor]:
+        """[..., heads, D] each, not turned by their position yet."""
         attention = layer.self_attn
         hidden = self._norm(layer.input_layernorm, x)
-        query, key, value = (
-            project(hidden).unflatten(-1, (-1, self.head_dim))
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        half = self.head_dim // 2
-        query, key = (torch.addcmul(t * cos, t.roll(half, dims=-1), sin) for t in (query, key))
-        return query, key, value
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        return [project(hidden).unflatten(-1, (-1, self.head_dim)) for project in projections]
 
     def _rest(self, layer: Any, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + layer.self_attn.o_proj(mixed)

@@ -146,8 +146,13 @@ class StaticEngine:
 
     def release(self) -> None:
         """Gives the cache and the graphs back; the next call makes new ones."""
+        self._forget_graphs()
+        self._slots = None
+
+    def _forget_graphs(self) -> None:
+        """And their memory pool, which ends with the last of them."""
         self._captured.clear()
-        self._slots = self._pool = None
+        self._pool = None
 
     def _follow_weights(self) -> None:
         """Graphs know weights by their place in memory: where one has moved, they are of no use any more."""
@@ -157,7 +162,7 @@ class StaticEngine:
                 mine.copy_(theirs)
         places = tuple(parameter.data_ptr() for parameter in (self.copy or self.model).parameters())
         if places != self._weights:
-            self._captured.clear()
+            self._forget_graphs()
             self._weights = places
 
     def _make_room(self, answers: int, prompt: int, completion: int) -> _Slots:
@@ -293,7 +298,7 @@ class StaticEngine:
         except RuntimeError as error:
             _log.warning("rollout: no CUDA graphs, decoding is slower: %s", str(error).splitlines()[0])
             self.graphs = False
-            self._captured.clear()
+            self._forget_graphs()
             return None
         self._captured[kind] = graph
         return None

@@ -172,7 +172,7 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
             probs[:, sampling.top_k :] = 0
         if sampling.top_p < 1:
             before = probs.cumsum(1) - probs  # the first token is always kept
-            probs[before >= sampling.top_p * probs.sum(1, keepdim=True)] = 0
+            probs.masked_fill_(before >= sampling.top_p * probs.sum(1, keepdim=True), 0)
     cdf = probs.cumsum(1)
     # Strictly right of the number: a token of probability 0 cannot be drawn.
     place = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True).clamp(max=logits.shape[1] - 1)

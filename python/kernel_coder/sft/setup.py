@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -87,6 +87,7 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
         state = saved
         load_optimizer(checkpoint, optimizer, policy, groups)
     if config.model.torch_compile:
+        policy = replace(policy, recomputation=None)  # measuring it would compile every layer for two more shapes
         for layer in causal_lm(policy.model).get_decoder().layers:
             layer.compile()
     return Session(

@@ -116,6 +116,8 @@ def run_step(
             skipped_in_a_row=state.skipped_in_a_row,
             max_skipped=config.run.max_skipped_updates,
         )
+        if session.shares_gpu:
+            torch.cuda.empty_cache()  # what the update worked in, for those who are judged there
     state = advance(state, result, config.updates_per_step)
     metrics = {
         **answer_metrics(config, answers, batch.advantages),
@@ -228,7 +230,7 @@ def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path
 def summarise(
     config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds: flat, the same keys in runs of equal turns (None where a run has no such number)."""
+    """What ``summary.json`` holds: flat, the same keys in every run of equal turns (None where there is no number)."""
     return {
         "status": status,
         "steps": state.step,

@@ -60,6 +60,7 @@ class Session:
     rewards: RewardSet
     judge: AnswerJudge
     follow_up: FollowUp | None  # None: one answer is all
+    shares_gpu: bool  # the judge works on the model's GPU
     overlap: bool  # sample while answers are judged
     spec: LossSpec
     sampling: Sampling
@@ -122,6 +123,7 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
             notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
         state = saved
         load_optimizer(checkpoint, optimizer, policy, groups)
+    shares_gpu = share_gpu(judge.device, policy.device)
     return Session(
         policy=policy,
         reference=reference,
@@ -135,7 +137,8 @@ def open_session(config: TrainConfig, checkpoint: Path | None) -> Session:
         rewards=rewards,
         judge=judge,
         follow_up=make_follow_up(config, policy),
-        overlap=not share_gpu(judge.device, policy.device),
+        shares_gpu=shares_gpu,
+        overlap=not shares_gpu or config.judge is None or not config.judge.timing,
         spec=spec,
         sampling=Sampling(
             max_completion_length=config.rollout.max_completion_length,
