@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -50,6 +52,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a folder that other users reach: pytest's are closed to them, and a runner of the judge may be one."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        of_pytest = 3 if "PYTEST_XDIST_WORKER" in os.environ else 2  # one more, of each worker
+        for path in (folder, *folder.parents[:of_pytest]):
+            with contextlib.suppress(PermissionError):
+                path.chmod(0o711)
+        return folder
+
+    return make
 
 
 @pytest.fixture(autouse=True)

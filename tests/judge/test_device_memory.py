@@ -49,12 +49,9 @@ if "FAKE_CUDA" in os.environ:  # its memory is the host's, and this torch may kn
 
 
 @pytest.fixture(scope="module")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+def fake_driver(open_folder: Callable[[str], Path]) -> str:
     """A directory with a libcuda.so.1 that shares host memory, and with PRELUDE as a module."""
-    directory = tmp_path_factory.mktemp("driver")
-    for path in (directory, *directory.parents[:2]):
-        if os.access(path, os.W_OK) and path.stat().st_uid == os.geteuid():
-            path.chmod(0o711)
+    directory = open_folder("driver")
     (directory / "device_script.py").write_text(PRELUDE)
     source = Path(__file__).with_name("fake_cuda.c")
     compiler = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
@@ -383,14 +380,11 @@ def fills(fds):
 
 
 @pytest.fixture(scope="module")
-def gpu_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+def gpu_server(open_folder: Callable[[str], Path]) -> Iterator[ForkServer]:
     """A warm parent whose runners have the first GPU and nothing else."""
-    modules = tmp_path_factory.mktemp("gpu_modules")
+    modules = open_folder("gpu_modules")
     (modules / "gpu_runner.py").write_text(RUNNER)
-    work = tmp_path_factory.mktemp("gpu_work")
-    for path in (modules, work, *work.parents[:2]):
-        with contextlib.suppress(PermissionError):
-            path.chmod(0o711)
+    work = open_folder("gpu_work")
     minor = nvml.minor_number(0)
     sandbox = Sandbox(SandboxConfig(gpu=0 if minor is None else minor, work_root=str(work)))
     print(f"\n/dev/nvidia{minor}, {nvml.uuid(0)}; as uid {os.geteuid()}:\n{sandbox.profile}")
