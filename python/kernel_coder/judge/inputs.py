@@ -67,7 +67,10 @@ def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
     chance = torch.rand(new.shape, generator=rng, device=own.device)
     rate = min(0.5 / max(new.shape[-1], 1), 0.01)
     new = torch.where(chance < rate, torch.full_like(new, OUTLIER), new)
-    new = torch.where(chance > 1 - rate, torch.full_like(new, -OUTLIER), new)
+    new = torch.where(chance > 1 - rate, torch.full_like(new, -OUTLIER), new).reshape(-1)
+    if len(new) > 1:  # one of each at least, or a check would find out by luck
+        low, high = torch.randint(len(new), (2, 1), generator=rng, device=own.device)
+        new.index_fill_(0, low, -OUTLIER).index_fill_(0, high, OUTLIER)
     return new.reshape(own.shape)
 
 
