@@ -32,8 +32,9 @@ from kernel_coder.models.tiny import tiny_tokenizer
 from kernel_coder.rollout import Sampling, Turn
 from kernel_coder.rollout.static_engine import StaticEngine
 from kernel_coder.rollout.transformers_engine import TransformersEngine
+from random_model import random_model
 from side_by_side import MIB, Row, about_this_run, failure, free, write
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig
 
 GROUP = 8
 SLOW_S = 4.0
@@ -59,29 +60,8 @@ class Shape:
     tokens: int
 
     def model(self, device: str, dtype: torch.dtype) -> Any:
-        makers = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
-        make_config, make_model = makers[self.kind]
-        config = make_config(
-            vocab_size=self.vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.key_heads,
-            max_position_embeddings=8192,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        torch.manual_seed(0)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            with torch.device(device):
-                return make_model(config).eval()
-        finally:
-            torch.set_default_dtype(default)
+        ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+        return random_model(self, device, kind=self.kind, dtype=dtype, positions=8192, **ends).eval()
 
 
 SMOL = ("llama", 49152, 576, 1536, 30, 9, 3)

@@ -28,9 +28,10 @@ from kernel_coder.sft.packing import PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
 from kernel_coder.train.attention import packed
 from kernel_coder.train.model import Policy, causal_lm
+from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 MAX_NORM, RATE = 1.0, 1e-5
 
@@ -49,18 +50,7 @@ class Shape:
     key_heads: int = 3
 
     def model(self, device: str) -> LlamaForCausalLM:
-        config = LlamaConfig(
-            vocab_size=self.vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.key_heads,
-            max_position_embeddings=2 * self.length,
-            tie_word_embeddings=True,
-        )
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).to(device)
+        return random_model(self, device, positions=2 * self.length)
 
 
 SHAPES = {

@@ -37,10 +37,11 @@ from kernel_coder.train.batch import Batch, Form, denominator, forward_passes
 from kernel_coder.train.memory import Recomputation, layers_of, recompute
 from kernel_coder.train.model import Policy
 from kernel_coder.train.update import backward, optimizer_step
+from random_model import random_model
 from rivals import EPSILON, eager_logprobs, trl_chunked
 from side_by_side import Row, about_this_run, failure, free, version_of, write
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 SPEC = LossSpec.preset("dapo")
 MAX_NORM = 1.0
@@ -67,25 +68,7 @@ class Shape:
     first: int = 8192
 
     def model(self, device: str) -> Qwen2ForCausalLM:
-        config = Qwen2Config(
-            vocab_size=self.vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.key_heads,
-            max_position_embeddings=1 << 20,
-            tie_word_embeddings=True,
-        )
-        torch.manual_seed(0)
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            with torch.device(device):
-                model = Qwen2ForCausalLM(config)
-        finally:
-            torch.set_default_dtype(before)
-        return model.train()
+        return random_model(self, device, kind="qwen2", dtype=torch.bfloat16, positions=1 << 20).train()
 
     def dense(self) -> Batch:
         return self.batch([(i, 1, self.length - 1, 1.0 + i % 3 if i % 2 else -1.0) for i in range(self.answers)])
