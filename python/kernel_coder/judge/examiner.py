@@ -23,7 +23,8 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, free_memory, shared
+from kernel_coder.judge.memory import free_memory
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, shared
 from kernel_coder.judge.verdict import Outcome
 
 

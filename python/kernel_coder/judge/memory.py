@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from kernel_coder.judge.device_memory import DeviceBuffer
 
 
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
+
+
 class Arena:
     """Shared memory of one device as tensors.
 

@@ -18,7 +18,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
-from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Sample, Variant
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -64,15 +64,6 @@ def alone(lock: int | None) -> AbstractContextManager[None]:
 
 KERNELS = 1000
 """Characters about own kernels."""
-
-KEPT_BYTES = 2 << 30
-"""Of GPU memory that torch may hold for later while a Runner needs some."""
-
-
-def free_memory(device: torch.device) -> None:
-    """Give the GPU back what nobody uses here, if that is much."""
-    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
-        torch.cuda.empty_cache()
 
 
 class Link:

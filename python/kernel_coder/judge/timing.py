@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from kernel_coder import ops
-from kernel_coder.judge.inputs import fill_random, map_tensors, tensors_of
-from kernel_coder.judge.interval import median_interval, speedup_interval
+from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
+from kernel_coder.judge.interval import Interval, median_interval, speedup_interval
+from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.protocol import Mode, Say, Status
 from kernel_coder.judge.tolerance import Tolerance
 from kernel_coder.judge.verdict import Outcome
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from kernel_coder.judge.session import Link, Session
 
 ROUNDS, LEAST_ROUNDS = 32, 10
-"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number."""
+"""Pairs of requests; fewer where they take too long, or where fewer tell the speedup as precisely as is asked for, and
+no fewer than the second number."""
 
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, so many that a request takes about this long."""
@@ -64,6 +66,10 @@ def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     return 0.9 * max(written - l2_bytes, 0) / bandwidth
 
 
+def _speedup(pairs: list[tuple[float, float]]) -> Interval:
+    return speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
+
+
 class Call(NamedTuple):
     """Inputs of one timed call, and what the reference makes of them here, in the task's own precision."""
 
@@ -90,7 +96,7 @@ class Timer:
 
     def measure(self) -> dict[str, Any]:
         """Fields of the verdict."""
-        from kernel_coder.judge.session import alone, free_memory
+        from kernel_coder.judge.session import alone
 
         timed_calls = self.session.config.timed_calls
         free_memory(self.session.device)
@@ -103,10 +109,12 @@ class Timer:
             until = time.monotonic() + self.session.config.timing_s
             while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
                 pairs.append(self._round(calls, overhead))
+                if len(pairs) >= LEAST_ROUNDS and len(pairs) * calls >= timed_calls and self._is_precise(pairs):
+                    break
             compiled_s = self._compiled_s(calls, overhead) if self.session.config.compile_baseline else None
         reference_s, candidate_s = (median_interval(times).median for times in zip(*pairs, strict=True))
         self._refuse_below_floor(candidate_s, reference_s)
-        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
+        speedup = _speedup(pairs)
         return {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -117,6 +125,10 @@ class Timer:
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
+
+    def _is_precise(self, pairs: list[tuple[float, float]]) -> bool:
+        speedup = _speedup(pairs)
+        return speedup.high - speedup.low <= self.session.config.timing_precision * speedup.median
 
     def _refuse_below_floor(self, call_s: float, reference_s: float) -> None:
         """What does not fit into the cache has to be written to memory, and that takes its time.
@@ -216,7 +228,7 @@ class Timer:
     def _request(self, link: Link, count: int, overhead: float, mode: Mode = Mode.PLAIN) -> float:
         """Seconds a call, of `count` calls on fresh inputs, each of them checked."""
         problem, variant = self.problem, self.variant
-        torch.manual_seed(problem.seeds.next())
+        seed_all(problem.seeds.next(), self.session.device)
         is_candidate = link is not self.reference
         calls = [self._fresh(slot, is_candidate) for slot in range(count)]
         hashes = self._hash(count) if is_candidate else None
