@@ -49,7 +49,7 @@ class JudgeConfig(BaseModel):
     timing_precision: float = Field(
         default=0.1,
         ge=0,
-        description="all calls once timed, timing ends as soon as the speedup's interval is this narrow, as a share of it",
+        description="all calls once timed, timing ends once the speedup's interval is this narrow, as a share of it",
     )
     compile_for: str | None = Field(
         default=None, description="interpreted kernels must also compile for this architecture, such as sm_90"

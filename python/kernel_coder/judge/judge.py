@@ -76,8 +76,8 @@ MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shar
 """In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
 CONNECTIONS = 2
-"""Hardware queues of a context. The driver makes them one process after another, so that those of CUDA's usual 8 are what
-many processes would wait for; with 2, two streams still run side by side."""
+"""Hardware queues of a context. The driver makes them for one process after another, and many processes wait for those
+of CUDA's usual 8; with 2, two streams still run side by side."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
@@ -416,7 +416,7 @@ class Judge:
         return self._aside.submit(work)
 
     def retire(self, process: Process) -> None:
-        """Kill a candidate's tree; that the last of it is gone is seen to aside. A GPU's context takes a while to end."""
+        """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
         process.kill()
         leaving: Future[None] = self._aside.submit(process.close)
         self._leaving.add(leaving)

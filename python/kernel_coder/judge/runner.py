@@ -151,7 +151,7 @@ def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[
 
 
 def start_gpu(has_driver: bool) -> None:
-    """What every candidate needs and takes a while: a context, Triton's driver, kernels by which launches are looked at.
+    """What every candidate needs and takes a while: a context, Triton's driver, kernels that look at launches.
 
     What fails here fails again when it is needed, and is told then.
     """
