@@ -50,11 +50,17 @@ def test_last_row_of_an_example_has_no_target_even_if_the_next_begins_learnt() -
     assert collate([wrong, wrong], CPU).mask.tolist() == [True, False, True, False]
 
 
+@pytest.mark.parametrize(("lengths", "longest"), [([3, 2], 4), ([4, 4], 4), ([5], 8), ([1], 1)])
+def test_padded_batch_is_cut_for_its_own_longest_example_and_not_for_the_row(lengths: list[int], longest: int) -> None:
+    batch = collate([example(list(range(n)), []) for n in lengths], CPU, pad_to=64)
+    assert batch.longest == longest
+    assert int(batch.cu_seqlens.diff().max()) <= longest
+
+
 def test_padding_has_one_shape_and_is_in_no_loss() -> None:
     batch = collate([example([5, 6, 7], [1, 2]), example([8, 9], [1])], CPU, pad_to=12)
     assert len(batch.ids) == len(batch.positions) == len(batch.mask) == 12
     assert batch.num_targets == 3
-    assert batch.longest == 12
     assert (len(batch.cu_seqlens) - 1) % SEQUENCE_BUCKET == 0
     assert batch.cu_seqlens[-1] == 12
     assert batch.positions.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2, 0]

@@ -19,6 +19,15 @@ SEQUENCE_BUCKET = 32
 """Under ``torch_compile`` the number of sequences is rounded up to a multiple of this."""
 
 
+def power_above(number: int) -> int:
+    """The smallest power of two that is no less.
+
+    >>> [power_above(number) for number in (1, 2, 3, 900, 1024, 1025)]
+    [1, 2, 4, 1024, 1024, 2048]
+    """
+    return 1 << (number - 1).bit_length()
+
+
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Indices that share a sequence of at most ``capacity`` tokens: the longest first, each where it fits best.
 
@@ -51,7 +60,7 @@ class PackedBatch:
     targets: Tensor  # int64 [T]: the next token
     mask: Tensor  # bool [T], on the CPU: whether the target is in the loss; false in the last row of every example
     cu_seqlens: Tensor  # int32 [S + 1]
-    longest: int
+    longest: int  # tokens of the longest example, or somewhat more: attention's grid is cut for it
 
     @property
     def num_targets(self) -> int:
@@ -62,7 +71,8 @@ def collate(examples: Sequence[Example], device: torch.device, *, pad_to: int | 
     """The examples one behind the other.
 
     ``pad_to`` fills up to so many tokens with sequences of their own that are in no loss, and the number of sequences
-    to a multiple of :data:`SEQUENCE_BUCKET` with empty ones, so that a compiled model meets one shape.
+    to a multiple of :data:`SEQUENCE_BUCKET` with empty ones; ``longest`` is then a power of two. So a compiled model
+    meets few shapes.
     """
     lengths = [len(example) for example in examples]
     ids = np.concatenate([example.ids for example in examples])
@@ -87,5 +97,5 @@ def collate(examples: Sequence[Example], device: torch.device, *, pad_to: int | 
         targets=put(targets),
         mask=torch.from_numpy(mask),
         cu_seqlens=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32).to(device, non_blocking=True),
-        longest=longest if pad_to is None else pad_to,
+        longest=longest if pad_to is None else power_above(longest),
     )
