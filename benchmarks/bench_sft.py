@@ -23,11 +23,12 @@ import numpy as np
 import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.sft.compilation import compile_layers
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.packing import PackedBatch, best_fit, collate
+from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
 from kernel_coder.train.attention import packed
-from kernel_coder.train.model import Policy, causal_lm
+from kernel_coder.train.model import Policy
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor, nn
@@ -103,11 +104,11 @@ def ours(
     model = shape.model(device)
     policy = Policy(model, tiny_tokenizer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-    if compiled:
-        for layer in causal_lm(model).get_decoder().layers:
-            layer.compile()
-    pad_to = shape.rows * shape.length if compiled else None
-    batch = collate([example for row in rows for example in row], torch.device(device), pad_to=pad_to)
+    examples = [example for row in rows for example in row]
+    filled = Filled(shape.rows * shape.length, max(map(len, examples))) if compiled else None
+    batch = collate(examples, torch.device(device), filled=filled)
+    if compiled and (problem := compile_layers(policy, batch, bf16=True)):
+        raise RuntimeError(problem)
     return lambda: update(
         policy,
         optimizer,

@@ -11,7 +11,7 @@ import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.packing import PackedBatch, collate
+from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.setup import neighbours
 from kernel_coder.sft.update import Losses, backward, launch_step, loss_of, measure
 from kernel_coder.train.attention import packed
@@ -136,7 +136,7 @@ def test_sliding_window_counts_within_an_example() -> None:
 def test_padding_to_one_shape_changes_nothing() -> None:
     model = policy()
     plain, plain_gradient = run(model, [collate(examples(), CPU)])
-    filled, filled_gradient = run(model, [collate(examples(), CPU, pad_to=150)])
+    filled, filled_gradient = run(model, [collate(examples(), CPU, filled=Filled(150, longest=40))])
     assert filled.tokens == plain.tokens
     assert filled.mean == pytest.approx(plain.mean, rel=1e-12)
     assert apart(filled_gradient, plain_gradient) < 1e-11
@@ -176,7 +176,7 @@ def test_unknown_head_falls_back_to_logits() -> None:
 
 
 def stepped(gradients: list[list[float]], losses: list[float], *, on_device: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    """A weight and the optimiser's state after these steps; ``on_device``: what is not finite is left out by :func:`launch_step`."""
+    """A weight and the optimiser's state after these steps; what is not finite is left out."""
     weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     for gradient, loss in zip(gradients, losses, strict=True):
