@@ -23,11 +23,11 @@ import numpy as np
 import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
-from kernel_coder.sft.compilation import compile_layers
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
 from kernel_coder.train.attention import packed
+from kernel_coder.train.memory import layers_of
 from kernel_coder.train.model import Policy
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
@@ -107,8 +107,9 @@ def ours(
     examples = [example for row in rows for example in row]
     filled = Filled(shape.rows * shape.length, max(map(len, examples))) if compiled else None
     batch = collate(examples, torch.device(device), filled=filled)
-    if compiled and (problem := compile_layers(policy, batch, bf16=True)):
-        raise RuntimeError(problem)
+    if compiled:
+        for layer in layers_of(model):
+            layer.compile()
     return lambda: update(
         policy,
         optimizer,
