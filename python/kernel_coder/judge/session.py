@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import secrets
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
-from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.lock import shared
+from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Sample, Variant
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -40,39 +40,8 @@ class Ended(Exception):
         self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
 
 
-@contextmanager
-def _locked(lock: int | None, how: int) -> Iterator[None]:
-    if lock is None:
-        yield
-        return
-    fcntl.flock(lock, how)
-    try:
-        yield
-    finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def shared(lock: int | None) -> AbstractContextManager[None]:
-    """Use a GPU with others, but not while somebody is timed."""
-    return _locked(lock, fcntl.LOCK_SH)
-
-
-def alone(lock: int | None) -> AbstractContextManager[None]:
-    """Use a GPU alone, to time."""
-    return _locked(lock, fcntl.LOCK_EX)
-
-
 KERNELS = 1000
 """Characters about own kernels."""
-
-KEPT_BYTES = 2 << 30
-"""Of GPU memory that torch may hold for later while a Runner needs some."""
-
-
-def free_memory(device: torch.device) -> None:
-    """Give the GPU back what nobody uses here, if that is much."""
-    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
-        torch.cuda.empty_cache()
 
 
 class Link:
