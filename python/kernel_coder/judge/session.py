@@ -107,7 +107,7 @@ class Session:
         self.kernel_share: float | None = None
         self.kernels = ""
         self.compiled = False
-        self.called = False
+        self.called: set[int] = set()
         self.lock: int | None = None
 
     def run(self) -> None:
@@ -193,11 +193,12 @@ class Session:
         with shared(self.lock):
             before = self._prepare(variant, slot, sample)
             free_memory(self.device)
-        # The first call compiles, mostly: on the CPU, for longer than others could be kept from being timed.
-        with shared(self.lock if self.called else None):
-            self.link.ask(Say.CALL, slot, 1, self.problem.variants.index(variant), int(mode))
+        # The first call of a shape compiles, mostly: on the CPU, for longer than others could be kept from being timed.
+        number = self.problem.variants.index(variant)
+        with shared(self.lock if number in self.called else None):
+            self.link.ask(Say.CALL, slot, 1, number, int(mode))
             frame = self.link.answer(Say.CALL)
-        self.called = True
+        self.called.add(number)
         if mode is Mode.ABLATED and frame.status != Status.OK:
             return False
         self.refuse_status(frame)
