@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.pool import devices_of
 from kernel_coder.recipe import flag_values, read_recipe
 from kernel_coder.rewards import PRESETS
 
@@ -259,7 +259,9 @@ class StageConfig(Section):
 class JudgeSection(JudgeConfig):
     """The judge that rewards on verdicts ask: where it works, and every field of ``judge.JudgeConfig``."""
 
-    device: str = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N")
+    device: str = Field(
+        default="auto", description="auto (a GPU if there is one), cpu, cuda, cuda:N, or several: cuda:1,cuda:2"
+    )
     backend: Literal["triton", "cuda", "cpp", "torch"] | None = Field(
         default=None, description="what answers are written in; None: what each task asks for"
     )
@@ -270,8 +272,10 @@ class JudgeSection(JudgeConfig):
     @field_validator("device")
     @classmethod
     def _device_is_one(cls, value: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-            raise ValueError(f"must be auto, cpu, cuda or cuda:N; got {value}")
+        try:
+            value == "auto" or devices_of(value)
+        except ValueError as error:
+            raise ValueError(str(error).replace("device must be cpu", "must be auto, cpu")) from None
         return value
 
     def judge_config(self) -> JudgeConfig:
