@@ -138,7 +138,9 @@ def test_an_exception_inside_gives_verdicts_up() -> None:
     assert [one.closed for one in judge.judges] == [[False]] * 2  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("text", ["gpu", "cuda:x", "cpu,cuda:1", "cuda:1,cuda:1", "cuda,cuda:0", "cuda:1,", "cpu:0", ""])
+@pytest.mark.parametrize(
+    "text", ["gpu", "cuda:x", "cpu,cuda:1", "cuda:1,cuda:1", "cuda,cuda:0", "cuda:1,", "cpu:0", ""]
+)
 def test_refuses_what_are_no_devices(text: str) -> None:
     with pytest.raises(ValueError, match="device"):
         devices_of(text)

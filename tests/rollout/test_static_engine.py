@@ -105,7 +105,11 @@ def test_ended_answers_are_told_while_others_are_written(batch_size: int | None)
     told: list[tuple[int, Turn]] = []
     polls: list[int] = []
     found = engine.generate(
-        PROMPTS, sampling, SEEDS, poll=lambda: polls.append(len(told)), ended=lambda place, turn: told.append((place, turn))
+        PROMPTS,
+        sampling,
+        SEEDS,
+        poll=lambda: polls.append(len(told)),
+        ended=lambda place, turn: told.append((place, turn)),
     )
     same(found, wanted)
     assert sorted(place for place, _ in told) == list(range(len(PROMPTS)))

@@ -47,13 +47,31 @@ def test_families_and_levels_are_kept_by_name() -> None:
     assert len(load_tasks(config, limit=3)) == 3
 
 
+def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
+    whole = load_tasks("packaged:heldout")
+    left = load_tasks(DataConfig(path="packaged:heldout", exclude_families=["layer_norm", "bmm"]))
+    out = load_tasks("packaged:heldout", families=["layer_norm", "bmm"])
+    assert {task.metadata["family"] for task in out} == {"layer_norm", "bmm"}
+    assert {task.id for task in left} == {task.id for task in whole} - {task.id for task in out}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"path": "packaged:other"}, "packaged:other is none of packaged:generated, packaged:heldout"),
         ({"families": []}, "data.families is empty"),
-        ({"families": ["unknown"]}, "no task of data.families and data.max_level; 540 are of others"),
-        ({"path": "packaged", "max_level": 1}, "no task of data.families and data.max_level; 118 are of others"),
+        (
+            {"families": ["loss", "bmm"], "exclude_families": ["bmm"]},
+            "data.families and data.exclude_families both name bmm",
+        ),
+        (
+            {"families": ["unknown"]},
+            "no task of data.families, data.exclude_families and data.max_level; 540 are of others",
+        ),
+        (
+            {"path": "packaged", "max_level": 1},
+            "no task of data.families, data.exclude_families and data.max_level; 118 are of others",
+        ),
     ],
 )
 def test_a_mistake_is_named(changes: dict[str, object], message: str) -> None:

@@ -61,6 +61,9 @@ class DataConfig(Section):
     split: str | None = Field(default=None, description="split of a hub data set")
     format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
     families: list[str] | None = Field(default=None, description="only tasks of these families (column family)")
+    exclude_families: list[str] | None = Field(
+        default=None, description="no tasks of these families, on neither side: to see later what carries over to them"
+    )
     max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
     shuffle: bool = Field(default=True, description="a new order every epoch")
