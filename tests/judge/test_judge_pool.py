@@ -7,9 +7,8 @@ import threading
 import time
 from typing import Any
 
-import pytest
-
 import kernel_coder.judge.judge
+import pytest
 from kernel_coder.judge import JudgeConfig, JudgePool, Outcome, Verdict, example_verdict, open_judge
 from kernel_coder.judge.pool import LOST, devices_of, parallel
 

@@ -29,7 +29,8 @@ ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
 
 MAY_CHANGE = frozenset(
     {
-        "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "samples", "pass_at", "bootstrap_seed", "report_samples",
+        "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "samples",
+        "pass_at", "bootstrap_seed", "report_samples",
         "output", "api_key_env", "concurrency", "request_timeout_s", "max_retries", "batch_size", "num_threads",
         "judge.workers", "judge.retries", "judge.audit_dir",
         "remember",

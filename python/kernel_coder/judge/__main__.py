@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from kernel_coder.flags import FlagParser, UsageError, add_flags, end, read_flags
 from kernel_coder.judge import pool

@@ -13,6 +13,7 @@ from kernel_coder.train.checkpoint import capture_rng, restore_rng
 from kernel_coder.train.loop import conversations
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
 from kernel_coder.train.scoring import verdicts_of
+from kernel_coder.train.setup import share_gpu
 
 
 def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -34,7 +35,9 @@ def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, f
     group = config.eval.num_generations
     asked = conversations(session.asked, group, (config.run.seed, "eval"))
     with session.judge.asking() as ask:
-        rollouts = converse(session.engine, asked, session.sampling, ask=ask)
+        overlap = config.judge is None or not config.judge.timing
+        overlap = overlap or not share_gpu(session.judge.device, session.policy.device)
+        rollouts = converse(session.engine, asked, session.sampling, ask=ask, overlap=overlap)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]

@@ -127,7 +127,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     data set; for KernelBook and KernelBench a known one is the default, for any other it must be given, since rows that
     change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``families`` and
     ``max_level`` keep the tasks whose columns ``family`` and ``level`` say that they are among these and not harder,
-    ``exclude_families`` drops those of the families that it names. ``limit`` stops after so many usable tasks; rows after that are not read.
+    ``exclude_families`` drops those of the families that it names. ``limit`` stops after so many usable tasks; rows
+    after that are not read.
 
     Returns:
         The tasks in the order of the source, with every dropped row named in ``problems``: one that does not parse,
