@@ -165,11 +165,12 @@ class Driver:
         """On the last judge GPU: the base model while the other is warmed up, the warmed-up one while it is trained."""
         for name in SETS:
             self.evaluate("base", name, self.side_judge, writes_on=None)
-        self.has_sft.wait()
-        for name in SETS:
-            self.evaluate("sft", name, self.side_judge, writes_on=self.options.train_gpu)
-        self.has_rl.wait()
-        self.evaluate("rl", "kernelbench", self.side_judge, writes_on=self.options.train_gpu)
+        for model, is_there, sets in (("sft", self.has_sft, SETS), ("rl", self.has_rl, SETS[2:])):
+            is_there.wait()
+            if model not in self.state["done"]:
+                return  # it failed, or this process's time is over
+            for name in sets:
+                self.evaluate(model, name, self.side_judge, writes_on=None)
 
     # ---- devices
 
@@ -205,8 +206,7 @@ class Driver:
                 "judge.device": self.judge_device(self.rl_judges),
                 "judge.workers": options.workers,
             }
-            if options.gguf_file:
-                flags["model.gguf_file"] = options.gguf_file
+            flags["model.gguf_file"] = options.gguf_file or "null"  # in the place of the recipe's
             flags |= flags_of(options.sft_flags)
 
             def is_enough() -> bool:
@@ -382,7 +382,7 @@ class Driver:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, **(environment or {})},
+                env={"OMP_NUM_THREADS": "4", **os.environ, **(environment or {})},
                 start_new_session=True,
             )
         with self.lock:
