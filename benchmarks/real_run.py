@@ -80,6 +80,10 @@ class Ended:
     was_stopped: bool
     seconds: float
 
+    @property
+    def failed(self) -> bool:
+        return self.code not in (0, 75) and not self.was_stopped
+
 
 class Clock:
     """The seconds of this process and of those before it."""
@@ -215,7 +219,7 @@ class Driver:
             limit = options.sft_seconds - self.state.get("sft_seconds", 0.0)
             ended = self.call("sft", self.command("sft", options.sft_config, flags, folder), limit, is_enough)
             self.add_seconds("sft", ended)
-            if ended.code not in (0, 75):
+            if ended.failed:
                 raise RuntimeError(f"the warm-up failed: see {self.work / 'logs/sft.log'}")
             step, rate = self.best_of(folder)
             self.event(f"reinforcement goes on from step {step} of the warm-up; held-out correct there: {rate}")
@@ -271,7 +275,7 @@ class Driver:
                 lambda: steps() >= options.rl_steps // 2,
             )
             self.add_seconds("rl", ended)
-            if ended.code not in (0, 75):
+            if ended.failed:
                 raise RuntimeError(f"training failed: see {self.work / 'logs/rl-1.log'}")
             self.event(f"training was stopped by SIGTERM after step {steps()}" if ended.code else "no need to stop")
             self.state["rl_stopped_at"] = steps()
@@ -280,7 +284,7 @@ class Driver:
             "rl-2", self.command("train", options.rl_config, flags, folder, resume=True), budget - spent()
         )
         self.add_seconds("rl", ended)
-        if ended.code not in (0, 75):
+        if ended.failed:
             self.event(f"the resumed run failed with exit code {ended.code}: its last checkpoint is taken")
         there = sorted(folder.glob("checkpoint-*"))
         self.state["rl_checkpoint"] = str(there[-1])
@@ -322,11 +326,15 @@ class Driver:
             flags |= {"device": f"cuda:{writes_on}", "judge-device": self.judge_device(judges)}
         flags |= flags_of(options.evaluate_flags)
         command = [sys.executable, "-m", "kernel_coder.evaluate", "--resume", *spelt(flags)]
-        ended = self.call(name, command, self.clock.left - options.tail, environment=environment)
+        limit = self.clock.left - options.tail
+        if tasks == "kernelbench":
+            limit = min(limit, options.kernelbench_seconds - self.state.get(f"{name}_seconds", 0.0))
+        ended = self.call(name, command, limit, environment=environment)
         self.add_seconds(name, ended)
-        if ended.was_stopped or ended.code not in (0, 75):
+        if ended.was_stopped or ended.failed:
             self.event(f"{name} ended with exit code {ended.code} after {ended.seconds:.0f} s: what is there counts")
-        self.done(name)
+        if not ended.failed:  # else the same command tries again
+            self.done(name)
 
     def remeasure(self) -> None:
         if "remeasure" in self.state["done"]:
@@ -398,7 +406,7 @@ class Driver:
                 self.running.remove(process)
         ended = Ended(process.returncode, was_stopped, time.monotonic() - began)
         self.say(f"{name} ended with exit code {ended.code} after {ended.seconds:.0f} s")
-        if ended.code not in (0, 75):
+        if ended.failed:
             print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), flush=True)
         if self.over.is_set() or self.clock.here > self.clock.lease:
             self.add_seconds(name.partition("-")[0] if name.startswith("rl-") and name[3:].isdigit() else name, ended)
@@ -696,6 +704,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--lease", type=float, default=float("inf"), help="seconds after which this process ends; the same goes on")
     flag("--sft-seconds", type=float, default=220.0, help="for the warm-up at most")
     flag("--rl-seconds", type=float, default=420.0, help="for reinforcement at most")
+    flag("--kernelbench-seconds", type=float, default=150.0, help="for each model's answers to KernelBench at most")
     flag("--reserve", type=float, default=190.0, help="seconds that are left for what comes after reinforcement")
     flag("--tail", type=float, default=60.0, help="seconds that are left for what comes after the evaluations")
     flag("--sft-flags", default="", help="further flags of the warm-up, in the place of ours")
