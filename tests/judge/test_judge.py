@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.judge import PROBES, HarnessError
+from kernel_coder.judge.timing import LEAST_ROUNDS, ROUNDS
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -344,6 +345,64 @@ def test_an_examiner_that_is_killed_costs_no_verdict() -> None:
         assert slot._examiner is not None
         os.kill(slot._examiner.pid, signal.SIGKILL)
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_a_process_that_was_started_ahead_is_used_once_and_leaves_nothing() -> None:
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timed_calls=5, seed=3)) as judge:
+        pids = []
+        for _ in range(3):
+            verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+            assert verdict.correct
+            assert verdict.speedup is not None
+            slot = judge._slots.queue[0]
+            assert slot._next is not None
+            pids.append(slot._next.result()[0].pid)
+        assert len(set(pids)) == 3
+        waiting = slot._next.result()[0]
+        assert waiting.running
+        waiting.kill_tree()
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+        last = slot._next.result()[0]
+        assert last.running
+    assert not last.running
+
+
+def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life() -> None:
+    config = JudgeConfig(workers=1, prestart=True, timing=False, timeout_s=2.0)
+    with Judge("cpu", "torch", config=config) as judge:
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+        slow = rewritten(SOFTMAX, ("return torch", "__import__('time').sleep(60)\n        return torch"))
+        assert judge.evaluate(SOFTMAX, slow).outcome is Outcome.TIMEOUT
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_one_process_runs_the_references_of_one_task_after_another() -> None:
+    other = reference("torch.relu(x) + 1")
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5)) as judge:
+        pids, ratios = [], []
+        for task in (SOFTMAX, other, SOFTMAX, other, other):
+            verdict = judge.evaluate(task, rewritten(task))
+            assert verdict.correct, verdict.reason
+            ratios.append(verdict.speedup)
+            reference_process = judge._slots.queue[0]._reference
+            assert reference_process is not None
+            pids.append(reference_process.pid)
+        assert len(set(pids)) == 1
+        assert None not in ratios
+        reference_process.kill_tree()
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+
+
+def test_timing_ends_when_the_speedup_is_as_precise_as_asked_for() -> None:
+    def rounds(precision: float) -> int:
+        config = JudgeConfig(workers=1, timed_calls=5, timing_precision=precision)
+        with Judge("cpu", "torch", config=config) as judge:
+            verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+        assert verdict.correct, verdict.reason
+        return len(verdict.runtimes_ms or ())
+
+    assert rounds(1e9) == LEAST_ROUNDS
+    assert rounds(0.0) == ROUNDS
 
 
 def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_a_reward() -> None:

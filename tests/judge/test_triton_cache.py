@@ -1,48 +1,113 @@
-"""Triton's driver module is built once for all Runners, and a Runner can begin without it."""
+"""What Triton builds for every process is built once for all Runners, and a Runner can begin without it."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from kernel_coder.judge.triton_cache import VARIABLE, DriverModule, begin_with_driver_module
+from kernel_coder.judge.triton_cache import ARGUMENTS, VARIABLE, Built, begin_with_built, source_of
 
 BUILD = (
-    "import os; d = os.environ['TRITON_CACHE_DIR'] + '/key'; os.makedirs(d, 0o700); open(d + '/a.so', 'w').write('x')"
+    "import os; d = os.environ['TRITON_CACHE_DIR'] + '/{key}'; os.makedirs(d, 0o700); "
+    "open(d + '/a.so', 'w').write('{text}')"
 )
 
 
+def program(key: str, text: str) -> str:
+    return BUILD.format(key=key, text=text)
+
+
 def test_a_runner_begins_with_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = DriverModule({"LANG": "C"}, BUILD)
+    built = Built({"LANG": "C"}, [program("key", "x")])
     try:
-        assert module.wait()
-        monkeypatch.setenv(VARIABLE, module.folder)
+        assert built.wait()
+        monkeypatch.setenv(VARIABLE, built.folder)
         cache = tmp_path / "cache"
-        begin_with_driver_module(str(cache))
+        assert begin_with_built(str(cache))
         assert (cache / "key" / "a.so").read_text() == "x"
         (cache / "key" / "a.so").write_text("mine")
-        made = Path(module.folder, "cache", "key", "a.so")
+        made = Path(built.folder, "cache", "key", "a.so")
         assert made.read_text() == "x"
         assert made.stat().st_mode & 0o777 == 0o644
         assert made.parent.stat().st_mode & 0o777 == 0o755
     finally:
-        module.close()
-    assert not os.path.exists(module.folder)
+        built.close()
+    assert not os.path.exists(built.folder)
 
 
-def test_without_a_module_a_runner_begins_with_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_later_program_builds_is_added_and_changes_nothing(tmp_path: Path) -> None:
+    built = Built({}, [program("key", "first"), program("key", "second"), program("other", "third")])
+    try:
+        assert built.wait()
+        cache = Path(built.folder, "cache")
+        assert {one.name: (one / "a.so").read_text() for one in cache.iterdir()} == {"key": "first", "other": "third"}
+    finally:
+        built.close()
+
+
+def test_a_program_that_fails_leaves_what_was_built_before_it(tmp_path: Path) -> None:
+    built = Built({}, [program("key", "x"), "raise SystemExit('no GPU')", program("other", "x")])
+    try:
+        assert built.wait()
+        assert os.listdir(Path(built.folder, "cache")) == ["key"]
+    finally:
+        built.close()
+
+
+def test_without_anything_built_a_runner_begins_with_an_empty_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    begin_with_driver_module(str(tmp_path / "a"))
-    module = DriverModule({}, "raise SystemExit('no GPU')")
-    assert not module.wait()
-    monkeypatch.setenv(VARIABLE, module.folder)
-    begin_with_driver_module(str(tmp_path / "b"))
-    module.close()
+    assert not begin_with_built(str(tmp_path / "a"))
+    built = Built({}, ["raise SystemExit('no GPU')"])
+    assert not built.wait()
+    monkeypatch.setenv(VARIABLE, built.folder)
+    assert not begin_with_built(str(tmp_path / "b"))
+    built.close()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_build_that_hangs_ends_with_the_judge() -> None:
-    module = DriverModule({}, "import time; time.sleep(600)")
-    module.close()
-    assert not os.path.exists(module.folder)
+    built = Built({}, ["import time; time.sleep(600)"])
+    built.close()
+    assert not os.path.exists(built.folder)
+
+
+def test_every_list_of_arguments_gives_a_kernel_that_compiles(tmp_path: Path) -> None:
+    """In a process of its own: this one may interpret kernels."""
+    pytest.importorskip("triton", reason="Triton is not installed on this system")
+    code = (
+        "from triton.backends.compiler import GPUTarget\n"
+        "from triton.compiler import ASTSource\n"
+        "import triton\n"
+        "from kernel_coder.judge.triton_cache import ARGUMENTS, TARGET, _module, source_of\n"
+        "types = {'p': '*fp32', 'i': 'i32', 'f': 'fp32', 'c': 'constexpr'}\n"
+        "for one in ARGUMENTS:\n"
+        "    kernel = _module(source_of(one)).kernel\n"
+        "    signature = {f'a{i}': types[kind] for i, kind in enumerate(one)}\n"
+        "    constants = {(i,): 32 for i, kind in enumerate(one) if kind == 'c'}\n"
+        "    triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget(*TARGET))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(set(ARGUMENTS)) == len(ARGUMENTS)
+    assert "a0: tl.constexpr" not in source_of("ppic")
+
+
+def test_a_warm_parent_starts_no_thread_and_no_gpu() -> None:
+    code = (
+        "import os, torch, triton, triton.language, triton.compiler.compiler\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "import kernel_coder.judge.warm_triton\n"
+        "assert len(os.listdir('/proc/self/task')) == before\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert 'TRITON_CACHE_DIR' not in os.environ\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

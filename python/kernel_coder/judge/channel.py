@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import socket
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kernel_coder import _C
@@ -82,6 +84,34 @@ class Channel:
             with contextlib.suppress(ChannelTimeout):
                 return self.receive(timeout_s=0.0, pidfd=pidfd)
         return self.receive(timeout_s=timeout_s, pidfd=pidfd)
+
+    def send_descriptors(self, fds: Sequence[int]) -> None:
+        """Copies of descriptors, for :meth:`receive_descriptors` of the other end."""
+        with self._socket() as connection:
+            try:
+                socket.send_fds(connection, [b"fds"], list(fds))
+            except (BrokenPipeError, ConnectionResetError):
+                raise ChannelClosed("the other end of the channel is closed") from None
+
+    def receive_descriptors(self, count: int) -> list[int]:
+        """As many as were sent, now this process's to close. It waits for them, so they must have been announced."""
+        with self._socket() as connection:
+            message, fds, _, _ = socket.recv_fds(connection, 3, count)
+        if not message:
+            raise ChannelClosed("the other end of the channel is closed")
+        if len(fds) != count:
+            for fd in fds:
+                os.close(fd)
+            raise ProtocolBreach(f"{len(fds)} descriptors came instead of {count}")
+        return fds
+
+    @contextlib.contextmanager
+    def _socket(self) -> Iterator[socket.socket]:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, self.fd)
+        try:
+            yield connection
+        finally:
+            connection.detach()
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -46,6 +46,11 @@ class JudgeConfig(BaseModel):
     timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
     timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
     timing_s: float = Field(default=10.0, gt=0, description="slow candidates are timed less often, to stay within this")
+    timing_precision: float = Field(
+        default=0.1,
+        ge=0,
+        description="all calls once timed, timing ends once the speedup's interval is this narrow, as a share of it",
+    )
     compile_for: str | None = Field(
         default=None, description="interpreted kernels must also compile for this architecture, such as sm_90"
     )
@@ -58,6 +63,10 @@ class JudgeConfig(BaseModel):
     )
     memory_bytes: int | None = Field(default=8 << 30, gt=0, description="host memory of a candidate; None: not bounded")
     workers: int | None = Field(default=None, ge=1, description="candidates at a time; None: one a core, at most 12")
+    prestart: bool | None = Field(
+        default=None,
+        description="start the next candidate's process while one is judged; None: on a GPU, where it holds half a GiB",
+    )
     threads: int = Field(default=1, ge=1, description="CPU threads of a candidate and of the reference")
     retries: int = Field(default=1, ge=0, description="times that a failure of the harness itself is tried again")
     seed: int | None = Field(default=None, ge=0, description="for reproduction only: a known seed is no secret")
@@ -86,6 +95,14 @@ class JudgeConfig(BaseModel):
         (60.0, 300.0, 5.0)
         """
         return self.timeout_s or (300.0 if backend in BUILDS else 60.0)
+
+    def starts_ahead(self, device: str) -> bool:
+        """Whether a process waits for the next candidate.
+
+        >>> JudgeConfig().starts_ahead("cuda:0"), JudgeConfig().starts_ahead("cpu")
+        (True, False)
+        """
+        return device != "cpu" if self.prestart is None else self.prestart
 
     def parallel(self) -> int:
         """Candidates at a time."""

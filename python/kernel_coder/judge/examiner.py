@@ -17,13 +17,14 @@ import torch
 
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.problem import Problem, Refused, Seeds, refusing
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, free_memory, shared
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, shared
 from kernel_coder.judge.verdict import Outcome
 
 

@@ -153,6 +153,18 @@ class Fingerprint:
         return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)
 
 
+def seed_all(seed: int, device: torch.device) -> None:
+    """As ``torch.manual_seed`` does, for the CPU and one device; that takes 0.7 ms, asking every kind of device.
+
+    >>> seed_all(5, torch.device("cpu")); x = torch.rand(2); _ = torch.manual_seed(5); torch.equal(x, torch.rand(2))
+    True
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
 def fill_random(memory: Tensor, rng: torch.Generator) -> None:
     """Bits that nobody can guess, in place of whatever was there. `memory` is of bytes."""
     words = memory.view(torch.int32) if memory.numel() % 4 == 0 else memory

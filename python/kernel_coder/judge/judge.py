@@ -20,21 +20,24 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from kernel_coder import interpreter
 from kernel_coder.judge import feedback, native, nvml
-from kernel_coder.judge.channel import Channel, SharedBuffer
+from kernel_coder.judge.channel import Channel, ChannelClosed, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
+from kernel_coder.judge.protocol import Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
-from kernel_coder.judge.triton_cache import VARIABLE as DRIVER_MODULE
-from kernel_coder.judge.triton_cache import DriverModule
+from kernel_coder.judge.triton_cache import VARIABLE as BUILT
+from kernel_coder.judge.triton_cache import Built
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
 from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 
@@ -48,6 +51,9 @@ COMPILE_S = 150.0
 
 GRACE_S = 20.0
 """What the Examiner may take beyond a candidate's life before it counts as hung."""
+
+LARGE = 1 << 30
+"""Bytes of a task's shared memory from which on a candidate's process is waited for, so that its memory is free."""
 
 RECYCLE = 200
 """Tasks after which an Examiner is replaced, whatever its health."""
@@ -69,9 +75,14 @@ def get_init_inputs():
 MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer")
 """In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
+CONNECTIONS = 2
+"""Hardware queues of a context. The driver makes them for one process after another, and many processes wait for those
+of CUDA's usual 8; with 2, two streams still run side by side."""
+
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
+COMPILING = "kernel_coder.judge.warm_triton"
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 
@@ -185,10 +196,10 @@ class Judge:
             gpu = gpu if node is None else node
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
-        self._driver_module: DriverModule | None = None
+        self._built: Built | None = None
         if gpu is not None and _has_triton():
-            self._driver_module = DriverModule(self.environment(interpreted=False))
-            base = replace(base, readable=(*base.readable, self._driver_module.folder))
+            self._built = Built(self.environment(interpreted=False))
+            base = replace(base, readable=(*base.readable, self._built.folder))
         try:
             self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
             # Where a GPU needs sockets of its own, the filter lets nobody send descriptors; the Examiner, which runs no
@@ -196,8 +207,8 @@ class Judge:
             trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
             self.examiners = self._sandbox if gpu is None else Sandbox(trusted)
         except BaseException:
-            if self._driver_module is not None:
-                self._driver_module.close()
+            if self._built is not None:
+                self._built.close()
             raise
         self.profile = self._sandbox.profile
         if log is not None:
@@ -209,6 +220,8 @@ class Judge:
         for slot in self._all_slots:
             self._slots.put(slot)
         self._room = Room()
+        self._aside = ThreadPoolExecutor(2 * self.config.parallel(), thread_name_prefix="judge-aside")
+        self._leaving: set[Future[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
         self._abandoned = False
@@ -264,6 +277,7 @@ class Judge:
         with self._room.alone():
             for slot in self._all_slots:
                 slot.close()
+            self._await_leaving()
             return self._in_a_slot(maker)
 
     def _in_a_slot(self, maker: _Maker) -> tuple[Verdict, dict[str, Any]]:
@@ -371,12 +385,14 @@ class Judge:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for _ in self._all_slots:
             self._free_slot().close()
+        self._await_leaving()
+        self._aside.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
         for server in self._servers.values():
             server.close()
-        if self._driver_module is not None:
-            self._driver_module.close()
+        if self._built is not None:
+            self._built.close()
 
     def __enter__(self) -> Judge:
         return self
@@ -395,6 +411,25 @@ class Judge:
                 return self._slots.get(timeout=0.1)
         return self._slots.get()
 
+    def aside(self, work: Callable[[], Any]) -> Future[Any]:
+        """Do something that nobody waits for yet."""
+        return self._aside.submit(work)
+
+    def retire(self, process: Process) -> None:
+        """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
+        process.kill()
+        leaving: Future[None] = self._aside.submit(process.close)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._left)
+
+    def _left(self, leaving: Future[None]) -> None:
+        self._leaving.discard(leaving)
+        if (error := leaving.exception()) is not None:
+            LOG.error("a candidate's process: %s", error)
+
+    def _await_leaving(self) -> None:
+        futures.wait(tuple(self._leaving))
+
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge")
@@ -405,6 +440,8 @@ class Judge:
         with self._servers_lock:
             if interpreted not in self._servers:
                 modules = [*WARM, *(TRITON if _has_triton() else ())]
+                if _has_triton() and not interpreted and (self.visible or self.config.compile_for):
+                    modules.append(COMPILING)
                 self._servers[interpreted] = ForkServer(
                     self._sandbox, modules, environment=self.environment(interpreted)
                 )
@@ -419,8 +456,9 @@ class Judge:
         own["CUDA_VISIBLE_DEVICES"] = self.visible
         if self.visible:
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if self._driver_module is not None:
-            own[DRIVER_MODULE] = self._driver_module.folder
+            own["CUDA_DEVICE_MAX_CONNECTIONS"] = str(CONNECTIONS)
+        if self._built is not None:
+            own[BUILT] = self._built.folder
         for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
             if name in os.environ:
                 own[name] = os.environ[name]
@@ -591,6 +629,8 @@ class _Slot:
         self._control: socket.socket | None = None
         self._reference: Process | None = None
         self._reference_channel: Channel | None = None
+        self._large, self._judged_on = False, ""
+        self._next: Future[tuple[Process, Channel]] | None = None
         self._served = 0
 
     def examine(self, maker: _Maker) -> Verdict:
@@ -599,6 +639,9 @@ class _Slot:
         self.facts = {}
         judge = self._judge
         self._start(maker.interpreted)
+        if self._large and maker.task.reference != self._judged_on:
+            self._close_reference()  # which holds the last task's memory
+        self._judged_on = maker.task.reference
         with contextlib.ExitStack() as stack:
             request = maker.request()
             lock = []
@@ -617,19 +660,12 @@ class _Slot:
             is_new = False
             if of_reference:
                 is_new = self._start_reference(maker, answer["new"], plan, inputs, of_reference)
+            self._large = answer["large"] > LARGE
             source = self._buffer(stack, maker.candidate)
-            ours, theirs = Channel.pair()
+            process, ours = self._runner(maker, life_s)
+            stack.callback(process.close if judge.device == "cpu" or self._large else partial(judge.retire, process))
             stack.callback(ours.close)
-            stack.callback(theirs.close)
-            process = stack.enter_context(
-                judge.server(maker.interpreted).start(
-                    RUNNER,
-                    fds=[theirs.fd, plan, source, report, inputs, outputs],
-                    limits=judge.limits(life_s, maker.backend),
-                    environment=judge.environment(maker.interpreted),
-                )
-            )
-            theirs.close()
+            self._hand_over(ours, [plan, source, report, inputs, outputs])
             self.candidate_ran = True
             handed = [ours.fd, process.pidfd, *lock]
             if self._reference is not None and self._reference_channel is not None and of_reference:
@@ -652,7 +688,7 @@ class _Slot:
             if found["outcome"] == Outcome.CRASHED.value:
                 with contextlib.suppress(TimeoutError):
                     ended = process.wait(1.0)
-            process.kill_tree()
+            process.kill()
             if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
@@ -662,22 +698,48 @@ class _Slot:
         judge = self._judge
         plan, *others = fds
         with contextlib.ExitStack() as stack:
-            ours, theirs = Channel.pair()
+            process, ours = self._started(False, judge.limits(life_s, maker.backend))
+            stack.enter_context(process)
             stack.callback(ours.close)
-            stack.callback(theirs.close)
-            process = stack.enter_context(
-                judge.server(interpreted=False).start(
-                    RUNNER,
-                    fds=[theirs.fd, plan, source, *others],
-                    limits=judge.limits(life_s, maker.backend),
-                    environment=judge.environment(interpreted=False),
-                )
-            )
-            theirs.close()
+            self._hand_over(ours, [plan, source, *others])
             request = {"do": "compile", "backend": maker.backend, "source": maker.candidate, "life_s": life_s}
             answer, _ = self._ask(request, [ours.fd, process.pidfd], life_s + GRACE_S)
             process.kill_tree()
         return answer
+
+    def _started(self, interpreted: bool, limits: Limits) -> tuple[Process, Channel]:
+        """A Runner that waits for its task, and our end of its channel."""
+        ours, theirs = Channel.pair()
+        try:
+            process = self._judge.server(interpreted).start(
+                RUNNER, fds=[theirs.fd], limits=limits, environment=self._judge.environment(interpreted)
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return process, ours
+
+    def _hand_over(self, channel: Channel, fds: Sequence[int]) -> None:
+        try:
+            channel.send(int(Say.TASK))
+            channel.send_descriptors(fds)
+        except ChannelClosed:  # who is asked for an answer finds out, and says what it means
+            pass
+
+    def _runner(self, maker: _Maker, life_s: float) -> tuple[Process, Channel]:
+        """For a candidate. Where a GPU's context takes a while, the next one's is started already."""
+        judge, interpreted = self._judge, maker.interpreted
+        if maker.backend in BUILDS or not judge.config.starts_ahead(judge.device):
+            return self._started(interpreted, judge.limits(life_s, maker.backend))
+        found, self._next = self._next, None
+        process, channel = self._started(interpreted, judge.limits(None)) if found is None else found.result()
+        if not process.running:
+            _end(process, channel)
+            process, channel = self._started(interpreted, judge.limits(None))
+        self._next = judge.aside(lambda: self._started(interpreted, judge.limits(None)))
+        return process, channel
 
     def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
         data = text.encode(errors="replace")
@@ -749,26 +811,17 @@ class _Slot:
         return f" ({ended.reason})" + (f": {words[-1]}" if words else "")
 
     def _start_reference(self, maker: _Maker, is_new_task: bool, plan: int, inputs: int, fds: Sequence[int]) -> bool:
-        """The reference's own Runner: once a task. True if it was started now."""
-        if self._reference is not None and (is_new_task or not self._reference.running):
+        """The reference's own Runner, with the reference handed over once a task. True if it was handed over now."""
+        if self._reference is not None and not self._reference.running:
             self._close_reference()
-        if self._reference is not None:
+        if self._reference is not None and not is_new_task:
             return False
         source = f"{maker.task.reference}\n\nModelNew = {maker.task.entry_point}\n"
-        ours, theirs = Channel.pair()
-        self._reference_channel = ours
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.callback(theirs.close)
-                self._reference = self._judge.server(maker.interpreted).start(
-                    RUNNER,
-                    fds=[theirs.fd, plan, self._buffer(stack, source), fds[0], inputs, fds[1]],
-                    limits=self._judge.limits(None),
-                    environment=self._judge.environment(maker.interpreted),
-                )
-        except BaseException:
-            self._close_reference()
-            raise
+        if self._reference is None:
+            self._reference, self._reference_channel = self._started(maker.interpreted, self._judge.limits(None))
+        assert self._reference_channel is not None
+        with contextlib.ExitStack() as stack:
+            self._hand_over(self._reference_channel, [plan, self._buffer(stack, source), fds[0], inputs, fds[1]])
         return True
 
     def _close_reference(self) -> None:
@@ -779,6 +832,13 @@ class _Slot:
         if reference is not None:
             reference.close()
 
+    def _drop_next(self) -> None:
+        """The Runner that nobody needs."""
+        found, self._next = self._next, None
+        if found is not None and not found.cancel():
+            with contextlib.suppress(SandboxError, OSError):
+                _end(*found.result())
+
     def kill(self) -> None:
         """Take its Examiner away from whoever waits for it."""
         if (examiner := self._examiner) is not None:
@@ -787,9 +847,15 @@ class _Slot:
     def close(self) -> None:
         """End what belongs to the slot."""
         self._close_reference()
+        self._drop_next()
         examiner, control = self._examiner, self._control
         self._examiner = self._control = None
         if control is not None:
             control.close()
         if examiner is not None:
             examiner.close()
+
+
+def _end(process: Process, channel: Channel) -> None:
+    channel.close()
+    process.close()

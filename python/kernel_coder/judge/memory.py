@@ -15,6 +15,30 @@ if TYPE_CHECKING:
     from kernel_coder.judge.device_memory import DeviceBuffer
 
 
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
+
+
+def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
+    """A tensor at its place in bytes, counted from `base`; nothing is copied.
+
+    >>> tensor_at(torch.zeros(16, dtype=torch.uint8), TensorSpec((2,), "float32", 8))
+    tensor([0., 0.])
+    """
+    start = base + spec.offset
+    if start < 0 or start + spec.nbytes > memory.numel():
+        raise ValueError(f"a tensor of {spec.nbytes} bytes at {start} does not fit into {memory.numel()}")
+    if spec.nbytes == 0:
+        return torch.empty(spec.shape, dtype=spec.torch_dtype, device=memory.device)
+    return memory[start : start + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+
+
 class Arena:
     """Shared memory of one device as tensors.
 
@@ -46,12 +70,7 @@ class Arena:
 
     def at(self, spec: TensorSpec, base: int = 0) -> Tensor:
         """The tensor at its place, counted from `base`."""
-        start = base + spec.offset
-        if start < 0 or start + spec.nbytes > self.size:
-            raise ValueError(f"a tensor of {spec.nbytes} bytes at {start} does not fit into {self.size}")
-        if spec.nbytes == 0:
-            return torch.empty(spec.shape, dtype=spec.torch_dtype, device=self.device)
-        return self.bytes[start : start + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+        return tensor_at(self.bytes, spec, base)
 
     def close(self) -> None:
         """Forget it here; the other process keeps what it mapped."""

@@ -25,7 +25,7 @@ from kernel_coder.judge.calling import (
     state_of,
 )
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, tensors_of
+from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, seed_all, tensors_of
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     MAX_SLOTS,
@@ -188,7 +188,7 @@ class Problem:
     def own_inputs(self, second: bool = False, seeded: bool = False) -> list[Any]:
         """The task's own, of a seed that nobody knows; `seeded`: of the random numbers that come next."""
         if not seeded:
-            torch.manual_seed(self.seeds.next())
+            seed_all(self.seeds.next(), self.device)
         try:
             with self.device:
                 values = (self.second_inputs if second else self.get_inputs)()

@@ -21,6 +21,9 @@ ALIGNMENT = 512
 REPORT_BYTES = 1 << 16
 """Of a Runner's text: an exception with its traceback."""
 
+TASK_DESCRIPTORS = 5
+"""Of a task: plan, source, report, inputs, outputs."""
+
 MAX_SLOTS = 64
 """Calls that one request may ask for."""
 
@@ -28,9 +31,10 @@ MAX_SLOTS = 64
 class Say(IntEnum):
     """Kinds of frames. The Runner's answer to each request has the same kind."""
 
-    BUILT = 1  # Runner: unasked, once the module is there; values: how the state was loaded
+    BUILT = 1  # Runner: to TASK, once the module is there; values: how the state was loaded
     CALL = 2  # values: first slot, calls, shape variant, mode
     PING = 3  # nothing to do: how long a request takes by itself
+    TASK = 4  # what comes next are descriptors: plan, source, report, inputs, outputs; the answer is BUILT
 
 
 class Mode(IntEnum):

@@ -2,11 +2,15 @@
 
 It holds no secret, no reference and no expected value, and what it says about itself decides nothing but how a failure
 is called. What counts is bytes in the output memory, and when they were there.
+
+It may be started before there is a candidate for it, since a process that has a GPU's context takes a while to start.
+The reference's own Runner is handed one reference after another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import mmap
@@ -28,6 +32,7 @@ from kernel_coder.judge.attribution import (
     device_records,
     kernel_share,
     record_launches,
+    warm_audit,
     without_tuning,
 )
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
@@ -35,10 +40,11 @@ from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
-from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.native import is_native, native_model
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
+    TASK_DESCRIPTORS,
     Loaded,
     Mode,
     Say,
@@ -50,13 +56,13 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
     same_structure,
 )
-from kernel_coder.judge.triton_cache import begin_with_driver_module
+from kernel_coder.judge.triton_cache import begin_with_built
 
 with contextlib.suppress(ImportError):  # in the warm parent, once for all
     import setuptools  # noqa: F401 (torch.utils.cpp_extension needs it, and itself would start CUDA there)
 
-CHANNEL, PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(6)
-"""Order of the descriptors."""
+PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(TASK_DESCRIPTORS)
+"""Order of a task's descriptors."""
 
 FILE = "candidate.py"
 
@@ -74,7 +80,7 @@ class Failed(Exception):
 
 
 def main(fds: list[int]) -> int:
-    """Build the candidate, then answer requests until the other end closes."""
+    """Build what is handed over, then answer requests, until the other end closes or a build fails."""
     for name in (
         "TRITON_HOME",
         "TRITON_CACHE_DIR",
@@ -83,44 +89,81 @@ def main(fds: list[int]) -> int:
         "CUDA_CACHE_PATH",
     ):
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
-    begin_with_driver_module(os.environ["TRITON_CACHE_DIR"])
-    channel = Channel(fds[CHANNEL])
-    report = mmap.mmap(fds[REPORT], REPORT_BYTES)
-    plan = json.loads(_text(fds[PLAN]))
-    try:
-        runner = _Runner(plan, fds, _text(fds[SOURCE]))
-    except Failed as failed:
-        _tell(report, str(failed))
-        _say(channel, Say.BUILT, failed.status)
-        return 0
-    except BaseException as error:
-        _tell(report, traceback.format_exc())
-        _say(channel, Say.BUILT, Status.OUT_OF_MEMORY if _is_memory(error) else Status.NOT_COMPILED)
-        return 0
-    _say(channel, Say.BUILT, Status.OK, (int(runner.loaded),))
+    has_driver = begin_with_built(os.environ["TRITON_CACHE_DIR"])
+    channel = Channel(fds[0])
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        start_gpu(has_driver)
+    runner: _Runner | None = None
     with contextlib.suppress(ChannelClosed):
         while True:
             with contextlib.suppress(ChannelTimeout):
-                frame = channel.receive_at_once(timeout_s=3600.0, awake_s=plan["awake_s"])
-                if frame.kind == Say.PING:
+                awake_s = runner.plan["awake_s"] if runner is not None else 0.0
+                frame = channel.receive_at_once(timeout_s=3600.0, awake_s=awake_s)
+                if frame.kind == Say.TASK:
+                    if runner is not None:
+                        runner.close()
+                        runner = None
+                    runner = _begun(channel)
+                    if runner is None:
+                        return 0
+                elif frame.kind == Say.PING:
                     _say(channel, Say.PING, Status.OK)
-                    continue
-                first, count, variant, mode = frame.values[:4]
-                values: tuple[int, ...] = ()
-                try:
-                    values = runner.call(first, count, variant, Mode(mode))
-                    status = Status.OK
-                    if runner.facts:
-                        _tell(report, runner.facts)
-                        runner.facts = ""
-                except Wrong as wrong:
-                    _tell(report, str(wrong))
-                    status = Status.WRONG_STRUCTURE
-                except BaseException as error:
-                    _tell(report, traceback.format_exc())
-                    status = Status.OUT_OF_MEMORY if _is_memory(error) else Status.RAISED
-                _say(channel, Say.CALL, status, values)
+                elif runner is not None:
+                    _say(channel, Say.CALL, *_answered(runner, frame.values))
     return 0
+
+
+def _begun(channel: Channel) -> _Runner | None:
+    """With the task whose descriptors come next; None if that failed."""
+    fds = channel.receive_descriptors(TASK_DESCRIPTORS)
+    report = mmap.mmap(fds[REPORT], REPORT_BYTES)
+    plan, source = json.loads(_text(fds[PLAN])), _text(fds[SOURCE])
+    for which in (PLAN, SOURCE, REPORT):
+        os.close(fds[which])
+    try:
+        runner = _Runner(plan, fds, source, report)
+    except Failed as failed:
+        _tell(report, str(failed))
+        _say(channel, Say.BUILT, failed.status)
+        return None
+    except BaseException as error:
+        _tell(report, traceback.format_exc())
+        _say(channel, Say.BUILT, Status.OUT_OF_MEMORY if _is_memory(error) else Status.NOT_COMPILED)
+        return None
+    _say(channel, Say.BUILT, Status.OK, (int(runner.loaded),))
+    return runner
+
+
+def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[int, ...]]:
+    first, count, variant, mode = request[:4]
+    try:
+        values = runner.call(first, count, variant, Mode(mode))
+    except Wrong as wrong:
+        _tell(runner.report, str(wrong))
+        return Status.WRONG_STRUCTURE, ()
+    except BaseException as error:
+        _tell(runner.report, traceback.format_exc())
+        return Status.OUT_OF_MEMORY if _is_memory(error) else Status.RAISED, ()
+    if runner.facts:
+        _tell(runner.report, runner.facts)
+        runner.facts = ""
+    return Status.OK, values
+
+
+def start_gpu(has_driver: bool) -> None:
+    """What every candidate needs and takes a while: a context, Triton's driver, kernels that look at launches.
+
+    What fails here fails again when it is needed, and is told then.
+    """
+    with contextlib.suppress(Exception):
+        numbers = torch.zeros(2, device="cuda")
+        warm_audit(numbers)
+        numbers.clone()
+        torch.cuda.synchronize()
+        if has_driver:  # else it would be built here, whether Triton is needed or not
+            from triton.runtime.driver import driver
+
+            driver.active.get_current_device()
 
 
 def _say(channel: Channel, kind: Say, status: Status, values: tuple[int, ...] = ()) -> None:
@@ -172,28 +215,29 @@ class _Prepared(NamedTuple):
 
 
 class _Runner:
-    def __init__(self, plan: dict[str, Any], fds: list[int], source: str) -> None:
-        self.plan = plan
+    def __init__(self, plan: dict[str, Any], fds: list[int], source: str, report: mmap.mmap) -> None:
+        self.plan, self.report = plan, report
         self.facts = ""  # of own kernels, from the last call
         self.device = torch.device(plan["device"])
+        self.returned: list[Tensor] = []
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _Prepared] = {}
+        self.hooks = contextlib.ExitStack()  # for good: an extension may be built as late as in a call
         if os.environ.get("TRITON_INTERPRET") == "1":
-            self.untuned = without_tuning()
-            self.untuned.__enter__()
+            self.hooks.enter_context(without_tuning())
         self.own = OwnKernels(FILE)
         if plan["backend"] in BUILDS or "cpp_extension" in source:
-            self.watching = self.own.watch_extensions()
-            self.watching.__enter__()  # for good: an extension may be built as late as in a call
+            self.hooks.enter_context(self.own.watch_extensions())
         model = self._model(source)
         if model is None:
             raise Failed(Status.NO_MODEL, "the code defines no ModelNew")
         self.loaded = self._build(model)
 
     def _model(self, source: str) -> Any:
+        self.module: ModuleType | None = None
         if is_native(source, self.plan["backend"]):
             return native_model(source, self.plan["backend"], self._state())
         self.module = _candidate(source)
@@ -216,6 +260,21 @@ class _Runner:
         set_training(self.model, plan["training"])
         self.parameters = list(self.model.parameters())
         return loaded
+
+    def close(self) -> None:
+        """Forget it, before another one is handed over."""
+        self.hooks.close()
+        self.prepared.clear()
+        self.returned = []
+        if self.compiled is not None:
+            torch._dynamo.reset()
+        del self.model, self.module, self.compiled, self.parameters
+        sys.modules.pop("candidate", None)
+        gc.collect()
+        self.inputs.close()
+        self.outputs.close()
+        self.report.close()
+        free_memory(self.device)
 
     def call(self, first: int, count: int, variant: int, mode: Mode) -> tuple[int, ...]:
         def calls() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import math
+import os
 import secrets
 import struct
 import time
@@ -18,7 +19,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
-from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Sample, Variant
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -40,39 +41,44 @@ class Ended(Exception):
         self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
 
 
+GATE, DEVICE = 0, 1
+"""Bytes of the lock's file. Whoever wants the device holds the gate while waiting for it, so that many who share it
+cannot keep out for long who needs it alone."""
+
+
 @contextmanager
-def _locked(lock: int | None, how: int) -> Iterator[None]:
+def _locked(lock: int | None, kind: int) -> Iterator[None]:
     if lock is None:
         yield
         return
-    fcntl.flock(lock, how)
+    _lock(lock, GATE, fcntl.F_WRLCK)
+    try:
+        _lock(lock, DEVICE, kind)
+    finally:
+        _lock(lock, GATE, fcntl.F_UNLCK)
     try:
         yield
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        _lock(lock, DEVICE, fcntl.F_UNLCK)
+
+
+def _lock(fd: int, byte: int, kind: int) -> None:
+    """Of the open file, as ``flock`` has it, and gone with it; on one byte of it."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
 
 
 def shared(lock: int | None) -> AbstractContextManager[None]:
     """Use a GPU with others, but not while somebody is timed."""
-    return _locked(lock, fcntl.LOCK_SH)
+    return _locked(lock, fcntl.F_RDLCK)
 
 
 def alone(lock: int | None) -> AbstractContextManager[None]:
     """Use a GPU alone, to time."""
-    return _locked(lock, fcntl.LOCK_EX)
+    return _locked(lock, fcntl.F_WRLCK)
 
 
 KERNELS = 1000
 """Characters about own kernels."""
-
-KEPT_BYTES = 2 << 30
-"""Of GPU memory that torch may hold for later while a Runner needs some."""
-
-
-def free_memory(device: torch.device) -> None:
-    """Give the GPU back what nobody uses here, if that is much."""
-    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
-        torch.cuda.empty_cache()
 
 
 class Link:

@@ -4,6 +4,10 @@ A request is K calls on K inputs that nobody has seen before. The clock is the E
 is sent, and stops when random elements of the outputs have been read back, so that work which was put off is either
 waited for or missing. What a request costs by itself is measured on the reference's Runner, never on the candidate's,
 and taken off both.
+
+Nobody else may use the device meanwhile, so as little as possible is done then: inputs of several requests, and what
+has to come out, are made beforehand in memory of the Examiner's own and copied to where Runners see them one request
+at a time; what came out is copied back, and compared afterwards.
 """
 
 from __future__ import annotations
@@ -11,14 +15,16 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernel_coder import ops
-from kernel_coder.judge.inputs import fill_random, map_tensors, tensors_of
-from kernel_coder.judge.interval import median_interval, speedup_interval
+from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
+from kernel_coder.judge.interval import Interval, median_interval, speedup_interval
+from kernel_coder.judge.memory import free_memory, tensor_at
 from kernel_coder.judge.protocol import Mode, Say, Status
 from kernel_coder.judge.tolerance import Tolerance
 from kernel_coder.judge.verdict import Outcome
@@ -28,7 +34,8 @@ if TYPE_CHECKING:
     from kernel_coder.judge.session import Link, Session
 
 ROUNDS, LEAST_ROUNDS = 32, 10
-"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number."""
+"""Pairs of requests; fewer where they take too long, or where fewer tell the speedup as precisely as is asked for, and
+no fewer than the second number."""
 
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, so many that a request takes about this long."""
@@ -36,6 +43,13 @@ TARGET_S = 6e-3
 MOST_CALLS = {"cpu": 64, "cuda": 16}
 """Of a request, however short they are: making inputs and comparing outputs takes longer than the calls, and a GPU is
 waited for. On a CPU a request waits for a core, and few short calls would drown in that."""
+
+LEAST_CALLS = 8
+"""Of a request, if they are short: what a request costs by itself is not the same every time."""
+
+STAGED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}
+"""Inputs and outputs that are kept for requests to come and from requests that were. Those of a request that needs more
+stay where the Runners see them, and are made and compared between one request and the next."""
 
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
@@ -64,12 +78,33 @@ def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     return 0.9 * max(written - l2_bytes, 0) / bandwidth
 
 
-class Call(NamedTuple):
-    """Inputs of one timed call, and what the reference makes of them here, in the task's own precision."""
+def _speedup(pairs: list[tuple[float, float]]) -> Interval:
+    return speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
 
-    inputs: list[Tensor]
-    cotangents: list[Tensor]
-    expected: list[Tensor]
+
+class Request(NamedTuple):
+    """Of one Runner, and what it has to make of it."""
+
+    link: Link
+    calls: int
+    staged: Tensor | None  # bytes: inputs of all calls; None: they are in their place
+    expected: list[list[Tensor]]  # of each call, in the task's own precision; empty if nothing is compared
+    hashes: Tensor | None  # of the inputs, if the request is the candidate's
+
+
+class Answer(NamedTuple):
+    """What came of a request; `request` is None once it is checked."""
+
+    link: Link
+    request: Request | None
+    taken: float
+    found: Tensor  # bytes: outputs of all calls
+    seen: Tensor  # some of them, from before the clock stopped
+    hashes: Tensor | None  # of the inputs, afterwards
+
+    def forgotten(self) -> Answer:
+        """Without what takes memory."""
+        return self._replace(request=None, found=self.seen, hashes=None)
 
 
 class Timer:
@@ -84,29 +119,31 @@ class Timer:
             Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
             for one in self.problem.own_tolerances
         ]
+        self.overhead = 0.0
         self.flushed: Tensor | None = None
         if session.device.type == "cuda":
             self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
 
     def measure(self) -> dict[str, Any]:
         """Fields of the verdict."""
-        from kernel_coder.judge.session import alone, free_memory
+        from kernel_coder.judge.session import alone
 
-        timed_calls = self.session.config.timed_calls
+        config = self.session.config
         free_memory(self.session.device)
+        calls = self._calls_a_request()
+        rounds = max(ROUNDS, -(-config.timed_calls // calls))
+        pairs: list[tuple[float, float]] = []
+        until = time.monotonic() + config.timing_s
+        while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
+            left = (LEAST_ROUNDS if len(pairs) < LEAST_ROUNDS else rounds) - len(pairs)
+            pairs += self._rounds(calls, min(left, LEAST_ROUNDS))
+            if len(pairs) >= LEAST_ROUNDS and len(pairs) * calls >= config.timed_calls and self._is_precise(pairs):
+                break
         with alone(self.session.lock):
-            calls = self._calls_a_request()
-            self._draw_places(calls)
-            overhead = sorted(self._ping() for _ in range(9))[4] + calls * self._copying_s(calls)
-            rounds = max(ROUNDS, -(-timed_calls // calls))
-            pairs: list[tuple[float, float]] = []
-            until = time.monotonic() + self.session.config.timing_s
-            while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
-                pairs.append(self._round(calls, overhead))
-            compiled_s = self._compiled_s(calls, overhead) if self.session.config.compile_baseline else None
+            compiled_s = self._compiled_s(calls) if config.compile_baseline else None
         reference_s, candidate_s = (median_interval(times).median for times in zip(*pairs, strict=True))
         self._refuse_below_floor(candidate_s, reference_s)
-        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
+        speedup = _speedup(pairs)
         return {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -117,6 +154,10 @@ class Timer:
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
+
+    def _is_precise(self, pairs: list[tuple[float, float]]) -> bool:
+        speedup = _speedup(pairs)
+        return speedup.high - speedup.low <= self.session.config.timing_precision * speedup.median
 
     def _refuse_below_floor(self, call_s: float, reference_s: float) -> None:
         """What does not fit into the cache has to be written to memory, and that takes its time.
@@ -138,24 +179,61 @@ class Timer:
             )
 
     def _calls_a_request(self) -> int:
-        """So many that a request takes `TARGET_S`, by the faster of the two."""
-        both = (self.reference, self.candidate)
-        self._draw_places(1)
-        for link in both:
-            self._request(link, 1, 0.0)  # what is made at the first call
-        fastest = min(self._request(link, 1, 0.0) for link in both for _ in range(3))
-        return max(
-            1, min(self.variant.slots, MOST_CALLS[self.session.device.type], round(TARGET_S / max(fastest, 1e-7)))
-        )
+        """So many that a request takes `TARGET_S`, by the faster of the two, but no more than are wanted."""
+        taken: list[float] = []
+        for again in (False, True):  # what is made at the first call does not count
+            answers = self._answers([self.reference, self.candidate] * (3 if again else 1), 1)
+            taken = [one.taken for one in answers]
+        most = min(self.variant.slots, MOST_CALLS[self.session.device.type])
+        wanted = max(LEAST_CALLS, -(-self.session.config.timed_calls // LEAST_ROUNDS))
+        return max(1, min(most, wanted, round(TARGET_S / max(min(taken), 1e-7))))
 
-    def _round(self, calls: int, overhead: float) -> tuple[float, float]:
-        """Seconds a call of the reference and of the candidate, in an order that nobody knows."""
-        taken: dict[bool, float] = {}
-        first = bool(secrets.randbelow(2))
-        for is_reference in (first, not first):
-            link = self.reference if is_reference else self.candidate
-            taken[is_reference] = self._request(link, calls, overhead)
-        return taken[True], taken[False]
+    def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
+        """Seconds a call of the reference and of the candidate, so many times, in an order that nobody knows."""
+        room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
+        links = [link for _ in range(max(1, min(count, room))) for link in self._both()]
+        taken = {self.reference: list[float](), self.candidate: list[float]()}
+        for answer in self._answers(links, calls, self._measure_overhead):
+            seconds = max(answer.taken - self.overhead, answer.taken * LEAST) / calls
+            taken[answer.link].append(seconds)
+        return list(zip(taken[self.reference], taken[self.candidate], strict=True))
+
+    def _measure_overhead(self, calls: int) -> None:
+        if not self.overhead:
+            self.overhead = sorted(self._ping() for _ in range(9))[4] + calls * self._copying_s(calls)
+
+    def _answers(
+        self, links: list[Link], calls: int, before: Callable[[int], None] = lambda calls: None
+    ) -> list[Answer]:
+        """To a request to each in turn, with nobody else on the device, and every one of the candidate's checked."""
+        from kernel_coder.judge.session import alone, shared
+
+        lock = self.session.lock
+        is_staged = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
+        with shared(lock):
+            self._draw_places(calls)
+            requests = [self._request(link, calls, is_staged) for link in links] if is_staged else []
+        answers: list[Answer] = []
+        with alone(lock):
+            before(calls)
+            for place, link in enumerate(links):
+                request = requests[place] if is_staged else self._request(link, calls, is_staged)
+                answers.append(self._answer(request))
+                if not is_staged:  # the next request takes its place
+                    self._check(answers[-1:])
+                    answers[-1] = answers[-1].forgotten()
+        with shared(lock):
+            self._check(answers)
+        return answers
+
+    def _both(self) -> list[Link]:
+        """In an order that nobody knows."""
+        both: list[Link] = [self.reference, self.candidate]
+        return both[::-1] if secrets.randbelow(2) else both
+
+    def _bytes(self, calls: int) -> int:
+        """That a round takes if it is kept: inputs of two requests, outputs twice of one."""
+        return 2 * calls * (self.variant.input_stride + self.variant.output_stride)
 
     def _ping(self) -> float:
         """Seconds that a request takes in which nothing is done."""
@@ -163,7 +241,7 @@ class Timer:
         started = time.perf_counter()
         self.reference.ask(Say.PING)
         self.reference.answer(Say.PING)
-        self._canaries(self.reference)
+        self._canaries(self.reference.outputs.bytes)
         return time.perf_counter() - started
 
     def _copying_s(self, calls: int) -> float:
@@ -194,80 +272,100 @@ class Timer:
             0, size, (CANARIES,), generator=self.problem.rng, device=self.session.device, dtype=torch.int64
         )
 
-    def _canaries(self, link: Link) -> Tensor:
-        return link.outputs.bytes[self.places].cpu()
+    def _canaries(self, outputs: Tensor) -> Tensor:
+        return outputs[self.places].cpu()
 
     def _flush(self) -> None:
         if self.flushed is not None:
             self.flushed.zero_()
         self.session.synchronise()
 
-    def _compiled_s(self, calls: int, overhead: float) -> float | None:
+    def _compiled_s(self, calls: int) -> float | None:
         """Seconds a call of the reference under torch.compile; None if that cannot be had."""
         self.reference.deadline += COMPILE_S
         try:
-            self._request(self.reference, 1, 0.0, Mode.COMPILED)
-            taken = [self._request(self.reference, calls, overhead, Mode.COMPILED) for _ in range(LEAST_ROUNDS)]
+            self._answer(self._request(self.reference, calls, False), Mode.COMPILED)
+            answers = [
+                self._answer(self._request(self.reference, calls, False), Mode.COMPILED) for _ in range(LEAST_ROUNDS)
+            ]
         except ReferenceFailed as failed:
             print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
-        return median_interval(taken).median
+        return median_interval([max(one.taken - self.overhead, one.taken * LEAST) / calls for one in answers]).median
 
-    def _request(self, link: Link, count: int, overhead: float, mode: Mode = Mode.PLAIN) -> float:
-        """Seconds a call, of `count` calls on fresh inputs, each of them checked."""
-        problem, variant = self.problem, self.variant
-        torch.manual_seed(problem.seeds.next())
-        is_candidate = link is not self.reference
-        calls = [self._fresh(slot, is_candidate) for slot in range(count)]
-        hashes = self._hash(count) if is_candidate else None
-        fill_random(link.outputs.bytes[: count * variant.output_stride], problem.rng)
-        self._flush()
-        started = time.perf_counter()
-        link.ask(Say.CALL, 0, count, 0, int(mode))
-        frame = link.answer(Say.CALL)
-        seen = self._canaries(link)
-        taken = time.perf_counter() - started
-        if hashes is not None:
-            self.session.refuse_status(frame)
-            self._check(calls, hashes, seen)
-        elif frame.status != Status.OK:
-            raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
-        return max(taken - overhead, taken * LEAST) / count
-
-    def _hash(self, calls: int) -> Tensor:
-        """Of the inputs of all calls, as they lie in memory."""
-        begin = self.problem.slots_at
-        return self.problem.fingerprint.of(
-            [self.problem.inputs.bytes[begin : begin + calls * self.variant.input_stride]]
-        )
-
-    def _fresh(self, slot: int, is_checked: bool) -> Call:
-        """Inputs that nobody has seen, in their place; what has to come out, if that is compared."""
+    def _request(self, link: Link, count: int, is_staged: bool) -> Request:
+        """Of `count` calls on fresh inputs, each of which is checked."""
         problem = self.problem
+        seed_all(problem.seeds.next(), self.session.device)
+        is_candidate = link is not self.reference
+        region = self._inputs(count)
+        staged = torch.empty_like(region) if is_staged else None
+        memory = region if staged is None else staged
+        expected = [self._fresh(memory, slot, is_candidate) for slot in range(count)]
+        hashes = problem.fingerprint.of([memory]) if is_candidate else None
+        return Request(link, count, staged, expected, hashes)
+
+    def _inputs(self, calls: int) -> Tensor:
+        """Bytes that Runners read."""
+        begin = self.problem.slots_at
+        return self.problem.inputs.bytes[begin : begin + calls * self.variant.input_stride]
+
+    def _fresh(self, memory: Tensor, slot: int, is_checked: bool) -> list[Tensor]:
+        """Inputs that nobody has seen, in their place; what has to come out, if that is compared."""
+        problem, variant = self.problem, self.variant
         inputs = problem.own_inputs(seeded=True)
         cotangents = problem.cotangents_of(inputs)
-        problem.write(self.variant, slot, [*tensors_of(inputs), *cotangents])
-        expected: list[Tensor] = []
-        if is_checked:
-            copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
-            expected = tensors_of(problem.outputs(problem.module, copies, cotangents))
-        return Call(tensors_of(inputs), cotangents, expected)
+        values = [*tensors_of(inputs), *cotangents]
+        for spec, value in zip([*variant.input_specs, *variant.cotangent_specs], values, strict=True):
+            tensor_at(memory, spec, slot * variant.input_stride).copy_(value)
+        if not is_checked:
+            return []
+        copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
+        return tensors_of(problem.outputs(problem.module, copies, cotangents))
 
-    def _check(self, calls: list[Call], hashes: Tensor, seen: Tensor) -> None:
-        problem, variant = self.problem, self.variant
+    def _answer(self, request: Request, mode: Mode = Mode.PLAIN) -> Answer:
+        """With the clock running."""
+        problem, link, region = self.problem, request.link, self._inputs(request.calls)
+        outputs = link.outputs.bytes[: request.calls * self.variant.output_stride]
+        if request.staged is not None:
+            region.copy_(request.staged)
+        fill_random(outputs, problem.rng)
+        self._flush()
+        started = time.perf_counter()
+        link.ask(Say.CALL, 0, request.calls, 0, int(mode))
+        frame = link.answer(Say.CALL)
+        seen = self._canaries(outputs)
+        taken = time.perf_counter() - started
+        if request.hashes is None:
+            if frame.status != Status.OK:
+                raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
+            return Answer(link, request, taken, outputs, seen, None)
+        self.session.refuse_status(frame)
+        found = outputs if request.staged is None else outputs.clone()
+        return Answer(link, request, taken, found, seen, problem.fingerprint.of([region]))
+
+    def _check(self, answers: list[Answer]) -> None:
+        """All that the candidate has made, as it was when the clock stopped."""
+        own = [(one, one.request) for one in answers if one.request is not None and one.link is self.candidate]
         compared = [
             ops.compare(found, wanted, rtol=allowed.rtol, atol=allowed.atol)
-            for slot, call in enumerate(calls)
-            for found, wanted, allowed in zip(
-                problem.found(self.candidate.outputs, variant, slot), call.expected, self.tolerances, strict=True
-            )
+            for answer, request in own
+            for slot, expected in enumerate(request.expected)
+            for found, wanted, allowed in zip(self._outputs(answer.found, slot), expected, self.tolerances, strict=True)
         ]
         results = read_comparisons(compared)
         per_call = len(self.tolerances)
-        for slot in range(len(calls)):
-            mine = results[slot * per_call : (slot + 1) * per_call]
-            self.session.refuse_values(variant, "own", self.tolerances, mine, "In a timed call: ")
-        if not torch.equal(self._canaries(self.candidate), seen):
-            raise self.session.ended(Outcome.REJECTED, "it wrote to an output after it had answered")
-        if not problem.changes_inputs and not torch.equal(self._hash(len(calls)), hashes):
-            raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")
+        for start in range(0, len(results), per_call):
+            mine = results[start : start + per_call]
+            self.session.refuse_values(self.variant, "own", self.tolerances, mine, "In a timed call: ")
+        for answer, request in own:
+            if not torch.equal(self._canaries(answer.found), answer.seen):
+                raise self.session.ended(Outcome.REJECTED, "it wrote to an output after it had answered")
+            if self.problem.changes_inputs or answer.hashes is None or request.hashes is None:
+                continue
+            if not torch.equal(answer.hashes, request.hashes):
+                raise self.session.ended(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")
+
+    def _outputs(self, memory: Tensor, slot: int) -> list[Tensor]:
+        base = slot * self.variant.output_stride
+        return [tensor_at(memory, spec, base) for spec in self.variant.output_specs]
