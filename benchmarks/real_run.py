@@ -188,7 +188,8 @@ class Driver:
 
     @property
     def rl_judges(self) -> list[str]:
-        return self.gpus[:-1] or self.gpus
+        chosen = self.options.rl_judge_gpus
+        return chosen.split(",") if chosen and self.gpus else self.gpus[:-1] or self.gpus
 
     def judge_device(self, gpus: Sequence[str]) -> str:
         return ",".join(f"cuda:{gpu}" for gpu in gpus) if gpus else "cpu"
@@ -686,6 +687,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     flag("--train-gpu", default="0")
     flag("--judge-gpus", default="1,2,3", help="the last one judges evaluations beside the training")
+    flag("--rl-judge-gpus", help="those that judge in training; default: all but the last one")
     flag("--workers", type=int, default=16, help="candidates at a time on each judge GPU")
     flag("--kernelbench-workers", type=int, default=6, help="the same for KernelBench, whose tasks are large")
     flag("--sft-config", type=Path, default=Path("configs/smollm2-135m-sft.yaml"))
