@@ -399,6 +399,7 @@ class Driver:
         try:
             while process.poll() is None:
                 time.sleep(POLL_S)
+                self.keep()  # the seconds, should this process be killed
                 if self.must_end() or time.monotonic() - began > limit_s or is_enough():
                     was_stopped = True
                     stop(process)
@@ -434,7 +435,8 @@ class Driver:
         return "cuda" if self.gpus else "cpu"
 
     def say(self, line: str) -> None:
-        print(f"[{self.clock.elapsed:6.1f} s] {line}", flush=True)
+        with self.lock:
+            print(f"[{self.clock.elapsed:6.1f} s] {line}", flush=True)
 
     def event(self, line: str) -> None:
         self.say(line)
@@ -694,7 +696,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--rl-config", type=Path, default=Path("configs/smollm2-135m.yaml"))
     flag("--sft-steps", type=int, default=280, help="updates at most")
     flag("--target", type=float, default=0.5, help="held-out correct rate at which the warm-up ends")
-    flag("--rl-steps", type=int, default=40, help="at most")
+    flag("--rl-steps", type=int, default=60, help="at most")
     flag("--samples", type=int, default=3, help="answers to each task with each seed")
     flag("--seeds", default="0,1,2")
     flag("--pass-at", default="1,8")
