@@ -112,7 +112,8 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
         compositions, families, kernelbench = (
             commands[f"{model}-{name}"][0] for name in ("compositions", "families", "kernelbench")
         )
-        assert compositions.exclude_families == families.families == HELD_OUT
+        assert compositions.exclude_families == HELD_OUT
+        assert (compositions.tasks, families.tasks) == ("packaged:heldout", "packaged:heldout_families")
         assert compositions.seeds == families.seeds == (0, 1, 2)
         assert compositions.pass_at == (1, 8)
         assert (kernelbench.temperature, kernelbench.top_p, kernelbench.answers) == (1.0, 0.97, 1)

@@ -22,7 +22,7 @@ TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
 PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
 PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
-PACKAGED_TABLES = ("generated", "heldout", "pointwise", "pointwise_heldout")
+PACKAGED_TABLES = ("generated", "heldout", "heldout_families", "pointwise", "pointwise_heldout")
 """Further tables that come with Kernel Coder: ``packaged:<name>``."""
 KERNELBENCH = "kernelbench"
 KERNELBENCH_HUB_ID = "ScalingIntelligence/KernelBench"
@@ -110,6 +110,7 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
 
     - ``packaged``: the pairs that come with Kernel Coder, made from its own modules by Inductor; ``packaged:generated``
       and ``packaged:heldout``: pairs of the generator, the latter of compositions that the former never has;
+      ``packaged:heldout_families``: of families that the recipes of ``configs/`` for larger models leave out;
     - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from ``kernelbench_dir`` or the
       folder that the environment variable ``KERNELBENCH_DIR`` names (a copy of KernelBench, with a folder for each
       level), and otherwise from the hub, at a known revision;
