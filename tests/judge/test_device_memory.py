@@ -400,7 +400,7 @@ def gpu_runner(server: ForkServer, target: str, *fds: int) -> Iterator[tuple[Pro
     ours, theirs = Channel.pair()
     name = nvml.uuid(0)
     environment = {} if name is None else {"CUDA_VISIBLE_DEVICES": name}
-    environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "CC", "CUDA_HOME") if name in os.environ}
+    environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "CUDA_HOME") if name in os.environ}
     with server.start(
         f"gpu_runner:{target}", fds=[theirs.fd, *fds], limits=Limits(wall_s=180.0), environment=environment
     ) as process:

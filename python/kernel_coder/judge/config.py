@@ -46,11 +46,6 @@ class JudgeConfig(BaseModel):
     timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
     timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
     timing_s: float = Field(default=10.0, gt=0, description="slow candidates are timed less often, to stay within this")
-    timing_precision: float = Field(
-        default=0.1,
-        ge=0,
-        description="all calls once timed, timing ends once the speedup's interval is this narrow, as a share of it",
-    )
     compile_for: str | None = Field(
         default=None, description="interpreted kernels must also compile for this architecture, such as sm_90"
     )

@@ -17,6 +17,7 @@ import torch
 
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.lock import shared
 from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.problem import Problem, Refused, Seeds, refusing
 from kernel_coder.judge.protocol import (
@@ -24,7 +25,7 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session, shared
+from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session
 from kernel_coder.judge.verdict import Outcome
 
 

@@ -33,6 +33,7 @@ from kernel_coder.judge import feedback, native, nvml
 from kernel_coder.judge.channel import Channel, ChannelClosed, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
+from kernel_coder.judge.lock import shared
 from kernel_coder.judge.protocol import Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
@@ -75,9 +76,9 @@ def get_init_inputs():
 MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer")
 """In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
-CONNECTIONS = 2
+CONNECTIONS = 1
 """Hardware queues of a context. The driver makes them for one process after another, and many processes wait for those
-of CUDA's usual 8; with 2, two streams still run side by side."""
+of CUDA's usual 8. Streams of one process wait for each other with one queue, where they might run side by side."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
@@ -417,10 +418,24 @@ class Judge:
 
     def retire(self, process: Process) -> None:
         """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
-        process.kill()
-        leaving: Future[None] = self._aside.submit(process.close)
+        leaving: Future[None] = self._aside.submit(self._end, process)
         self._leaving.add(leaving)
         leaving.add_done_callback(self._left)
+
+    def _end(self, process: Process) -> None:
+        """While nobody is timed."""
+        with contextlib.ExitStack() as stack:
+            for lock in self.lock(stack):
+                stack.enter_context(shared(lock))
+            process.close()
+
+    def lock(self, stack: contextlib.ExitStack) -> list[int]:
+        """Of the GPU, if there is one: opened anew, so that it is free again whatever happens to who gets it."""
+        if not self.lock_path:
+            return []
+        fd = os.open(self.lock_path, os.O_RDWR | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        return [fd]
 
     def _left(self, leaving: Future[None]) -> None:
         self._leaving.discard(leaving)
@@ -644,10 +659,7 @@ class _Slot:
         self._judged_on = maker.task.reference
         with contextlib.ExitStack() as stack:
             request = maker.request()
-            lock = []
-            if judge.lock_path:  # opened anew, so that it is free again whatever happens to the Examiner
-                lock.append(os.open(judge.lock_path, os.O_RDWR | os.O_CLOEXEC))
-                stack.callback(os.close, lock[0])
+            lock = judge.lock(stack)
             answer, fds = self._ask(request, lock, PREPARE_S)
             for fd in fds:
                 stack.callback(os.close, fd)
@@ -688,8 +700,10 @@ class _Slot:
             if found["outcome"] == Outcome.CRASHED.value:
                 with contextlib.suppress(TimeoutError):
                     ended = process.wait(1.0)
-            process.kill()
-            if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
+            is_correct = found["outcome"] == Outcome.CORRECT.value
+            if not is_correct or judge.device == "cpu":
+                process.kill()  # at once: who knows what it does
+            if is_correct and maker.interpreted and judge.config.compile_for:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
 
@@ -709,17 +723,14 @@ class _Slot:
 
     def _started(self, interpreted: bool, limits: Limits) -> tuple[Process, Channel]:
         """A Runner that waits for its task, and our end of its channel."""
+        judge = self._judge
         ours, theirs = Channel.pair()
-        try:
-            process = self._judge.server(interpreted).start(
-                RUNNER, fds=[theirs.fd], limits=limits, environment=self._judge.environment(interpreted)
+        with contextlib.ExitStack() as stack:
+            stack.callback(theirs.close)
+            process = judge.server(interpreted).start(
+                RUNNER, fds=[theirs.fd, *judge.lock(stack)], limits=limits, environment=judge.environment(interpreted)
             )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return process, ours
+            return process, ours
 
     def _hand_over(self, channel: Channel, fds: Sequence[int]) -> None:
         try:

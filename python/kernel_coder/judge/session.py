@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import secrets
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
+from kernel_coder.judge.lock import shared
 from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Sample, Variant
 from kernel_coder.judge.protocol import (
@@ -39,42 +38,6 @@ class Ended(Exception):
     def __init__(self, outcome: Outcome, reason: str, feedback: str = "", compiled: bool = True) -> None:
         super().__init__(reason)
         self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
-
-
-GATE, DEVICE = 0, 1
-"""Bytes of the lock's file. Whoever wants the device holds the gate while waiting for it, so that many who share it
-cannot keep out for long who needs it alone."""
-
-
-@contextmanager
-def _locked(lock: int | None, kind: int) -> Iterator[None]:
-    if lock is None:
-        yield
-        return
-    _lock(lock, GATE, fcntl.F_WRLCK)
-    try:
-        _lock(lock, DEVICE, kind)
-    finally:
-        _lock(lock, GATE, fcntl.F_UNLCK)
-    try:
-        yield
-    finally:
-        _lock(lock, DEVICE, fcntl.F_UNLCK)
-
-
-def _lock(fd: int, byte: int, kind: int) -> None:
-    """Of the open file, as ``flock`` has it, and gone with it; on one byte of it."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
-
-
-def shared(lock: int | None) -> AbstractContextManager[None]:
-    """Use a GPU with others, but not while somebody is timed."""
-    return _locked(lock, fcntl.F_RDLCK)
-
-
-def alone(lock: int | None) -> AbstractContextManager[None]:
-    """Use a GPU alone, to time."""
-    return _locked(lock, fcntl.F_WRLCK)
 
 
 KERNELS = 1000

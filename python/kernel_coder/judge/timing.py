@@ -23,7 +23,8 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
-from kernel_coder.judge.interval import Interval, median_interval, speedup_interval
+from kernel_coder.judge.interval import median_interval, speedup_interval
+from kernel_coder.judge.lock import alone, shared
 from kernel_coder.judge.memory import free_memory, tensor_at
 from kernel_coder.judge.protocol import Mode, Say, Status
 from kernel_coder.judge.tolerance import Tolerance
@@ -33,19 +34,18 @@ from kernel_coder.ops.compare import read_comparisons
 if TYPE_CHECKING:
     from kernel_coder.judge.session import Link, Session
 
-ROUNDS, LEAST_ROUNDS = 32, 10
-"""Pairs of requests; fewer where they take too long, or where fewer tell the speedup as precisely as is asked for, and
-no fewer than the second number."""
+ROUNDS, LEAST_ROUNDS = {"cpu": 32, "cuda": 20}, 10
+"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number."""
 
 TARGET_S = 6e-3
-"""Calls of a small kernel are asked for together, so many that a request takes about this long."""
+"""Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
 
-MOST_CALLS = {"cpu": 64, "cuda": 16}
-"""Of a request, however short they are: making inputs and comparing outputs takes longer than the calls, and a GPU is
-waited for. On a CPU a request waits for a core, and few short calls would drown in that."""
+LEAST_CALLS = {"cpu": 64, "cuda": 4}
+"""Of a request, however short they are and few are wanted. On a CPU a request waits for a core, and few short calls
+would drown in that; a GPU is waited for, and what a request costs by itself differs by microseconds."""
 
-LEAST_CALLS = 8
-"""Of a request, if they are short: what a request costs by itself is not the same every time."""
+CHUNK_S = 0.3
+"""Others are kept from the device for about so long at a time."""
 
 STAGED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}
 """Inputs and outputs that are kept for requests to come and from requests that were. Those of a request that needs more
@@ -76,10 +76,6 @@ def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     (9e-05, 0.0)
     """
     return 0.9 * max(written - l2_bytes, 0) / bandwidth
-
-
-def _speedup(pairs: list[tuple[float, float]]) -> Interval:
-    return speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
 
 
 class Request(NamedTuple):
@@ -119,31 +115,26 @@ class Timer:
             Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
             for one in self.problem.own_tolerances
         ]
-        self.overhead = 0.0
+        self.overhead = self.round_s = 0.0
         self.flushed: Tensor | None = None
         if session.device.type == "cuda":
             self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
 
     def measure(self) -> dict[str, Any]:
         """Fields of the verdict."""
-        from kernel_coder.judge.session import alone
-
         config = self.session.config
         free_memory(self.session.device)
         calls = self._calls_a_request()
-        rounds = max(ROUNDS, -(-config.timed_calls // calls))
+        rounds = max(ROUNDS[self.session.device.type], -(-config.timed_calls // calls))
         pairs: list[tuple[float, float]] = []
         until = time.monotonic() + config.timing_s
         while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
-            left = (LEAST_ROUNDS if len(pairs) < LEAST_ROUNDS else rounds) - len(pairs)
-            pairs += self._rounds(calls, min(left, LEAST_ROUNDS))
-            if len(pairs) >= LEAST_ROUNDS and len(pairs) * calls >= config.timed_calls and self._is_precise(pairs):
-                break
+            pairs += self._rounds(calls, rounds - len(pairs))
         with alone(self.session.lock):
             compiled_s = self._compiled_s(calls) if config.compile_baseline else None
         reference_s, candidate_s = (median_interval(times).median for times in zip(*pairs, strict=True))
         self._refuse_below_floor(candidate_s, reference_s)
-        speedup = _speedup(pairs)
+        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
         return {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -154,10 +145,6 @@ class Timer:
             "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
             "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
         }
-
-    def _is_precise(self, pairs: list[tuple[float, float]]) -> bool:
-        speedup = _speedup(pairs)
-        return speedup.high - speedup.low <= self.session.config.timing_precision * speedup.median
 
     def _refuse_below_floor(self, call_s: float, reference_s: float) -> None:
         """What does not fit into the cache has to be written to memory, and that takes its time.
@@ -184,14 +171,16 @@ class Timer:
         for again in (False, True):  # what is made at the first call does not count
             answers = self._answers([self.reference, self.candidate] * (3 if again else 1), 1)
             taken = [one.taken for one in answers]
-        most = min(self.variant.slots, MOST_CALLS[self.session.device.type])
-        wanted = max(LEAST_CALLS, -(-self.session.config.timed_calls // LEAST_ROUNDS))
-        return max(1, min(most, wanted, round(TARGET_S / max(min(taken), 1e-7))))
+        kind, slower = self.session.device.type, max(taken)
+        wanted = max(LEAST_CALLS[kind], -(-self.session.config.timed_calls // ROUNDS[kind]))
+        calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / max(min(taken), 1e-7))))
+        self.round_s = 2 * calls * max(slower, 1e-7)
+        return calls
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
         """Seconds a call of the reference and of the candidate, so many times, in an order that nobody knows."""
         room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
-        links = [link for _ in range(max(1, min(count, room))) for link in self._both()]
+        links = [link for _ in range(max(1, min(count, room, round(CHUNK_S / self.round_s)))) for link in self._both()]
         taken = {self.reference: list[float](), self.candidate: list[float]()}
         for answer in self._answers(links, calls, self._measure_overhead):
             seconds = max(answer.taken - self.overhead, answer.taken * LEAST) / calls
@@ -206,8 +195,6 @@ class Timer:
         self, links: list[Link], calls: int, before: Callable[[int], None] = lambda calls: None
     ) -> list[Answer]:
         """To a request to each in turn, with nobody else on the device, and every one of the candidate's checked."""
-        from kernel_coder.judge.session import alone, shared
-
         lock = self.session.lock
         is_staged = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
         with shared(lock):
