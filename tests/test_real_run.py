@@ -135,6 +135,25 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
     assert list(records(tmp_path / "out/rl/metrics.jsonl"))
 
 
+def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others(tmp_path: Path) -> None:
+    from real_run import Driver
+
+    driver = Driver(options(tmp_path))
+    folder = driver.work / "evaluations" / "rl-compositions"
+
+    def row(untimed: int) -> dict[str, Any]:
+        found = [example_verdict("correct", speedup=None if number < untimed else 1.5) for number in range(40)]
+        lines = [{"task": f"t{i % 8}", "sample": i, "verdict": json.loads(v.to_json())} for i, v in enumerate(found)]
+        write_lines(folder / "verdicts.jsonl", lines)
+        return driver.row("rl", "compositions") or {}
+
+    assert [(row(n)["fast_1"], row(n)["untimed"], row(n)["correct"]) for n in (0, 2, 3)] == [
+        (1.0, 0, 1.0),
+        (1.0, 2, 1.0),
+        (None, 3, 1.0),
+    ]
+
+
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from real_run import Driver
 
