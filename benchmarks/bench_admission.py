@@ -1,6 +1,7 @@
 """Which tasks can be judged here, and what the judge says of each reference as its own candidate.
 
     python benchmarks/bench_admission.py PATH/TO/KernelBench/level1 PATH/TO/level2     # results/admission_cuda.csv
+    python benchmarks/bench_admission.py --pack benchmarks/results/admission_cuda.csv  # the list that is installed
 
 A task is admitted if candidates that compute nothing fail on it and the reference passes. A reference is as fast as
 itself, so an interval of its speedup that leaves out 1 is a wrong one. Tasks that have a row already are passed over: a
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import torch
 from kernel_coder.judge import Judge, JudgeConfig
+from kernel_coder.judge.admission_list import PACKAGED, entry_of, listing
 from kernel_coder.tasks import Task
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,6 +81,14 @@ def summary(rows: list[dict[str, str]]) -> str:
     )
 
 
+def pack(rows: Path, out: Path) -> None:
+    """Writes the list of what is known of tasks: names, hashes and reasons, nothing of their text."""
+    entries = [entry_of(row) for row in rows_of(rows)]
+    out.write_text(listing(entries), encoding="utf-8")
+    refused = sum(not entry.admitted for entry in entries)
+    print(f"{out}: {len(entries)} tasks, {refused} of them not admitted")
+
+
 def claimed(folder: Path | None, task: Task) -> bool:
     """Whether this process is to admit a task."""
     if folder is None:
@@ -93,7 +103,8 @@ def claimed(folder: Path | None, task: Task) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="of references")
+    parser.add_argument("folders", nargs="*", type=Path, help="of references")
+    parser.add_argument("--pack", type=Path, metavar="CSV", help="write the packaged list from these rows, or to --out")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--workers", type=int, default=2, help="tasks at a time; times are taken one after the other")
     parser.add_argument("--claims", type=Path, help="folder in which processes, one a GPU, share the tasks out")
@@ -101,6 +112,11 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
     arguments = parser.parse_args()
+    if bool(arguments.folders) == bool(arguments.pack):
+        parser.error("give folders of references, or --pack and a file of rows")
+    if arguments.pack:
+        pack(arguments.pack, arguments.out or PACKAGED)
+        return
     out = arguments.out or RESULTS / f"admission_{arguments.device}.csv"
     known = rows_of(out)
     done = {row["sha256"] for row in known}

@@ -24,10 +24,11 @@ import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.packing import PackedBatch, best_fit, collate
+from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
 from kernel_coder.train.attention import packed
-from kernel_coder.train.model import Policy, causal_lm
+from kernel_coder.train.memory import layers_of
+from kernel_coder.train.model import Policy
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor, nn
@@ -103,11 +104,12 @@ def ours(
     model = shape.model(device)
     policy = Policy(model, tiny_tokenizer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
+    examples = [example for row in rows for example in row]
+    filled = Filled(shape.rows * shape.length, max(map(len, examples))) if compiled else None
+    batch = collate(examples, torch.device(device), filled=filled)
     if compiled:
-        for layer in causal_lm(model).get_decoder().layers:
+        for layer in layers_of(model):
             layer.compile()
-    pad_to = shape.rows * shape.length if compiled else None
-    batch = collate([example for row in rows for example in row], torch.device(device), pad_to=pad_to)
     return lambda: update(
         policy,
         optimizer,

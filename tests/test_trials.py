@@ -186,7 +186,7 @@ def test_every_search_of_a_plan_is_the_command_of_a_user(tmp_path: Path, monkeyp
         assert config.turns * config.parallel == 4
         assert config.seed in (3, 7)
         assert config.stop_when_correct
-        assert config.templates == ("nano", "nano")
+        assert (config.prompt_template, config.feedback_template) == ("nano", "nano")
         assert not config.judge.timing
         assert config.judge.families == ("own", "normal")
         assert "class Model" in Path(config.module).read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import html
 import io
 import json
 import signal
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, chat_server, completion
+from kernel_coder.evaluate import run as run_module
 from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
@@ -21,6 +24,8 @@ from kernel_coder.evaluate.report import Results
 from kernel_coder.evaluate.run import evaluate, select_tasks
 from kernel_coder.evaluate.store import LOCK
 from kernel_coder.judge import Verdict
+from kernel_coder.judge.admission_list import KnownAdmission, known_admission, listing
+from kernel_coder.judge.unjudged import sha256
 from kernel_coder.tasks import Task
 from pretend import PretendJudge, PretendModel, said, write_tasks
 
@@ -312,6 +317,72 @@ def test_an_empty_folder_of_tasks_is_a_mistake(tmp_path: Path) -> None:
         run(config(tmp_path / "none", tmp_path / "out"))
 
 
+@pytest.fixture
+def refused(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up list that refuses the second task, and the third in another text than ours."""
+    path = tmp_path / "list.json"
+    known = [
+        KnownAdmission("level1", name, sha256(text), admitted, reason, "NVIDIA H200", "71bba18")
+        for name, text, admitted, reason in (
+            ("1_scale", (tasks / "1_scale.py").read_text(), True, ""),
+            ("2_scale", (tasks / "2_scale.py").read_text(), False, "the reference itself does not pass"),
+            ("3_scale", "an older text", False, "too large"),
+        )
+    ]
+    path.write_text(listing(known))
+    monkeypatch.setattr(run_module, "known_admission", functools.partial(known_admission, path=path))
+    return path
+
+
+def names_of(results: Results) -> list[str]:
+    return [row["task"].rpartition("/")[2] for row in summary(results.folder)["by_task"]]
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_task_that_the_list_refuses_is_left_out_and_named_everywhere(tasks: Path, tmp_path: Path) -> None:
+    log, judge = io.StringIO(), PretendJudge()
+    chosen = config(tasks, tmp_path / "out", turns=2)
+    results = evaluate(chosen, make_judge=judge, make_model=PretendModel(text_of), log=log)
+    said_so = "is left out: level1/2_scale is not admitted (NVIDIA H200, 71bba18): the reference itself does not pass"
+    assert names_of(results) == ["1_scale", "3_scale"]
+    assert not [task for task in judge.judged if "2_scale" in task]
+    for text in (log.getvalue(), (results.folder / "table.md").read_text(), html.unescape(page_of(results))):
+        assert text.count(said_so) == 1
+    (entry,) = summary(results.folder)["refused_tasks"]
+    assert (entry["name"], entry["left_out"], entry["reason"]) == (
+        "2_scale",
+        True,
+        "the reference itself does not pass",
+    )
+
+
+def page_of(results: Results) -> str:
+    return (results.folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_refused_task_can_be_kept_and_is_named_all_the_same(tasks: Path, tmp_path: Path) -> None:
+    results = run(config(tasks, tmp_path / "out", refused_tasks="keep"))
+    assert names_of(results) == ["1_scale", "2_scale", "3_scale"]
+    assert not summary(results.folder)["refused_tasks"][0]["left_out"]
+    assert "2_scale is asked all the same: level1/2_scale is not admitted" in (results.folder / "table.md").read_text()
+    left = run(config(tasks, tmp_path / "out"), resume=True)
+    assert names_of(left) == ["1_scale", "3_scale"]
+
+
+@pytest.mark.usefixtures("refused")
+def test_the_list_says_nothing_about_another_precision(tasks: Path, tmp_path: Path) -> None:
+    results = run(config(tasks, tmp_path / "out", precision="bf16"))
+    assert names_of(results) == ["1_scale", "2_scale", "3_scale"]
+    assert summary(results.folder)["refused_tasks"] == []
+
+
+@pytest.mark.usefixtures("refused")
+def test_refused_tasks_alone_are_a_mistake_that_says_the_way_out(tasks: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no task is left: .*2_scale is not admitted .*--refused-tasks keep"):
+        run(config(tasks, tmp_path / "out", problems="2"))
+
+
 # Going on
 
 
@@ -426,6 +497,8 @@ import sys
 sys.path.insert(0, {tests!r})
 from kernel_coder.evaluate.__main__ import main
 from kernel_coder.judge import Verdict
+from kernel_coder.judge.admission_list import KnownAdmission, known_admission, listing
+from kernel_coder.judge.unjudged import sha256
 from kernel_coder.tasks import Task
 from pretend import PretendJudge
 sys.exit(main({arguments!r}, make_judge=PretendJudge()))

@@ -24,6 +24,7 @@ from kernel_coder.refine.__main__ import main
 from kernel_coder.refine.config import parse
 from kernel_coder.refine.search import Search, load_module
 from kernel_coder.refine.trajectory import Trajectory
+from kernel_coder.train.config import TrainConfig, load
 from kernel_coder.train.errors import StopRequested
 from pretend import PretendJudge, said, write_tasks
 
@@ -112,7 +113,7 @@ def test_serial_conversations_carry_what_the_judge_said_and_the_best_is_kept(
     module: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Model(lambda turn, sample: ROUNDS[turn - 1])
-    code, folder = search(module, model, turns=5, context_turns=2, prompt_template="nano", feedback_template="nano")
+    code, folder = search(module, model, turns=5, context_turns=2, earlier_reasoning="drop")
     assert code == 0
     assert "# 4 0" in (folder / "best.py").read_text()
     assert outcomes(folder) == ["compile_error", "wrong_output", *["correct"] * 3]
@@ -133,7 +134,7 @@ def test_serial_conversations_carry_what_the_judge_said_and_the_best_is_kept(
 
 def test_serial_conversations_side_by_side_see_only_their_own(module: Path) -> None:
     model = Model(lambda turn, sample: "timeout" if sample else "crashed")
-    code, folder = search(module, model, turns=3, parallel=2, feedback_template="nano")
+    code, folder = search(module, model, turns=3, parallel=2, context_turns=4)
     assert code == 1  # nothing correct
     assert not (folder / "best.py").exists()
     for record in records(folder, "answer"):
@@ -199,6 +200,89 @@ def test_a_slow_verdict_holds_up_no_round_that_does_not_see_it(module: Path) -> 
     assert outcomes(folder) == ["timeout"] * 6  # none of them failed by waiting for too long
 
 
+def keys(folder: Path) -> list[tuple[int, int]]:
+    return [(record["turn"], record["sample"]) for record in records(folder, "answer")]
+
+
+def test_a_slow_verdict_holds_up_no_conversation_but_its_own(module: Path) -> None:
+    judge = SlowJudge()
+    model = Noticing(judge, 4)  # the third answer of the other conversation
+    _, folder = search(module, model, judge, "--judge.workers", "2", turns=3, parallel=2)
+    assert keys(folder) == [(1, 0), (1, 1), (2, 1), (3, 1), (2, 0), (3, 0)]
+    assert outcomes(folder) == ["timeout"] * 6  # none of them failed by waiting for too long
+
+
+class Writing(Noticing):
+    """Takes its time for each batch."""
+
+    def __init__(self, judge: SlowJudge, count: int) -> None:
+        super().__init__(judge, count)
+        self.batches: list[list[int]] = []
+
+    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+        self.batches.append([request.sample for request in requests])
+        time.sleep(0.3)
+        yield from super().answer(requests, poll)
+
+
+def test_conversations_whose_verdicts_come_soon_after_each_other_are_answered_together(module: Path) -> None:
+    class Quick(SlowJudge):
+        def evaluate(self, task: Any, code: str, backend: str) -> Verdict:
+            time.sleep(0.01 * int(code.rstrip()[-1]))
+            return super().evaluate(task, code, backend)
+
+    judge = Quick()
+    model = Writing(judge, 7)  # once the three others have their second answers
+    search(module, model, judge, "--judge.workers", "4", turns=2, parallel=4)
+    assert model.batches == [[0, 1, 2, 3], [1, 2, 3], [0]]
+
+
+def test_a_local_model_is_asked_for_no_more_than_a_batch_at_a_time(module: Path) -> None:
+    judge = SlowJudge()
+    judge.go_on.set()
+    model = Writing(judge, NEVER)
+    search(module, model, judge, turns=2, parallel=3, batch_size=2)
+    assert sorted(sample for batch in model.batches for sample in batch) == [0, 0, 1, 1, 2, 2]
+    assert max(map(len, model.batches)) == 2
+
+
+def test_with_a_server_a_conversation_goes_on_while_another_is_answered(module: Path) -> None:
+    others = threading.Event()
+
+    def behave(number: int, body: dict[str, Any]) -> Reply:
+        if number == 0:
+            assert others.wait(20)
+        if number == 3:  # the third answer of the conversation that was not held up
+            others.set()
+        return completion(said("timeout"))
+
+    folder = module.parent.parent / "out"
+    with chat_server(behave) as server:
+        flags = ["--model", "m", "--base-url", server.url, "--turns", "3", "--parallel", "2", "--device", "cpu"]
+        assert main([str(module), "--output", str(folder), *flags], make_judge=PretendJudge()) == 1
+    (first, quick), (second, same), *rest = keys(folder)  # the others waited for the third question of this one
+    assert (first, second, same) == (1, 2, quick)
+    assert sorted(rest) == sorted([(3, quick), *((turn, 1 - quick) for turn in (1, 2, 3))])
+
+
+def test_nano_is_asked_as_it_was_taught_unless_a_flag_says_otherwise(module: Path) -> None:
+    names = ("prompt_template", "feedback_template", "context_turns", "earlier_reasoning", "max_new_tokens")
+    taught = ("nano", "nano", 1, "keep", 384)
+    usual = ("kernel_coder", "feedback", 4, "drop", 2048)
+
+    def chosen(*flags: str) -> tuple[Any, ...]:
+        config, _ = parse([str(module), *flags])
+        return tuple(getattr(config, name) for name in names)
+
+    assert chosen() == chosen("--model", "nano") == taught
+    assert chosen("--model", "tiny") == usual
+    assert chosen("--base-url", "http://localhost:8000/v1") == usual  # whatever a server calls nano
+    assert chosen("--context-turns", "3", "--feedback-template", "feedback") == ("nano", "feedback", 3, "keep", 384)
+    turns = load(TrainConfig, Path(__file__).parents[2] / "configs" / "nano-turns.yaml", [])
+    assert turns.data.prompt_template == turns.rollout.feedback_template == "nano"
+    assert (turns.rollout.context, turns.rollout.max_completion_length) == ("last", 384)
+
+
 def test_a_search_that_has_enough_keeps_the_verdicts_that_are_being_made(module: Path) -> None:
     judge = SlowJudge()
     model = Noticing(judge, 4)
@@ -253,7 +337,7 @@ def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monke
         ({"evaluations": 5}, 6),  # the sixth answer is there and is not run
         ({"tokens": 90}, 5),
         ({"turns": 2, "parallel": 2}, 4),
-        ({"stop_at": 1.8}, 4),
+        ({"stop_at": 1.8, "parallel": 1}, 2),
     ],
 )
 def test_budgets_end_the_search_and_every_answer_stays(module: Path, budget: dict[str, Any], answers: int) -> None:
@@ -312,8 +396,11 @@ def test_a_dead_server_loses_nothing_and_the_search_goes_on(module: Path) -> Non
     straight = Model(lambda turn, sample: ("correct", float(turn)))
     other = module.parent.parent / "other"
     assert search(module, straight, turns=3, parallel=2, out=other)[0] == 0
-    assert [r["text"] for r in records(folder, "answer")] == [r["text"] for r in records(other, "answer")]
-    assert [r["messages"] for r in records(folder, "answer")] == [r["messages"] for r in records(other, "answer")]
+    found, expected = (
+        {(r["turn"], r["sample"]): (r["text"], r["messages"]) for r in records(path, "answer")}
+        for path in (folder, other)
+    )
+    assert found == expected
     assert (folder / "best.py").read_text() == (other / "best.py").read_text()
 
 
@@ -400,7 +487,7 @@ def test_a_prompt_that_is_too_long_is_followed_by_one_that_shows_less(module: Pa
                     yield from super().answer([request], poll)
 
     model = Small(lambda turn, sample: "timeout")
-    _, folder = search(module, model, turns=7, prompt_template="nano")
+    _, folder = search(module, model, turns=7, context_turns=4)
     lengths = [len(record["messages"]) for record in records(folder, "answer")]
     assert lengths == [1, 3, 5, 7, 7, 5, 5]
     assert [record["refused"] for record in records(folder, "answer")] == [n > 5 for n in lengths]

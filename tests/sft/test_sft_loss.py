@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.packing import PackedBatch, collate
+from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.setup import neighbours
-from kernel_coder.sft.update import Losses, backward, loss_of, measure
+from kernel_coder.sft.update import Losses, backward, launch_step, loss_of, measure
 from kernel_coder.train.attention import packed
 from kernel_coder.train.errors import UsageError
 from kernel_coder.train.model import Policy, head_of
+from kernel_coder.train.update import clip
 from torch import Tensor, nn
 from transformers import Lfm2Config, Lfm2ForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -74,8 +76,9 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 def run(policy: Policy, batches: list[PackedBatch], **options: bool) -> tuple[Losses, Tensor]:
     policy.model.zero_grad(set_to_none=True)
-    losses = backward(policy, batches, float(sum(batch.num_targets for batch in batches)), **options)
-    return losses, gradient(policy)
+    total = float(sum(batch.num_targets for batch in batches))
+    sums = backward(policy, batches, total, **options)
+    return Losses.of(sums.tolist(), total), gradient(policy)
 
 
 def slow_run(policy: Policy) -> tuple[float, Tensor]:
@@ -133,7 +136,7 @@ def test_sliding_window_counts_within_an_example() -> None:
 def test_padding_to_one_shape_changes_nothing() -> None:
     model = policy()
     plain, plain_gradient = run(model, [collate(examples(), CPU)])
-    filled, filled_gradient = run(model, [collate(examples(), CPU, pad_to=150)])
+    filled, filled_gradient = run(model, [collate(examples(), CPU, filled=Filled(150, longest=40))])
     assert filled.tokens == plain.tokens
     assert filled.mean == pytest.approx(plain.mean, rel=1e-12)
     assert apart(filled_gradient, plain_gradient) < 1e-11
@@ -170,6 +173,30 @@ def test_unknown_head_falls_back_to_logits() -> None:
     (losses, found), (expected, expected_gradient) = (run(m, [collate(examples(), CPU)]) for m in (odd, plain))
     assert losses.mean == pytest.approx(expected.mean, rel=1e-10)
     assert apart(found, expected_gradient) < 1e-9
+
+
+def stepped(gradients: list[list[float]], losses: list[float], *, on_device: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    """A weight and the optimiser's state after these steps; what is not finite is left out."""
+    weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    for gradient, loss in zip(gradients, losses, strict=True):
+        weight.grad = torch.tensor(gradient)
+        norm = clip([weight], 1.0)
+        if on_device:
+            launch_step(optimizer, torch.tensor(loss), norm)
+        elif bool(norm.isfinite()) and math.isfinite(loss):
+            optimizer.step()
+    return weight.detach(), optimizer.state[weight]
+
+
+def test_step_that_nobody_waits_for_is_the_same_and_leaves_out_what_is_not_finite() -> None:
+    gradients = [[0.1, 2.0, -3.0], [1.0, math.nan, 0.0], [0.3, 0.1, 0.2], [1.0, 1.0, 1.0], [math.inf, 0.0, 0.0]]
+    losses = [0.5, 0.5, 0.5, math.inf, 0.5]
+    (found, state), (expected, expected_state) = (stepped(gradients, losses, on_device=on) for on in (True, False))
+    assert torch.equal(found, expected)
+    assert state.keys() == expected_state.keys()
+    assert all(torch.equal(state[name], expected_state[name]) for name in state)
+    assert state["step"] == 2
 
 
 def test_loss_that_is_not_finite_says_so() -> None:

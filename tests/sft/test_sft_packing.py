@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.packing import SEQUENCE_BUCKET, best_fit, collate
+from kernel_coder.sft.packing import SEQUENCE_BUCKET, Filled, best_fit, collate
 
 CPU = torch.device("cpu")
 
@@ -50,11 +50,16 @@ def test_last_row_of_an_example_has_no_target_even_if_the_next_begins_learnt() -
     assert collate([wrong, wrong], CPU).mask.tolist() == [True, False, True, False]
 
 
+def test_filled_pass_is_cut_for_the_longest_example_of_the_run_and_not_for_the_row() -> None:
+    one, other = (collate([example(list(range(n)), [])], CPU, filled=Filled(64, longest=8)) for n in (3, 8))
+    assert one.longest == other.longest == 8
+    assert max(int(batch.cu_seqlens.diff().max()) for batch in (one, other)) == 8
+
+
 def test_padding_has_one_shape_and_is_in_no_loss() -> None:
-    batch = collate([example([5, 6, 7], [1, 2]), example([8, 9], [1])], CPU, pad_to=12)
+    batch = collate([example([5, 6, 7], [1, 2]), example([8, 9], [1])], CPU, filled=Filled(12, longest=3))
     assert len(batch.ids) == len(batch.positions) == len(batch.mask) == 12
     assert batch.num_targets == 3
-    assert batch.longest == 12
     assert (len(batch.cu_seqlens) - 1) % SEQUENCE_BUCKET == 0
     assert batch.cu_seqlens[-1] == 12
     assert batch.positions.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -102,6 +103,47 @@ def test_cut_into_forward_passes_does_not_matter(pairs: Path, tmp_path: Path) ->
     assert a["tokens_in_loss"] == b["tokens_in_loss"]
     assert a["loss"] == pytest.approx(b["loss"], rel=1e-6)
     assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-5)
+
+
+COMPILED = {**HELD_OUT, "run__max_steps": 2, "model__torch_compile": "true"}
+
+
+@pytest.mark.parametrize("checkpointing", ["auto", "true"])
+def test_compiled_run_gives_the_same_numbers_is_evaluated_and_goes_on(
+    checkpointing: str, run_dir: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[int] = []
+
+    def compiler(graph: Any, example: list[Any]) -> Any:
+        graphs.append(len(graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(torch.nn.Module, "compile", functools.partialmethod(torch.nn.Module.compile, backend=compiler))
+    torch.compiler.reset()
+    changes = {**COMPILED, "model__gradient_checkpointing": checkpointing}
+    assert main(flags(pairs, tmp_path / "run", **changes)) == 0
+    compiled = len(graphs)
+    assert compiled > 0
+    assert main([*flags(pairs, tmp_path / "run", **{**changes, "run__max_steps": 4}), "--resume"]) == 0
+    found, expected = (records(path / "metrics.jsonl") for path in (tmp_path / "run", run_dir))
+    for now, then in zip(found, expected[1:], strict=True):
+        names = {"loss", "grad_norm", "eval/loss"} & set(then)
+        assert {name: now[name] for name in names} == pytest.approx({name: then[name] for name in names}, rel=1e-4)
+
+
+def test_run_that_cannot_be_compiled_says_why_and_is_the_same_as_without(
+    run_dir: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_compiler = {"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}
+    torch.compiler.reset()
+    with torch._inductor.config.patch(no_compiler):
+        assert main(flags(pairs, tmp_path / "run", **COMPILED)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "model.torch_compile: the layers are not compiled: InvalidCxxCompiler:" in said, said[300:900]
+    found, expected = timeless(tmp_path / "run"), timeless(run_dir)[1:3]
+    assert [(line["loss"], line["grad_norm"]) for line in found] == [
+        (line["loss"], line["grad_norm"]) for line in expected
+    ]
 
 
 def run(arguments: list[str]) -> None:
@@ -265,7 +307,7 @@ def test_diverging_run_is_stopped(
 ) -> None:
     from kernel_coder.sft import update
 
-    monkeypatch.setattr(update, "optimizer_step", lambda *given: None)
+    monkeypatch.setattr(update, "clip", lambda *given: torch.tensor(torch.inf))
     assert main(flags(pairs, tmp_path / "run", run__max_skipped_updates=2)) == EXIT_DIVERGED
     assert "error: 2 updates in a row were refused (run.max_skipped_updates)" in capsys.readouterr().err
     assert records(tmp_path / "run" / "metrics.jsonl")[0]["skipped_updates"] == 1

@@ -54,7 +54,7 @@ class Model(Protocol):
     """Anything that answers requests: in any order, each as soon as it is there."""
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
-        """``poll`` is called often and may raise to abandon the work."""
+        """``poll`` is called often. It may raise to abandon the work, and add requests, which may then be answered."""
         ...
 
     def close(self) -> None:

@@ -29,11 +29,10 @@ ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
 
 MAY_CHANGE = frozenset(
     {
-        "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "samples",
-        "pass_at", "bootstrap_seed", "report_samples",
-        "output", "api_key_env", "concurrency", "request_timeout_s", "max_retries", "batch_size", "num_threads",
-        "judge.workers", "judge.retries", "judge.audit_dir",
-        "remember",
+        "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "refused_tasks",
+        "samples", "pass_at", "bootstrap_seed", "report_samples", "output", "api_key_env", "concurrency",
+        "request_timeout_s", "max_retries", "batch_size", "num_threads", "judge.workers", "judge.retries",
+        "judge.audit_dir", "remember",
     }
 )  # fmt: skip
 """What a resumed run may do otherwise: which tasks it covers and how fast it goes, not what answers or verdicts are."""
@@ -76,6 +75,10 @@ class EvaluateConfig(BaseModel):
     exclude_families: tuple[str, ...] | None = Field(default=None, description="no tasks of these families")
     max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
+    refused_tasks: Literal["leave_out", "keep"] = Field(
+        default="leave_out",
+        description="KernelBench's tasks that the packaged list of admissions refuses: named in the results either way",
+    )
     backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
         default="triton", description="what answers are written in"
     )

@@ -15,11 +15,25 @@ from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.metrics import CONFIDENCE, Baseline, Estimate, Summary, speedup, summarise
 from kernel_coder.evaluate.store import REPORT, SUMMARY, TABLE, Key, Sample, write
 from kernel_coder.judge import Verdict
+from kernel_coder.judge.admission_list import KnownAdmission
 from kernel_coder.pages import NONE, percent, render, times
 from kernel_coder.tasks import Task
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
 UNTIMED = "Speedups are unknown, and with them fast_p for p > 0: {why}."
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A task that the packaged list of admissions refuses."""
+
+    task: str
+    known: KnownAdmission
+    is_left_out: bool
+
+    def __str__(self) -> str:
+        what = "left out" if self.is_left_out else "asked all the same"
+        return f"Task {self.task} is {what}: {self.known}"
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,7 @@ class Results:
     tasks: Sequence[Task]
     all_samples: Mapping[Key, Sample]
     all_verdicts: Mapping[Key, Verdict]
+    refused: Sequence[Refused] = ()
 
     @property
     def folder(self) -> Path:
@@ -122,6 +137,9 @@ def summary_record(results: Results) -> dict[str, Any]:
             "mean_completion_tokens": sum(lengths) / len(lengths) if lengths else None,
         },
         "by_task": [task_row(results, task) for task in results.tasks],
+        "refused_tasks": [
+            {"task": one.task, "left_out": one.is_left_out, **asdict(one.known)} for one in results.refused
+        ],
     }
 
 
@@ -180,6 +198,7 @@ def notes(results: Results) -> list[str]:
         said.append(UNTIMED.format(why=why))
     elif "compile" in summary.fast_p and summary.fast_p["compile"]["1"].value is None and summary.correct.of:
         said.append("By torch.compile speedups are unknown: not every reference was timed under it.")
+    said += [f"{one}." for one in results.refused]
     return said
 
 

@@ -29,16 +29,20 @@ from kernel_coder.evaluate.answers import Model, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
 from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
-from kernel_coder.evaluate.report import Results, write_results
+from kernel_coder.evaluate.report import Refused, Results, write_results
 from kernel_coder.evaluate.store import Key, Sample, Store
 from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.judge.admission_list import known_admission
 from kernel_coder.judge.pool import devices_of, parallel
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.errors import StopRequested
+
+MEASURED_IN = "fp32"
+"""The precision of the packaged list of admissions."""
 
 SHOWN_PROBLEMS = 5
 POLL_S = 0.2
@@ -76,11 +80,13 @@ def evaluate(
         for name in devices_of(config.judge_device):
             resolve_device(name, "--judge-device")
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
-    tasks = select_tasks(config)
+    tasks, refused = without_refused(select_tasks(config), config)
     requests = make_requests(tasks, config)
     with Store(Path(config.output), config, resume=resume) as store, Counting(log or sys.stderr) as progress:
         for line in (tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS])):
             progress.say(line)
+        for one in refused:
+            progress.say(str(one))
         for task in tasks:
             store.check_task(task.id, task.reference)
         made = make_model or load_model, make_judge or load_judge
@@ -93,6 +99,7 @@ def evaluate(
         if config.turns > 1:
             results, after = further_turns(config, tasks, store, collect, resume=resume)
             write_turns(store.folder, after)
+        results = replace(results, refused=refused)
         write_results(store.folder, results)
     failed = [verdict for verdict in results.verdicts.values() if not verdict.is_scored]
     if failed and len(failed) == len(results.verdicts):
@@ -125,6 +132,27 @@ def _in_our_flags(message: str) -> str:
     for name, flag in (("data.path", "--tasks"), ("data.revision", "@commit"), ("data.", "--")):
         message = message.replace(name, flag)
     return re.sub("--[a-z]+_[a-z]+", lambda found: found[0].replace("_", "-"), message)
+
+
+def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tuple[Refused, ...]]:
+    """The tasks that are asked, and those that the list of admissions refuses.
+
+    It was measured in fp32; of tasks in another precision, and of texts that it does not hold, it says nothing.
+    """
+    leaves_out = config.refused_tasks == "leave_out"
+    refused = {
+        task.id: Refused(task.id, known, leaves_out)
+        for task in tasks
+        if task.precision == MEASURED_IN
+        and (known := known_admission(task.reference)) is not None
+        and not known.admitted
+    }
+    if not leaves_out:
+        return tasks, tuple(refused.values())
+    kept = [task for task in tasks if task.id not in refused]
+    if refused and not kept:
+        raise UsageError(f"no task is left: {next(iter(refused.values()))}; ask all the same with --refused-tasks keep")
+    return TaskSet(kept, tasks.problems, tasks.source), tuple(refused.values())
 
 
 def make_requests(tasks: Sequence[Task], config: EvaluateConfig) -> list[Request]:

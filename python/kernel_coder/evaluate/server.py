@@ -54,16 +54,17 @@ class Server:
                 f"prompt template {self.config.prompt_template} begins the answer itself, which a chat server "
                 "cannot go on with; use another --prompt-template"
             )
-        waiting = iter(requests)
+        begun = 0
         running: dict[asyncio.Task[Answer], AskedT] = {}
         failure: Exception | None = None
         failed_in_a_row = 0
         try:
             while True:
                 while failed_in_a_row < DEAD_AFTER and len(running) < self.config.concurrency:
-                    if (wanted := next(waiting, None)) is None:
+                    if begun == len(requests):
                         break
-                    running[self.loop.create_task(self._ask(wanted))] = wanted
+                    running[self.loop.create_task(self._ask(requests[begun]))] = requests[begun]
+                    begun += 1
                 if not running:
                     break
                 poll()

@@ -17,7 +17,6 @@ import torch
 
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.lock import shared
 from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.problem import Problem, Refused, Seeds, refusing
 from kernel_coder.judge.protocol import (
@@ -43,8 +42,7 @@ def main(fds: list[int]) -> int:
         sent: list[int] = []
         try:
             if request["do"] == "prepare":
-                with shared(received[0] if received else None):
-                    answer = service.prepare(request, sent)
+                answer = service.prepare(request, sent, received[0] if received else None)
             elif request["do"] == "compile":
                 answer = service.compile(request, received)
             else:
@@ -70,7 +68,7 @@ class _Service:
         self.report: Any = None
         self.reference_report: Any = None
 
-    def prepare(self, request: Mapping[str, Any], sent: list[int]) -> dict[str, Any]:
+    def prepare(self, request: Mapping[str, Any], sent: list[int], lock: int | None = None) -> dict[str, Any]:
         """Make the task ready. Answers with descriptors: plan, report, inputs, outputs; and of the reference's Runner:
         report, outputs."""
         from kernel_coder.judge.channel import SharedBuffer
@@ -95,11 +93,13 @@ class _Service:
             if device.type == "cuda":
                 torch.cuda.empty_cache()
             with refusing("the task cannot be judged"):
-                self.problem = Problem(request["task"], config, device, seeds)
+                self.problem = Problem(request["task"], config, device, seeds, lock)
             self.key = key
         assert self.problem is not None
         problem = self.problem
+        problem.lock = lock
         problem.refresh(seeds)
+        problem.lock = None
         free_memory(problem.device)
         plan = json.dumps({**problem.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
@@ -134,7 +134,7 @@ class _Service:
             if request["reference_is_new"] and reference.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
         session = Session(problem, link, reference, request["backend"], request["source"])
-        session.lock = lock
+        session.lock = problem.lock = lock
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
             session.run()
@@ -145,6 +145,7 @@ class _Service:
             link.channel.close()
             if reference is not None:
                 reference.channel.close()
+            problem.lock = None
             if lock is not None:
                 os.close(lock)
         return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}

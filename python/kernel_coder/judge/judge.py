@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -33,7 +32,6 @@ from kernel_coder.judge import feedback, native, nvml
 from kernel_coder.judge.channel import Channel, ChannelClosed, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
-from kernel_coder.judge.lock import shared
 from kernel_coder.judge.protocol import Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
@@ -416,18 +414,13 @@ class Judge:
         """Do something that nobody waits for yet."""
         return self._aside.submit(work)
 
-    def retire(self, process: Process) -> None:
+    def retire(self, process: Process) -> Future[None]:
         """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
-        leaving: Future[None] = self._aside.submit(self._end, process)
+        process.kill()
+        leaving: Future[None] = self._aside.submit(process.close)
         self._leaving.add(leaving)
         leaving.add_done_callback(self._left)
-
-    def _end(self, process: Process) -> None:
-        """While nobody is timed."""
-        with contextlib.ExitStack() as stack:
-            for lock in self.lock(stack):
-                stack.enter_context(shared(lock))
-            process.close()
+        return leaving
 
     def lock(self, stack: contextlib.ExitStack) -> list[int]:
         """Of the GPU, if there is one: opened anew, so that it is free again whatever happens to who gets it."""
@@ -645,6 +638,7 @@ class _Slot:
         self._reference: Process | None = None
         self._reference_channel: Channel | None = None
         self._large, self._judged_on = False, ""
+        self._last: Future[None] | None = None  # the end of the last candidate's process
         self._next: Future[tuple[Process, Channel]] | None = None
         self._served = 0
 
@@ -654,6 +648,9 @@ class _Slot:
         self.facts = {}
         judge = self._judge
         self._start(maker.interpreted)
+        if self._last is not None:
+            self._last.result()
+            self._last = None
         if self._large and maker.task.reference != self._judged_on:
             self._close_reference()  # which holds the last task's memory
         self._judged_on = maker.task.reference
@@ -675,7 +672,7 @@ class _Slot:
             self._large = answer["large"] > LARGE
             source = self._buffer(stack, maker.candidate)
             process, ours = self._runner(maker, life_s)
-            stack.callback(process.close if judge.device == "cpu" or self._large else partial(judge.retire, process))
+            stack.callback(self._retire, process)
             stack.callback(ours.close)
             self._hand_over(ours, [plan, source, report, inputs, outputs])
             self.candidate_ran = True
@@ -700,10 +697,8 @@ class _Slot:
             if found["outcome"] == Outcome.CRASHED.value:
                 with contextlib.suppress(TimeoutError):
                     ended = process.wait(1.0)
-            is_correct = found["outcome"] == Outcome.CORRECT.value
-            if not is_correct or judge.device == "cpu":
-                process.kill()  # at once: who knows what it does
-            if is_correct and maker.interpreted and judge.config.compile_for:
+            process.kill()
+            if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
 
@@ -721,6 +716,13 @@ class _Slot:
             process.kill_tree()
         return answer
 
+    def _retire(self, process: Process) -> None:
+        """Kill a candidate's tree. Its end is waited for before anybody else gets the memory that it could write to."""
+        if self._judge.device == "cpu" or self._large:
+            process.close()
+        else:
+            self._last = self._judge.retire(process)
+
     def _started(self, interpreted: bool, limits: Limits) -> tuple[Process, Channel]:
         """A Runner that waits for its task, and our end of its channel."""
         judge = self._judge
@@ -728,7 +730,7 @@ class _Slot:
         with contextlib.ExitStack() as stack:
             stack.callback(theirs.close)
             process = judge.server(interpreted).start(
-                RUNNER, fds=[theirs.fd, *judge.lock(stack)], limits=limits, environment=judge.environment(interpreted)
+                RUNNER, fds=[theirs.fd], limits=limits, environment=judge.environment(interpreted)
             )
             return process, ours
 

@@ -26,6 +26,7 @@ from kernel_coder.judge.calling import (
 )
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, seed_all, tensors_of
+from kernel_coder.judge.lock import shared
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     MAX_SLOTS,
@@ -113,8 +114,16 @@ class Variant:
 class Problem:
     """A task made ready: the reference, its state, which inputs tell something, and memory to share."""
 
-    def __init__(self, task: Mapping[str, Any], config: JudgeConfig, device: torch.device, seeds: Seeds) -> None:
-        self.config, self.device, self.seeds = config, device, seeds
+    def __init__(
+        self,
+        task: Mapping[str, Any],
+        config: JudgeConfig,
+        device: torch.device,
+        seeds: Seeds,
+        lock: int | None = None,
+    ) -> None:
+        """`lock`: the device's. It is held for a short while at a time, for somebody may wait to time a kernel."""
+        self.config, self.device, self.seeds, self.lock = config, device, seeds, lock
         self.precision: str = task["precision"]
         self.dtype = COMPUTE[self.precision]
         set_math_mode(self.precision, config.threads)
@@ -126,10 +135,11 @@ class Problem:
             self.get_inputs = namespace["get_inputs"]
             self.args, self.kwargs = arguments_of(namespace["get_init_inputs"]())
             self.model = namespace[task["entry_point"]]
-        with refusing("the reference cannot be built"):
+        with refusing("the reference cannot be built"), shared(self.lock):
             self._build()
         with refusing("the reference cannot be called"):
-            self.changes_inputs = self._changes_inputs()
+            with shared(self.lock):
+                self.changes_inputs = self._changes_inputs()
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
@@ -177,6 +187,10 @@ class Problem:
 
     def refresh(self, seeds: Seeds) -> None:
         """For the next candidate: seeds, state and the memory that the last one could write to."""
+        with shared(self.lock):
+            self._refresh(seeds)
+
+    def _refresh(self, seeds: Seeds) -> None:
         self.seeds = seeds
         self.rng.manual_seed(seeds.next())
         self._new_state()
@@ -222,6 +236,10 @@ class Problem:
 
     def sample(self, family: str, second: bool = False, tries: int = 4) -> Sample:
         """Inputs of a family with what has to come out. Refused if the reference is far from exact on all of them."""
+        with shared(self.lock):
+            return self._sample(family, second, tries)
+
+    def _sample(self, family: str, second: bool, tries: int) -> Sample:
         reason = ""
         for _ in range(tries):
             inputs = self.inputs_of(family, second)
@@ -309,9 +327,12 @@ class Problem:
                 self.own_tolerances = sample.tolerances
                 self.shapes = [tuple(one.shape) for one in sample.tensors]
             if nulls is not None:
-                nulls.judge(sample)
+                with shared(self.lock):
+                    nulls.judge(sample)
         if nulls is not None:
-            nulls.judge(self.sample("own"))
+            sample = self.sample("own")
+            with shared(self.lock):
+                nulls.judge(sample)
             if nulls.alive:
                 raise Refused(f"a candidate that returns {next(iter(nulls.alive))} would pass")
         return usable
@@ -328,7 +349,8 @@ class Problem:
         specs, end = laid_out(tensors)
         cotangents, end = laid_out(sample.cotangents, end)
         outputs: list[Tensor] = []
-        plain = self.outputs(self.module, map_tensors(sample.inputs, Tensor.clone), sample.cotangents)
+        with shared(self.lock):
+            plain = self.outputs(self.module, map_tensors(sample.inputs, Tensor.clone), sample.cotangents)
         out_tree = encode(plain, outputs)
         out_specs, out_end = laid_out(outputs)
         return Variant(

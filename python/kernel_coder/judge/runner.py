@@ -40,7 +40,6 @@ from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
-from kernel_coder.judge.lock import shared
 from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.native import is_native, native_model
 from kernel_coder.judge.protocol import (
@@ -93,9 +92,7 @@ def main(fds: list[int]) -> int:
     has_driver = begin_with_built(os.environ["TRITON_CACHE_DIR"])
     channel = Channel(fds[0])
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        with shared(fds[1]):  # nobody is timed meanwhile
-            start_gpu(has_driver)
-        os.close(fds[1])  # before anything of a candidate's is here
+        start_gpu(has_driver)
     runner: _Runner | None = None
     with contextlib.suppress(ChannelClosed):
         while True:

@@ -189,8 +189,8 @@ class Session:
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
         """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
         slot = secrets.randbelow(variant.slots) if slot is None else slot
+        sample = self.problem.sample(family, second=variant.sizes is not None)
         with shared(self.lock):
-            sample = self.problem.sample(family, second=variant.sizes is not None)
             before = self._prepare(variant, slot, sample)
             free_memory(self.device)
         # The first call compiles, mostly: on the CPU, for longer than others could be kept from being timed.
@@ -324,8 +324,9 @@ class Session:
     def _observe(self, mode: Mode) -> tuple[int, ...]:
         """What the Runner saw of a call. That convicts; nobody is acquitted by it."""
         variant = self.problem.variants[0]
+        sample = self.problem.sample(self._telling_family())
         with shared(self.lock):
-            self._prepare(variant, 0, self.problem.sample(self._telling_family()))
+            self._prepare(variant, 0, sample)
             free_memory(self.device)
             self.link.ask(Say.CALL, 0, 1, 0, int(mode))
             frame = self.link.answer(Say.CALL)

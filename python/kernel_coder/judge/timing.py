@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -167,10 +166,9 @@ class Timer:
 
     def _calls_a_request(self) -> int:
         """So many that a request takes `TARGET_S`, by the faster of the two, but no more than are wanted."""
-        taken: list[float] = []
-        for again in (False, True):  # what is made at the first call does not count
-            answers = self._answers([self.reference, self.candidate] * (3 if again else 1), 1)
-            taken = [one.taken for one in answers]
+        both = [self.reference, self.candidate]
+        answers = self._answers(both * 4, 1, timed=False)
+        taken = [one.taken for one in answers[2:]]  # what is made at the first call does not count
         kind, slower = self.session.device.type, max(taken)
         wanted = max(LEAST_CALLS[kind], -(-self.session.config.timed_calls // ROUNDS[kind]))
         calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / max(min(taken), 1e-7))))
@@ -182,35 +180,34 @@ class Timer:
         room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
         links = [link for _ in range(max(1, min(count, room, round(CHUNK_S / self.round_s)))) for link in self._both()]
         taken = {self.reference: list[float](), self.candidate: list[float]()}
-        for answer in self._answers(links, calls, self._measure_overhead):
+        for answer in self._answers(links, calls, timed=True):
             seconds = max(answer.taken - self.overhead, answer.taken * LEAST) / calls
             taken[answer.link].append(seconds)
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
 
-    def _measure_overhead(self, calls: int) -> None:
-        if not self.overhead:
-            self.overhead = sorted(self._ping() for _ in range(9))[4] + calls * self._copying_s(calls)
-
-    def _answers(
-        self, links: list[Link], calls: int, before: Callable[[int], None] = lambda calls: None
-    ) -> list[Answer]:
-        """To a request to each in turn, with nobody else on the device, and every one of the candidate's checked."""
+    def _answers(self, links: list[Link], calls: int, *, timed: bool) -> list[Answer]:
+        """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
         lock = self.session.lock
         is_staged = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
         with shared(lock):
             self._draw_places(calls)
-            requests = [self._request(link, calls, is_staged) for link in links] if is_staged else []
+        requests: list[Request] = []
+        for link in links if is_staged else ():
+            with shared(lock):  # for a short while each: somebody may wait to be timed
+                requests.append(self._request(link, calls, is_staged))
         answers: list[Answer] = []
-        with alone(lock):
-            before(calls)
+        with alone(lock) if timed else shared(lock):
+            if timed and not self.overhead:
+                self.overhead = sorted(self._ping() for _ in range(9))[4] + calls * self._copying_s(calls)
             for place, link in enumerate(links):
                 request = requests[place] if is_staged else self._request(link, calls, is_staged)
                 answers.append(self._answer(request))
                 if not is_staged:  # the next request takes its place
                     self._check(answers[-1:])
                     answers[-1] = answers[-1].forgotten()
-        with shared(lock):
-            self._check(answers)
+        for answer in answers:
+            with shared(lock):
+                self._check([answer])
         return answers
 
     def _both(self) -> list[Link]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.flags import UsageError, validated
@@ -18,6 +18,16 @@ SHARED = (
     *("max_retries", "backend", "temperature", "top_p", "max_new_tokens", "batch_size", "num_threads", "seed"),
 )
 """Fields that mean the same in an evaluation."""
+
+
+NANO = {
+    "prompt_template": "nano",
+    "feedback_template": "nano",
+    "context_turns": 1,
+    "earlier_reasoning": "keep",
+    "max_new_tokens": 384,
+}
+"""What the packaged model was taught with (configs/nano-turns.yaml), and has unless something else is asked for."""
 
 
 class RefineConfig(BaseModel):
@@ -40,9 +50,11 @@ class RefineConfig(BaseModel):
     )
     turns: int = Field(default=4, ge=1, description="rounds of answers")
     parallel: int = Field(default=1, ge=1, description="answers in a round: conversations side by side")
-    context_turns: int = Field(default=4, ge=1, description="earlier answers that a prompt shows: the last or the best")
+    context_turns: int = Field(
+        default=4, ge=1, description="earlier answers that a prompt shows: the last or the best; nano: 1"
+    )
     earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
-        default="drop", description="what earlier answers in a prompt keep of their reasoning"
+        default="drop", description="what earlier answers in a prompt keep of their reasoning; nano: keep"
     )
     seconds: float | None = Field(default=None, gt=0, description="budget: of wall time")
     tokens: int | None = Field(default=None, ge=1, description="budget: written by the model")
@@ -52,11 +64,11 @@ class RefineConfig(BaseModel):
 
     backend: Literal["triton", "cuda", "cpp", "torch"] = "triton"
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] = "fp32"
-    prompt_template: str | None = Field(default=None, description="default: nano for that model, else kernel_coder")
-    feedback_template: str | None = Field(default=None, description="default: nano for that model, else feedback")
+    prompt_template: str = Field(default="kernel_coder", description="a template or a .jinja file; nano: nano")
+    feedback_template: str = Field(default="feedback", description="what is said to a verdict; nano: nano")
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=0.97, gt=0, le=1)
-    max_new_tokens: int = Field(default=2048, ge=1, description="length of an answer")
+    max_new_tokens: int = Field(default=2048, ge=1, description="length of an answer; nano: 384")
     batch_size: int = Field(default=16, ge=1, description="answers that a local model writes at a time")
     concurrency: int = Field(default=8, ge=1, description="requests that a server has at a time")
     request_timeout_s: float = Field(default=600.0, gt=0)
@@ -66,23 +78,21 @@ class RefineConfig(BaseModel):
     judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
     output: str | None = Field(default=None, description="folder of the results; default: runs/refine-<module>")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_nano_was_taught(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("model", "nano") == "nano" and values.get("base_url") is None:
+            return {**NANO, **values}
+        return values
+
     @property
     def folder(self) -> Path:
         return Path(self.output or f"runs/refine-{Path(self.module).stem}")
 
-    @property
-    def templates(self) -> tuple[str, str]:
-        """Of the prompt and of the feedback."""
-        small = self.model == "nano" and self.base_url is None
-        return (
-            self.prompt_template or ("nano" if small else "kernel_coder"),
-            self.feedback_template or ("nano" if small else "feedback"),
-        )
-
     def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
         """What the clients of models take."""
         same = {name: getattr(self, name) for name in SHARED}
-        more = {"device": device, "dtype": dtype, "prompt_template": self.templates[0], "tasks": self.module}
+        more = {"device": device, "dtype": dtype, "prompt_template": self.prompt_template, "tasks": self.module}
         return validated(EvaluateConfig, {**same, **more})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,23 @@ from kernel_coder.judge.ranking import rank
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
 from kernel_coder.refine.config import RefineConfig
-from kernel_coder.refine.trajectory import Attempt, Trajectory
+from kernel_coder.refine.trajectory import Attempt, Key, Trajectory
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.train.errors import StopRequested
 
 POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Request):
+    """An answer that is wanted in this round."""
+
+    turn: int
+
+    @property
+    def key(self) -> Key:
+        return self.turn, self.sample
 
 
 class BudgetSpent(Exception):
@@ -54,13 +66,13 @@ class Search:
     device: str = "cpu"
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
-    _running: dict[tuple[int, int], Future[Verdict]] = field(default_factory=dict)
+    _running: dict[Key, Future[Verdict]] = field(default_factory=dict)
+    _writing_s: float = 0.0  # what the last answers took
 
     def __post_init__(self) -> None:
-        prompt, feedback = self.config.templates
         try:
-            self.opening = build_messages(self.task, prompt)
-            check_feedback_template(feedback)
+            self.opening = build_messages(self.task, self.config.prompt_template)
+            check_feedback_template(self.config.feedback_template)
         except ValueError as error:
             raise UsageError(str(error)) from None
         self._before = max((one.seconds for one in self.trajectory.attempts.values()), default=0.0)
@@ -77,15 +89,9 @@ class Search:
             self._pool = pool
             try:
                 self._ask_again_what_was_not_judged()
-                for turn in range(1, self.config.turns + 1):
-                    if why := self._is_enough():
-                        self._settle()
-                        return why
-                    self._round(turn)
-                    # What shows no earlier answer waits for none: the verdicts of a round are made beside the next one.
-                    self._settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
+                why = self._conversations() if self.config.strategy == "serial" else self._rounds()
                 self._settle()
-                return self._is_enough() or f"{self.config.turns} rounds are over"
+                return why or self._is_enough() or f"{self.config.turns} rounds are over"
             except BudgetSpent as spent:
                 self._finish_verdicts()
                 return str(spent)
@@ -106,20 +112,84 @@ class Search:
         on_one_gpu = self.config.base_url is None and self.device.startswith("cuda")
         return not (on_one_gpu and self.config.judge.timing)
 
-    def _round(self, turn: int) -> None:
+    def _rounds(self) -> str | None:
+        for turn in range(1, self.config.turns + 1):
+            if why := self._is_enough():
+                return why
+            known = self.trajectory.attempts
+            self._ask([self._question(turn, k) for k in range(self.config.parallel) if (turn, k) not in known])
+            # What shows no earlier answer waits for none: the verdicts of a round are made beside the next one.
+            self._settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
+        return None
+
+    def _conversations(self) -> str | None:
+        """Each goes on as soon as the verdict on its own last answer is there; those that can are asked together."""
+        while True:
+            ready = self._gathered()
+            if why := self._is_enough():
+                return why
+            if not ready:
+                return None
+            if self.config.base_url is not None and self.overlaps:
+                self._ask(ready, joining=True)
+            else:
+                self._ask(ready[: self.config.batch_size])
+            if not self.overlaps:
+                self._settle()
+
+    def _gathered(self) -> list[Question]:
+        """Whose turn it is. A local model writes many answers in the time of one, and therefore waits for the others as
+        long as it took to write the last answers; a server waits for nobody."""
+        until = math.inf
+        while True:
+            self._poll_and_collect()
+            ready = self._ready()
+            if not self._running:
+                self._check_judge()
+                return ready
+            if self._is_enough():
+                return []
+            if ready:
+                patience = 0.0 if self.config.base_url is not None else self._writing_s
+                until = min(until, time.monotonic() + patience)
+                if time.monotonic() >= until:
+                    return ready
+            wait(set(self._running.values()), min(POLL_S, max(until - time.monotonic(), 0.0)), FIRST_COMPLETED)
+
+    def _ready(self) -> list[Question]:
+        """The next question of each conversation that waits for no verdict, those that are behind first."""
+        turns = range(1, self.config.turns + 1)
         known = self.trajectory.attempts
-        wanted = [k for k in range(self.config.parallel) if (turn, k) not in known]
-        prompts = {k: tuple(self.prompt(turn, k)) for k in wanted}
-        requests = [
-            Request(self.task, k, prompts[k], completion_seed(self.config.seed, self.task.id, turn, k)) for k in wanted
+        following = [
+            next(((turn, k) for turn in turns if (turn, k) not in known), None) for k in range(self.config.parallel)
         ]
-        if not requests:
+        return [
+            self._question(*key)
+            for key in sorted(key for key in following if key is not None)
+            if (key[0] - 1, key[1]) not in self._running
+        ]
+
+    def _question(self, turn: int, sample: int) -> Question:
+        seed = completion_seed(self.config.seed, self.task.id, turn, sample)
+        return Question(self.task, sample, tuple(self.prompt(turn, sample)), seed, turn)
+
+    def _ask(self, questions: list[Question], *, joining: bool = False) -> None:
+        """Has them answered and their verdicts begun. ``joining``: conversations that can go on meanwhile join in."""
+
+        def poll() -> None:
+            self._poll_and_collect()
+            if joining and not self._is_enough():
+                asked = {question.key for question in questions}
+                questions.extend(question for question in self._ready() if question.key not in asked)
+
+        if not questions:
             return
         written: list[Attempt] = []
+        began = time.monotonic()
         try:
-            with closing(self.model.answer(requests, self._poll_and_collect)) as arriving:  # type: ignore[type-var]
-                for request, answer in arriving:
-                    attempt = Attempt.of((turn, request.sample), prompts[request.sample], answer, self._elapsed())
+            with closing(self.model.answer(questions, poll)) as arriving:  # type: ignore[type-var]
+                for question, answer in arriving:
+                    attempt = Attempt.of(question.key, question.messages, answer, self._elapsed())
                     self.trajectory.add(attempt)
                     if self.overlaps:
                         self._judge(attempt)
@@ -129,6 +199,7 @@ class Search:
         except BudgetSpent:
             self._judge_all(written)
             raise
+        self._writing_s = time.monotonic() - began
         self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
@@ -159,7 +230,7 @@ class Search:
         return best[max(len(best) - count, 0) :]  # the best one stands last, where it is answered
 
     def _reply(self, attempt: Attempt, turn: int) -> list[Message]:
-        template = self.config.templates[1]
+        template = self.config.feedback_template
         return build_feedback(
             self.task, attempt.verdict, template, turn=turn - 1, max_turns=self.config.turns, attempt=attempt.turn
         )
@@ -228,6 +299,9 @@ class Search:
         while any(turn is None or key[0] <= turn for key in self._running):
             wait(set(self._running.values()), POLL_S, return_when=FIRST_COMPLETED)
             self._poll_and_collect()
+        self._check_judge()
+
+    def _check_judge(self) -> None:
         judged = [one for one in self.trajectory.attempts.values() if one.verdict is not None and not one.refused]
         if judged and not any(one.is_judged for one in judged):
             reason = judged[-1].verdict.reason if judged[-1].verdict is not None else ""

@@ -19,7 +19,7 @@ class SftModelConfig(ModelConfig):
     """Which model is trained."""
 
     torch_compile: bool = Field(
-        default=False, description="compile the decoder's layers; every forward pass then has one shape"
+        default=False, description="compile the decoder's layers, if that works; every forward pass then has one shape"
     )
 
 

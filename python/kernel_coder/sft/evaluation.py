@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
+
+import torch
 
 from kernel_coder import ops
 from kernel_coder.rollout import converse
@@ -34,9 +37,11 @@ def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, 
 def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     group = config.eval.num_generations
     asked = conversations(session.asked, group, (config.run.seed, "eval"))
-    with session.judge.asking() as ask:
-        overlap = config.judge is None or not config.judge.timing
-        overlap = overlap or not share_gpu(session.judge.device, session.policy.device)
+    overlap = config.judge is None or not config.judge.timing
+    overlap = overlap or not share_gpu(session.judge.device, session.policy.device)
+    # Answers grow token by token: each length would be compiled anew.
+    plain = nullcontext() if session.filled is None else torch.compiler.set_stance("force_eager")
+    with plain, session.judge.asking() as ask:
         rollouts = converse(session.engine, asked, session.sampling, ask=ask, overlap=overlap)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)

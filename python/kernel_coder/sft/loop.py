@@ -70,7 +70,7 @@ def run_step(config: SftConfig, session: Session, state: TrainState, poll: Calla
     watch = Stopwatch()
     packs = [session.packs[i] for i in draw(len(session.packs), state.step, config)]
     with watch.phase("data"):
-        batches = batches_of(session.examples, packs, config, session.policy.device)
+        batches = batches_of(session.examples, packs, config, session.policy.device, session.filled)
         poll()
     with watch.phase("update"):
         result = update(

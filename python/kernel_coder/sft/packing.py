@@ -16,7 +16,20 @@ from torch import Tensor
 from kernel_coder.sft.examples import Example
 
 SEQUENCE_BUCKET = 32
-"""Under ``torch_compile`` the number of sequences is rounded up to a multiple of this."""
+"""In a :class:`Filled` pass the number of sequences is rounded up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What every forward pass is filled up to, so that a compiled model meets one shape.
+
+    Attributes:
+        tokens: of a pass.
+        longest: tokens of the longest example of the run, for which attention's grid is cut.
+    """
+
+    tokens: int
+    longest: int
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -51,31 +64,31 @@ class PackedBatch:
     targets: Tensor  # int64 [T]: the next token
     mask: Tensor  # bool [T], on the CPU: whether the target is in the loss; false in the last row of every example
     cu_seqlens: Tensor  # int32 [S + 1]
-    longest: int
+    longest: int  # tokens of the longest example, or more
 
     @property
     def num_targets(self) -> int:
         return int(self.mask.sum())
 
 
-def collate(examples: Sequence[Example], device: torch.device, *, pad_to: int | None = None) -> PackedBatch:
+def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled | None = None) -> PackedBatch:
     """The examples one behind the other.
 
-    ``pad_to`` fills up to so many tokens with sequences of their own that are in no loss, and the number of sequences
-    to a multiple of :data:`SEQUENCE_BUCKET` with empty ones, so that a compiled model meets one shape.
+    A ``filled`` pass ends with sequences that are in no loss, as long as the longest here, and with empty ones up to a
+    multiple of :data:`SEQUENCE_BUCKET`.
     """
     lengths = [len(example) for example in examples]
     ids = np.concatenate([example.ids for example in examples])
     in_loss = np.concatenate([example.in_loss for example in examples])
     longest = max(lengths)
-    if pad_to is not None and (missing := pad_to - len(ids)) > 0:
+    if filled is not None and (missing := filled.tokens - len(ids)) > 0:
         lengths += [longest] * (missing // longest) + ([missing % longest] if missing % longest else [])
         ids, in_loss = np.pad(ids, (0, missing)), np.pad(in_loss, (0, missing))
     positions = np.concatenate([np.arange(length) for length in lengths])
     targets, mask = np.roll(ids, -1), np.roll(in_loss, -1)
     ends = np.cumsum(lengths)
     mask[ends - 1] = False
-    if pad_to is not None:
+    if filled is not None:
         lengths += [0] * (-len(lengths) % SEQUENCE_BUCKET)
 
     def put(values: np.ndarray) -> Tensor:
@@ -87,5 +100,5 @@ def collate(examples: Sequence[Example], device: torch.device, *, pad_to: int | 
         targets=put(targets),
         mask=torch.from_numpy(mask),
         cu_seqlens=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32).to(device, non_blocking=True),
-        longest=longest if pad_to is None else pad_to,
+        longest=longest if filled is None else filled.longest,
     )

@@ -14,6 +14,7 @@ from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
 from kernel_coder.rollout.transformers_engine import end_of_sequence_ids
 from kernel_coder.sft.attention import check_separation
+from kernel_coder.sft.compilation import compile_layers
 from kernel_coder.sft.config import SftConfig, SftDataConfig
 from kernel_coder.sft.examples import (
     Encoder,
@@ -23,7 +24,7 @@ from kernel_coder.sft.examples import (
     encode_tasks,
     fingerprint,
 )
-from kernel_coder.sft.packing import PackedBatch, best_fit, collate
+from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.checkpoint import RngState, TrainState, capture_rng, load_optimizer, load_state
 from kernel_coder.train.errors import UsageError
@@ -44,6 +45,7 @@ class Session:
     examples: tuple[Example, ...]
     packs: tuple[tuple[int, ...], ...]  # examples that share a sequence
     held_out: tuple[PackedBatch, ...]
+    filled: Filled | None  # what every forward pass is if the layers are compiled
     asked: tuple[Prompt, ...]  # held-out tasks that are answered
     num_held_out: int
     optimizer: torch.optim.Optimizer
@@ -86,10 +88,16 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
             notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
         state = saved
         load_optimizer(checkpoint, optimizer, policy, groups)
-    if config.model.torch_compile:
-        policy = replace(policy, recomputation=None)  # measuring it would compile every layer for two more shapes
-        for layer in causal_lm(policy.model).get_decoder().layers:
-            layer.compile()
+    filled = one_shape((*data.train, *data.held_out), config) if config.model.torch_compile else None
+    if filled is not None:
+        size = config.optim.per_device_train_batch_size
+        fixed = replace(policy, recomputation=None)  # measuring it would compile every layer for two more shapes
+        batch = batches_of(data.train, packs[:size], config, policy.device, filled)[0]
+        if problem := compile_layers(fixed, batch, bf16=config.model.bf16):
+            notes.append(f"model.torch_compile: the layers are not compiled: {problem}")
+            filled = None
+        else:
+            policy = fixed
     return Session(
         policy=policy,
         engine=make_engine(
@@ -102,7 +110,10 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
         sampling=Sampling(max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature),
         examples=tuple(data.train),
         packs=packs,
-        held_out=tuple(batches_of(data.held_out, make_packs(data.held_out, config.data), config, policy.device)),
+        held_out=tuple(
+            batches_of(data.held_out, make_packs(data.held_out, config.data), config, policy.device, filled)
+        ),
+        filled=filled,
         asked=tuple(asked),
         num_held_out=data.num_held_out,
         optimizer=optimizer,
@@ -196,14 +207,22 @@ def make_packs(examples: Sequence[Example], config: SftDataConfig) -> tuple[tupl
     return tuple(map(tuple, best_fit([len(example) for example in examples], config.max_length)))
 
 
+def one_shape(examples: Sequence[Example], config: SftConfig) -> Filled:
+    """What no forward pass exceeds."""
+    return Filled(config.optim.per_device_train_batch_size * config.data.max_length, max(map(len, examples)))
+
+
 def batches_of(
-    examples: Sequence[Example], packs: Sequence[Sequence[int]], config: SftConfig, device: torch.device
+    examples: Sequence[Example],
+    packs: Sequence[Sequence[int]],
+    config: SftConfig,
+    device: torch.device,
+    filled: Filled | None = None,
 ) -> list[PackedBatch]:
-    """The forward passes over these packs."""
+    """The forward passes over these packs, each of one shape if it is to be ``filled``."""
     size = config.optim.per_device_train_batch_size
-    pad_to = size * config.data.max_length if config.model.torch_compile else None
     groups = [packs[start : start + size] for start in range(0, len(packs), size)]
-    return [collate([examples[i] for pack in group for i in pack], device, pad_to=pad_to) for group in groups]
+    return [collate([examples[i] for pack in group for i in pack], device, filled=filled) for group in groups]
 
 
 def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.sft.attention import hidden_states, model_inputs
@@ -17,7 +17,7 @@ from kernel_coder.train.attention import packed
 from kernel_coder.train.errors import TrainingDiverged
 from kernel_coder.train.memory import spend_memory
 from kernel_coder.train.model import Policy, head_of
-from kernel_coder.train.update import METRIC, optimizer_step
+from kernel_coder.train.update import METRIC, clip
 
 NLL = ops.LossSpec.preset("reinforce")
 """``-A logp`` with A = 1 is the negative log-likelihood; the policy's op forms its gradient in three products."""
@@ -30,6 +30,11 @@ class Losses:
     nll: float
     entropy: float
     tokens: int
+
+    @classmethod
+    def of(cls, sums: Sequence[float], total: float) -> Losses:
+        """From the metrics of a loss that was divided by ``total``."""
+        return cls(sums[METRIC["loss"]] * total, sums[METRIC["entropy"]], int(sums[METRIC["tokens"]]))
 
     @property
     def mean(self) -> float:
@@ -74,12 +79,16 @@ def loss_of(model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = 
         bias=bias,
         logit_scale=head.logit_scale,
         softcap=head.softcap,
+        allow_sync=False,  # the host knows the rows, and each has a gradient
         **arguments,
     )
 
 
-def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf16: bool = False) -> Losses:
-    """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is."""
+def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf16: bool = False) -> Tensor:
+    """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is.
+
+    Returns the sums of the loss's metrics, float64, where the model is.
+    """
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
         spend_memory(policy, len(batch.ids))
@@ -87,8 +96,7 @@ def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf
             output = loss_of(policy.model, batch, total, bf16=bf16)
             output.loss.backward()
         sums += output.metrics
-    found = sums.tolist()
-    return Losses(found[METRIC["loss"]] * total, found[METRIC["entropy"]], int(found[METRIC["tokens"]]))
+    return sums
 
 
 @torch.no_grad()
@@ -98,8 +106,35 @@ def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = Fals
     for batch in batches:
         with packed(policy.model):
             sums += loss_of(policy.model, batch, 1.0, bf16=bf16).metrics
-    found = sums.tolist()
-    return Losses(found[METRIC["loss"]], found[METRIC["entropy"]], int(found[METRIC["tokens"]]))
+    return Losses.of(sums.tolist(), 1.0)
+
+
+class Underway:
+    """Numbers on their way from the device; waiting for them is not waiting for what it was told after them."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = numbers.to("cpu", non_blocking=True)
+        self._arrived = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
+
+    def tolist(self) -> list[float]:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
+
+
+def launch_step(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> None:
+    """A step that changes nothing if loss or norm are not finite, which is found out on their device: nobody waits.
+
+    The optimiser must be a fused one, which takes that as it does from ``torch.amp.GradScaler``.
+    """
+    assert getattr(optimizer, "_step_supports_amp_scaling", False), "the optimiser is not a fused one"
+    refused = ~(loss.isfinite() & norm.isfinite())
+    optimizer.found_inf = refused.float()  # type: ignore[attr-defined]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def update(
@@ -114,19 +149,28 @@ def update(
     skipped_in_a_row: int,
     max_skipped: int,
 ) -> UpdateResult:
-    """One update. The loss is the mean over its tokens, counted once before the first of its forward passes."""
+    """One update. The loss is the mean over its tokens, counted once before the first of its forward passes.
+
+    A GPU is waited for once, while it still works on the step.
+    """
     total = float(sum(batch.num_targets for batch in batches))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(number)
     optimizer.zero_grad(set_to_none=True)
     policy.model.train()
-    losses = backward(policy, batches, total, bf16=bf16)
-    norm = optimizer_step(optimizer, policy.trainable().values(), losses.nll, max_grad_norm)
+    sums = backward(policy, batches, total, bf16=bf16)
+    clipped = clip(policy.trainable().values(), max_grad_norm)
+    underway = Underway(torch.cat([sums, clipped[None]]))
+    launch_step(optimizer, sums[METRIC["loss"]], clipped)
     optimizer.zero_grad(set_to_none=True)
     policy.model.eval()
-    if norm is None and skipped_in_a_row + 1 >= max_skipped:
+    *found, norm = underway.tolist()
+    losses = Losses.of(found, total)
+    refused = not (math.isfinite(losses.nll) and math.isfinite(norm))
+    if refused and skipped_in_a_row + 1 >= max_skipped:
         raise TrainingDiverged(
             f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates), for their loss or "
             "gradient was not finite; the weights are those from before: lower optim.learning_rate"
         )
-    return UpdateResult(losses, norm, learning_rate(number), skipped_in_a_row + 1 if norm is None else 0)
+    skipped_in_a_row = skipped_in_a_row + 1 if refused else 0
+    return UpdateResult(losses, None if refused else norm, learning_rate(number), skipped_in_a_row)

@@ -174,15 +174,20 @@ def optimizer_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], loss: float, max_grad_norm: float
 ) -> float | None:
     """Clips and steps; returns the gradient's norm before clipping. None: not finite, and nothing has changed."""
-    parameters = list(parameters)
-    for parameter in parameters:
-        if parameter.grad is None:  # no sequence carried gradient: a zero gradient, which momentum and decay must see
-            parameter.grad = torch.zeros_like(parameter)
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    norm = float(clip(parameters, max_grad_norm))
     if not (math.isfinite(loss) and math.isfinite(norm)):
         return None
     optimizer.step()
     return norm
+
+
+def clip(parameters: Iterable[nn.Parameter], max_grad_norm: float) -> Tensor:
+    """The norm of all gradients before they are clipped, where the parameters are: nobody waits for it."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.grad is None:  # no sequence carried gradient: a zero gradient, which momentum and decay must see
+            parameter.grad = torch.zeros_like(parameter)
+    return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
 
 
 def update(
