@@ -17,7 +17,7 @@ bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answe
 else), copied with metrics, samples, logs and pages to `--out`.
 
 `--lease S` ends this process after S seconds with everything saved; the same command goes on, and the seconds of all
-processes count together.
+processes count together. What the seconds did not suffice for comes to its end when the command is given with more.
 """
 
 from __future__ import annotations
@@ -340,8 +340,10 @@ class Driver:
         self.add_seconds(name, ended)
         if ended.was_stopped or ended.failed:
             self.event(f"{name} ended with exit code {ended.code} after {ended.seconds:.0f} s: what is there counts")
-        if not ended.failed:  # else the same command tries again
+        if ended.code == 0:
             self.done(name)
+        else:  # the same command goes on, if it has seconds left or is given more
+            self.save()
 
     def remeasure(self) -> None:
         if "remeasure" in self.state["done"]:
@@ -453,6 +455,10 @@ class Driver:
 
     def done(self, name: str) -> None:
         self.state["done"][name] = round(self.clock.elapsed, 1)
+        self.save()
+
+    def save(self) -> None:
+        """State and results."""
         self.keep()
         try:
             self.write_results()
