@@ -648,10 +648,10 @@ class _Slot:
         self.facts = {}
         judge = self._judge
         self._start(maker.interpreted)
-        if self._last is not None:
+        is_known = maker.task.reference == self._judged_on
+        if self._last is not None and is_known:  # another task has other memory
             self._last.result()
-            self._last = None
-        if self._large and maker.task.reference != self._judged_on:
+        if self._large and not is_known:
             self._close_reference()  # which holds the last task's memory
         self._judged_on = maker.task.reference
         with contextlib.ExitStack() as stack:

@@ -94,10 +94,10 @@ def main(fds: list[int]) -> int:
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
         start_gpu(has_driver)
     runner: _Runner | None = None
+    awake_s = 0.0
     with contextlib.suppress(ChannelClosed):
         while True:
             with contextlib.suppress(ChannelTimeout):
-                awake_s = runner.plan["awake_s"] if runner is not None else 0.0
                 frame = channel.receive_at_once(timeout_s=3600.0, awake_s=awake_s)
                 if frame.kind == Say.TASK:
                     if runner is not None:
@@ -110,6 +110,7 @@ def main(fds: list[int]) -> int:
                     _say(channel, Say.PING, Status.OK)
                 elif runner is not None:
                     _say(channel, Say.CALL, *_answered(runner, frame.values))
+                awake_s = runner.plan["awake_s"] if runner is not None and frame.values[4] else 0.0
     return 0
 
 

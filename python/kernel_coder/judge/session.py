@@ -61,11 +61,11 @@ class Link:
         except (ChannelClosed, ChannelTimeout, OSError):
             raise self.failed(Outcome.CRASHED, "its process ended") from None
 
-    def answer(self, say: Say) -> Frame:
-        """The Runner's answer. What is no answer is its end."""
+    def answer(self, say: Say, awake_s: float = 0.0) -> Frame:
+        """The Runner's answer, for the first `awake_s` without going to sleep. What is no answer is its end."""
         left = self.deadline - time.monotonic()
         try:
-            frame = self.channel.receive_at_once(timeout_s=max(left, 0.0), pidfd=self.pidfd)
+            frame = self.channel.receive_at_once(timeout_s=max(left, 0.0), pidfd=self.pidfd, awake_s=awake_s)
         except ChannelTimeout:
             raise self.failed(Outcome.TIMEOUT, "no result came within the time limit") from None
         except ChannelClosed:

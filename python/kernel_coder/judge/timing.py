@@ -33,8 +33,9 @@ from kernel_coder.ops.compare import read_comparisons
 if TYPE_CHECKING:
     from kernel_coder.judge.session import Link, Session
 
-ROUNDS, LEAST_ROUNDS = {"cpu": 32, "cuda": 20}, 10
-"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number."""
+ROUNDS, LEAST_ROUNDS = {"cpu": 32, "cuda": 12}, 10
+"""Pairs of requests; fewer only where they take too long, and then no fewer than the second number. (Of twelve, a
+median's interval leaves out the least and the most.)"""
 
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
@@ -52,6 +53,9 @@ stay where the Runners see them, and are made and compared between one request a
 
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
+
+AWAKE_S = 0.02
+"""Waking up takes time that is clocked, so nobody goes to sleep between timed requests that follow soon."""
 
 LEAST = 0.1
 """Of a request's time, whatever it is said to cost by itself."""
@@ -198,7 +202,7 @@ class Timer:
         answers: list[Answer] = []
         with alone(lock) if timed else shared(lock):
             if timed and not self.overhead:
-                self.overhead = sorted(self._ping() for _ in range(9))[4] + calls * self._copying_s(calls)
+                self.overhead = sorted(self._ping() for _ in range(7))[3] + calls * self._copying_s(calls)
             for place, link in enumerate(links):
                 request = requests[place] if is_staged else self._request(link, calls, is_staged)
                 answers.append(self._answer(request))
@@ -223,8 +227,8 @@ class Timer:
         """Seconds that a request takes in which nothing is done."""
         self._flush()
         started = time.perf_counter()
-        self.reference.ask(Say.PING)
-        self.reference.answer(Say.PING)
+        self.reference.ask(Say.PING, 0, 0, 0, 0, 1)
+        self.reference.answer(Say.PING, AWAKE_S)
         self._canaries(self.reference.outputs.bytes)
         return time.perf_counter() - started
 
@@ -316,8 +320,8 @@ class Timer:
         fill_random(outputs, problem.rng)
         self._flush()
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, request.calls, 0, int(mode))
-        frame = link.answer(Say.CALL)
+        link.ask(Say.CALL, 0, request.calls, 0, int(mode), 1)
+        frame = link.answer(Say.CALL, AWAKE_S)
         seen = self._canaries(outputs)
         taken = time.perf_counter() - started
         if request.hashes is None:
