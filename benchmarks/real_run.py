@@ -16,7 +16,7 @@ After every stage the results are written anew: `real_run_cuda.csv` (a row for e
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
 
-`--lease S` ends this process after S seconds with everything saved; the same command goes on, and the seconds of all
+`--stop-after S` ends this process after S seconds with everything saved; the same command goes on, and the seconds of all
 processes count together. What the seconds did not suffice for comes to its end when the command is given with more.
 """
 
@@ -95,8 +95,8 @@ class Ended:
 class Clock:
     """The seconds of this process and of those before it."""
 
-    def __init__(self, before: float, seconds: float, lease: float) -> None:
-        self.before, self.seconds, self.lease, self.began = before, seconds, lease, time.monotonic()
+    def __init__(self, before: float, seconds: float, stop_after: float) -> None:
+        self.before, self.seconds, self.stop_after, self.began = before, seconds, stop_after, time.monotonic()
 
     @property
     def here(self) -> float:
@@ -121,7 +121,7 @@ class Driver:
         self.state: dict[str, Any] = {"elapsed": 0.0, "done": {}, "commands": {}, "events": []}
         if (self.work / "state.json").exists():
             self.state = json.loads((self.work / "state.json").read_text())
-        self.clock = Clock(self.state["elapsed"], options.seconds, options.lease)
+        self.clock = Clock(self.state["elapsed"], options.seconds, options.stop_after)
         self.lock = threading.RLock()
         self.running: list[subprocess.Popen[bytes]] = []
         self.problem: BaseException | None = None
@@ -418,13 +418,13 @@ class Driver:
         self.say(f"{name} ended with exit code {ended.code} after {ended.seconds:.0f} s")
         if ended.failed:
             print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), flush=True)
-        if self.over.is_set() or self.clock.here > self.clock.lease:
+        if self.over.is_set() or self.clock.here > self.clock.stop_after:
             self.add_seconds(name.partition("-")[0] if name.startswith("rl-") and name[3:].isdigit() else name, ended)
             raise OutOfTime(f"{name} was stopped")
         return ended
 
     def must_end(self) -> bool:
-        return self.over.is_set() or self.clock.here > self.clock.lease
+        return self.over.is_set() or self.clock.here > self.clock.stop_after
 
     def end_all(self) -> None:
         with self.lock:
@@ -737,7 +737,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--kernelbench-tasks", type=int, default=100)
     flag("--max-new-tokens", type=int, default=1088)
     flag("--seconds", type=float, default=900.0, help="for everything")
-    flag("--lease", type=float, default=float("inf"), help="seconds after which this process ends; the same goes on")
+    flag(
+        "--stop-after", type=float, default=float("inf"), help="seconds after which this process ends; the same goes on"
+    )
     flag("--sft-seconds", type=float, default=220.0, help="for the warm-up at most")
     flag("--rl-seconds", type=float, default=420.0, help="for reinforcement at most")
     flag("--kernelbench-seconds", type=float, default=150.0, help="for each model's answers to KernelBench at most")
