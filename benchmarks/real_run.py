@@ -16,8 +16,8 @@ After every stage the results are written anew: `real_run_cuda.csv` (a row for e
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
 
-`--stop-after S` ends this process after S seconds with everything saved; the same command goes on, and the seconds of all
-processes count together. What the seconds did not suffice for comes to its end when the command is given with more.
+`--stop-after S` ends this process after S seconds with everything saved; the same command goes on, and the seconds of
+all processes count together. What they did not suffice for comes to its end when the command is given with more.
 """
 
 from __future__ import annotations
