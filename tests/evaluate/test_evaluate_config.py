@@ -21,6 +21,12 @@ MISTAKES = [
     (["--model", "m", "--problems", "9-5"], "problems must be numbers and ranges"),
     (["--model", "m", "--top-p", "0"], "top_p: input should be greater than 0"),
     (["--model", "m", "--temperature", "-1"], "temperature: input should be greater than or equal to 0"),
+    (["--model", "m", "--judge-device", "cpu,cuda:1"], "judge_device: several devices must be different GPUs"),
+    (["--model", "m", "--seeds", "1", "1"], "seeds must be different numbers, as in 0,1,2; got 1,1"),
+    (
+        ["--model", "m", "--seeds", "0,1", "--pass-at", "3"],
+        "pass@3 needs at least 3 samples of each task; got samples = 1 with 2 seeds",
+    ),
     (["--model", "m", "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N; got gpu"),
     (["--model", "m", "--backend", "tritton"], "backend: input should be 'triton', 'cuda', 'cpp' or 'torch'"),
     (["--model", "m", "--base-url", "localhost:8000"], "base_url must look like http://localhost:8000/v1"),

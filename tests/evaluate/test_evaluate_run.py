@@ -21,7 +21,7 @@ from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Results
-from kernel_coder.evaluate.run import evaluate
+from kernel_coder.evaluate.run import evaluate, select_tasks
 from kernel_coder.evaluate.store import LOCK
 from kernel_coder.judge import Verdict
 from kernel_coder.judge.admission_list import KnownAdmission, known_admission, listing
@@ -71,6 +71,97 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())
+
+
+# Seeds, families, and where the judge is
+
+
+def test_several_seeds_give_so_many_samples_each_and_a_row_each(tasks: Path, tmp_path: Path) -> None:
+    alone = PretendModel(text_of)
+    run(config(tasks, tmp_path / "alone", seed=7), model=alone)
+    found = run(config(tasks, tmp_path / "several", seeds=(5, 7, 9), pass_at=(1, 6)))
+    assert found.config.answers == 6
+    assert {len(found.of_task(task)) for task in found.tasks} == {6}
+    record, table = summary(tmp_path / "several"), (tmp_path / "several/table.md").read_text()
+    assert (record["seeds"], record["samples_per_task"]) == ([5, 7, 9], 6)
+    assert list(record["by_seed"]) == ["seed 5", "seed 7", "seed 9"]
+    rates = [one["correct"]["value"] for one in record["by_seed"].values()]
+    assert record["metrics"]["correct"]["of"] == sum(one["correct"]["of"] for one in record["by_seed"].values())
+    assert min(rates) <= record["metrics"]["correct"]["value"] <= max(rates)
+    assert set(record["metrics"]["pass_at_k"]["correct"]) == {"1", "6"}
+    assert "2 samples each with each of the seeds 5, 7, 9" in table
+    assert "| seed 7 | 3 |" in table
+    # A seed's answers are the same, whether others are asked for beside it.
+    seeds = {(line["task"], line["seed"]) for line in records(tmp_path / "alone/samples.jsonl")}
+    assert seeds < {(line["task"], line["seed"]) for line in records(tmp_path / "several/samples.jsonl")}
+
+
+def test_the_mean_over_seeds_has_an_interval_over_tasks(tasks: Path, tmp_path: Path) -> None:
+    """All that differs is which task it is, so more seeds make the interval no narrower."""
+
+    def by_task(request: Request) -> str:
+        return said("correct" if request.task.id.rpartition("/")[2][0] == "1" else "wrong_output")
+
+    def interval(name: str, **changes: Any) -> list[float]:
+        run(config(tasks, tmp_path / name, **changes), model=PretendModel(by_task))
+        found = summary(tmp_path / name)["metrics"]["correct"]
+        return [found["value"], found["low"], found["high"]]
+
+    assert interval("one") == interval("three", seeds=(1, 2, 3))
+
+
+def test_families_can_be_chosen_and_left_out(tmp_path: Path) -> None:
+    chosen = config(
+        Path("packaged:heldout"), tmp_path / "a", families=("bmm", "loss"), max_level=1, limit=9, backend="triton"
+    )
+    assert {task.metadata["family"] for task in select_tasks(chosen)} == {"bmm", "loss"}
+    others = config(
+        Path("packaged:heldout"), tmp_path / "b", exclude_families=("bmm", "loss"), limit=30, backend="triton"
+    )
+    assert not {task.metadata["family"] for task in select_tasks(others)} & {"bmm", "loss"}
+    with pytest.raises(UsageError, match="--families and --exclude-families both name bmm"):
+        run(config(Path("packaged:heldout"), tmp_path / "c", families=("bmm",), exclude_families=("bmm",)))
+
+
+def test_equal_code_for_one_task_is_judged_once_if_asked(tasks: Path, tmp_path: Path) -> None:
+    def text(request: Request) -> str:
+        return said("correct", 2.0) if request.sample % 2 else said("wrong_output")
+
+    judge, again = PretendJudge(), PretendJudge()
+    wanted = run(config(tasks, tmp_path / "all", samples=6), model=PretendModel(text))
+    found = run(config(tasks, tmp_path / "once", samples=6, remember=True), judge, PretendModel(text))
+    assert len(judge.judged) == 6
+    assert found.verdicts.keys() == wanted.verdicts.keys()
+    assert found.summary == wanted.summary
+    more = config(tasks, tmp_path / "once", samples=8, remember=True)
+    assert len(run(more, again, PretendModel(text), resume=True).verdicts) == 24
+    assert again.judged == []
+
+
+def test_answers_are_judged_as_they_come_where_the_judge_has_other_gpus(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel_coder.evaluate.run.resolve_device", lambda name, flag="": name)
+    judge = PretendJudge()
+    judged_before_the_last: list[int] = []
+
+    class Model(PretendModel):
+        def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+            for number, pair in enumerate(super().answer(requests, poll)):
+                yield pair
+                while number == 2 and not judge.judged:
+                    time.sleep(0.01)
+            judged_before_the_last.append(len(judge.judged))
+
+    elsewhere = config(tasks, tmp_path / "elsewhere", device="cuda", judge_device="cuda:1,cuda:2")
+    found = run(elsewhere, judge, Model(text_of))
+    assert judged_before_the_last[0] > 0
+    assert judge.arguments["device"] == "cuda:1,cuda:2"
+    assert len(found.verdicts) == 6
+    same = config(tasks, tmp_path / "same", device="cuda:1", judge_device="cuda:1,cuda:2")
+    assert not same.judged_elsewhere
+    assert not config(tasks, tmp_path, device="cuda", judge_device="cuda:0").judged_elsewhere
+    run(elsewhere.model_copy(update={"judge_device": "cuda:3"}), resume=True)  # another GPU gives the same answers
 
 
 # The results

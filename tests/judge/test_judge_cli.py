@@ -192,7 +192,7 @@ def test_mistakes_are_one_sentence_that_names_the_argument(
     assert said("--families", "own,own").startswith("families must name each kind once")
     assert said("--backend", "mojo") == "--backend must be one of triton, cuda, cpp, torch; got mojo"
     assert said("--precision", "fp8").startswith("--precision must be one of fp64, fp32")
-    assert said("--device", "gpu") == "--device must be cpu, cuda or cuda:N; got gpu"
+    assert said("--device", "gpu") == "--device must be cpu, cuda, cuda:N or several such as cuda:1,cuda:2; got gpu"
     assert said("--device", "cuda:99").startswith("--device: cuda:99 is not there; torch sees ")
     assert said("--checks") == "--checks: expected one argument"
     assert said("--entry-point", "Net").endswith("the reference has no class Net")

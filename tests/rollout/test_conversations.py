@@ -333,6 +333,35 @@ def test_sampling_and_judging_overlap(batch_s: float, workers: int, fixed: bool)
     assert took <= 1.25 * alone + 0.25  # a busy machine wakes a thread late
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_answers_are_judged_as_they_end_where_both_can_go_on(overlap: bool) -> None:
+    asked_beside: list[str] = []
+    pool = ThreadPoolExecutor(2)
+    is_writing = False
+
+    class Telling:
+        tells_of_ends = True
+
+        def generate(self, prompts: Any, *_: Any, poll: Any = None, ended: Any = None) -> list[Turn]:
+            nonlocal is_writing
+            is_writing = True
+            turns = [Turn(tuple(prompt), (1,), (0.0,), f"answer {prompt[0]}", "stop") for prompt in prompts]
+            for place in (2, 0, 1) if ended else ():
+                ended(place, turns[place])
+            is_writing = False
+            return turns
+
+    def ask(task: Task, answer: str) -> Future[Verdict]:
+        if is_writing:
+            asked_beside.append(answer)
+        return pool.submit(example_verdict, "wrong_output", reason=answer)
+
+    start = [Conversation(Question(TASK, ASKED, (i,)), seeds(i)) for i in range(3)]
+    rollouts = converse(Telling(), start, SAMPLING, ask=ask, overlap=overlap)  # type: ignore[arg-type]
+    assert asked_beside == (["answer 2", "answer 0", "answer 1"] if overlap else [])
+    assert [one.verdicts[0].reason for one in rollouts] == ["answer 0", "answer 1", "answer 2"]
+
+
 def test_without_overlap_nothing_is_sampled_while_something_is_judged() -> None:
     slow, judging = Slow(0.0, 0.05, 4), 0
     sampled_beside: list[int] = []

@@ -97,6 +97,29 @@ def test_ended_answers_leave_and_the_others_move_together(monkeypatch: pytest.Mo
     assert sizes[-1] <= 16
 
 
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_ended_answers_are_told_while_others_are_written(batch_size: int | None) -> None:
+    sampling = Sampling(max_completion_length=300)
+    wanted = TransformersEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
+    engine = StaticEngine(MODEL, TOKENIZER, check_every=4, batch_size=batch_size)
+    told: list[tuple[int, Turn]] = []
+    polls: list[int] = []
+    found = engine.generate(
+        PROMPTS,
+        sampling,
+        SEEDS,
+        poll=lambda: polls.append(len(told)),
+        ended=lambda place, turn: told.append((place, turn)),
+    )
+    same(found, wanted)
+    assert sorted(place for place, _ in told) == list(range(len(PROMPTS)))
+    assert all(turn is found[place] for place, turn in told)
+    assert len({count for count in polls if 0 < count < len(PROMPTS)}) > 0  # some before the end of the call
+    lengths = [len(turn.completion_ids) for _, turn in told]
+    if batch_size is None:
+        assert [-(-length // 4) for length in lengths] == sorted(-(-length // 4) for length in lengths)
+
+
 def test_call_after_call_with_more_and_with_fewer_and_longer_prompts() -> None:
     engine, plain = StaticEngine(MODEL, TOKENIZER), TransformersEngine(MODEL, TOKENIZER)
     long = [prompt * 30 for prompt in PROMPTS[:5]]

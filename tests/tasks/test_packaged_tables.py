@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES
 from kernel_coder.tasks.generator.split import split_of_composition
 from kernel_coder.tasks.sources import PACKAGED_FOLDER, PACKAGED_TABLES
 from kernel_coder.train.config import DataConfig
 
-LEAST = {"generated": 500, "heldout": 150, "pointwise": 150, "pointwise_heldout": 150}
+LEAST = {"generated": 500, "heldout": 150, "heldout_families": 120, "pointwise": 150, "pointwise_heldout": 150}
+CONFIGS = Path(__file__).parents[2] / "configs"
+LEFT_OUT = {"layer_norm", "bmm", "residual", "loss"}
+"""By recipes; of the side on which a pair is for training."""
+
 POINTWISE = {"activation", "broadcast", "elementwise", "residual"}
 
 
@@ -18,14 +25,23 @@ def test_a_packaged_table_is_whole_and_on_its_side_of_the_split(name: str) -> No
     tasks = load_tasks(f"packaged:{name}")
     assert len(tasks) >= LEAST[name]
     assert not tasks.problems
-    expected = "heldout_composition" if name.endswith("heldout") else "train"
-    assert {task.metadata["split"] for task in tasks} == {expected}
-    assert {split_of_composition(task.metadata["family"], tuple(task.metadata["composition"])) for task in tasks} == {
-        expected
-    }
+    expected = {"heldout_composition" if name.endswith("heldout") else "train"}
+    expected |= {"heldout_family"} if name == "heldout_families" else set()
+    assert {task.metadata["split"] for task in tasks} == expected
+    found = [split_of_composition(task.metadata["family"], tuple(task.metadata["composition"])) for task in tasks]
+    assert found == [task.metadata["split"] for task in tasks]
     assert all(task.solution is not None for task in tasks)
     families = {task.metadata["family"] for task in tasks}
+    if name == "heldout_families":
+        assert families == LEFT_OUT | HELDOUT_FAMILIES
+        return
     assert families == (POINTWISE if name.startswith("pointwise") else set(FAMILIES) - set(HELDOUT_FAMILIES))
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-sft", "smollm2-135m"])
+def test_recipes_leave_the_held_out_families_out(name: str) -> None:
+    recipe = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    assert set(recipe["data"]["exclude_families"]) == LEFT_OUT
 
 
 def test_the_packaged_tables_are_small() -> None:
@@ -47,13 +63,31 @@ def test_families_and_levels_are_kept_by_name() -> None:
     assert len(load_tasks(config, limit=3)) == 3
 
 
+def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
+    whole = load_tasks("packaged:heldout")
+    left = load_tasks(DataConfig(path="packaged:heldout", exclude_families=["layer_norm", "bmm"]))
+    out = load_tasks("packaged:heldout", families=["layer_norm", "bmm"])
+    assert {task.metadata["family"] for task in out} == {"layer_norm", "bmm"}
+    assert {task.id for task in left} == {task.id for task in whole} - {task.id for task in out}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"path": "packaged:other"}, "packaged:other is none of packaged:generated, packaged:heldout"),
         ({"families": []}, "data.families is empty"),
-        ({"families": ["unknown"]}, "no task of data.families and data.max_level; 540 are of others"),
-        ({"path": "packaged", "max_level": 1}, "no task of data.families and data.max_level; 118 are of others"),
+        (
+            {"families": ["loss", "bmm"], "exclude_families": ["bmm"]},
+            "data.families and data.exclude_families both name bmm",
+        ),
+        (
+            {"families": ["unknown"]},
+            "no task of data.families, data.exclude_families and data.max_level; 540 are of others",
+        ),
+        (
+            {"path": "packaged", "max_level": 1},
+            "no task of data.families, data.exclude_families and data.max_level; 118 are of others",
+        ),
     ],
 )
 def test_a_mistake_is_named(changes: dict[str, object], message: str) -> None:

@@ -228,7 +228,10 @@ def test_mistakes_about_the_judge(
     )
     assert said(judge__chekcs=3) == "unknown flag --judge.chekcs; did you mean judge.checks?"
     assert said(judge__checks=0) == "judge.checks: input should be greater than or equal to 1; got '0'"
-    assert said(judge__device="gpu") == "judge.device: must be auto, cpu, cuda or cuda:N; got gpu"
+    assert (
+        said(judge__device="gpu")
+        == "judge.device: must be auto, cpu, cuda, cuda:N or several such as cuda:1,cuda:2; got gpu"
+    )
     assert said(judge__device="cuda:99").startswith("judge.device is cuda:99, but torch sees ")
     assert said(judge__backend="mojo").startswith("judge.backend: input should be 'triton', 'cuda', 'cpp' or 'torch'")
     assert said(rewards="kevni").startswith("unknown reward kevni")

@@ -92,10 +92,10 @@ class JudgeVerifier:
 
     def __init__(self, device: str = "cpu", workers: int = 2, **options: Any) -> None:
         from kernel_coder.judge.config import JudgeConfig
-        from kernel_coder.judge.judge import Judge
+        from kernel_coder.judge.pool import open_judge
 
         config = JudgeConfig(**{"workers": workers, "timing": False, **options})
-        self._judge: Any = Judge(device=device, backend="triton", config=config)
+        self._judge: Any = open_judge(device, "triton", config=config)
 
     def __enter__(self) -> JudgeVerifier:
         self._judge.__enter__()

@@ -16,18 +16,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.pool import devices_of
 from kernel_coder.recipe import flag_values, read_recipe
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
 """The k of pass@k that are reported, as far as there are so many samples."""
 
+LISTS = {"--seeds", "--families", "--exclude-families", "--pass-at", "--judge.families", "--judge.require"}
+"""Flags whose values may also stand one behind the other."""
+
 ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
 
 MAY_CHANGE = frozenset(
     {
-        "tasks", "kernelbench_dir", "limit", "problems", "refused_tasks", "samples", "pass_at", "bootstrap_seed",
-        "report_samples", "output", "api_key_env", "concurrency", "request_timeout_s", "max_retries", "batch_size",
-        "num_threads", "judge.workers", "judge.retries", "judge.audit_dir",
+        "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "refused_tasks",
+        "samples", "pass_at", "bootstrap_seed", "report_samples", "output", "api_key_env", "concurrency",
+        "request_timeout_s", "max_retries", "batch_size", "num_threads", "judge.workers", "judge.retries",
+        "judge.audit_dir", "remember",
     }
 )  # fmt: skip
 """What a resumed run may do otherwise: which tasks it covers and how fast it goes, not what answers or verdicts are."""
@@ -64,6 +69,11 @@ class EvaluateConfig(BaseModel):
         default=None, description="a copy of KernelBench; default: $KERNELBENCH_DIR, the hub"
     )
     problems: str | None = Field(default=None, description="by number, as in 1,2,5-9")
+    families: tuple[str, ...] | None = Field(
+        default=None, description="only tasks of these families (column family), as in softmax,loss"
+    )
+    exclude_families: tuple[str, ...] | None = Field(default=None, description="no tasks of these families")
+    max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
     refused_tasks: Literal["leave_out", "keep"] = Field(
         default="leave_out",
@@ -93,12 +103,19 @@ class EvaluateConfig(BaseModel):
     seed: int = Field(
         default=42, ge=0, description="of the answers; a sample's own follows from it, the task and its number"
     )
+    seeds: tuple[int, ...] | None = Field(
+        default=None, description="several seeds, as in 0,1,2, in the place of seed: so many samples with each of them"
+    )
     batch_size: int = Field(default=16, ge=1, description="answers that a local model writes at a time")
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
 
     device: str = Field(
         default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N: of judge and model"
     )
+    judge_device: str | None = Field(
+        default=None, description="where answers are judged, if not on device; several GPUs as in cuda:1,cuda:2"
+    )
+    remember: bool = Field(default=False, description="equal code for one task is judged once, and has one verdict")
     judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
 
     pass_at: tuple[int, ...] | None = Field(
@@ -114,8 +131,13 @@ class EvaluateConfig(BaseModel):
         for k in self.pass_at or ():
             if k < 1:
                 raise ValueError(f"pass_at must hold numbers of at least 1; got {k}")
-            if k > self.samples:
-                raise ValueError(f"pass@{k} needs at least {k} samples of each task; got samples = {self.samples}")
+            if k > self.answers:
+                have = f"samples = {self.samples}" + (f" with {len(self.seeds)} seeds" if self.seeds else "")
+                raise ValueError(f"pass@{k} needs at least {k} samples of each task; got {have}")
+        if self.seeds is not None and not 0 < len(self.seeds) == len(set(self.seeds)):
+            raise ValueError(f"seeds must be different numbers, as in 0,1,2; got {','.join(map(str, self.seeds))}")
+        if self.seeds and min(self.seeds) < 0:
+            raise ValueError(f"seeds must not be negative; got {min(self.seeds)}")
         if self.problems is not None:
             parse_numbers(self.problems)
         if self.base_url is None:
@@ -131,14 +153,48 @@ class EvaluateConfig(BaseModel):
                 raise ValueError("gguf_file, revision, chat_template and top_k are for local models; base_url is given")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
+        if self.judge_device is not None:
+            try:
+                devices_of(self.judge_device)
+            except ValueError as error:
+                raise ValueError(f"judge_device: {error}") from None
         return self
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        return self.seeds or (self.seed,)
+
+    @property
+    def answers(self) -> int:
+        """To each task: so many samples with each seed."""
+        return self.samples * len(self.all_seeds)
+
+    def seed_of(self, number: int) -> tuple[int, int]:
+        """The seed of a task's answer of this number, and which of that seed's samples it is.
+
+        >>> config = EvaluateConfig(model="tiny", samples=2, seeds=(5, 6, 7))
+        >>> [config.seed_of(number) for number in range(config.answers)]
+        [(5, 0), (6, 0), (7, 0), (5, 1), (6, 1), (7, 1)]
+        """
+        return self.all_seeds[number % len(self.all_seeds)], number // len(self.all_seeds)
+
+    @property
+    def judged_on(self) -> str:
+        """The device, or the devices, of the judge."""
+        return self.judge_device or self.device
+
+    @property
+    def judged_elsewhere(self) -> bool:
+        """Whether the judge has only GPUs on which no model of this process writes."""
+        on = ["cuda:0" if name == "cuda" else name for name in self.judged_on.split(",")]
+        return "cpu" not in on and ("cuda:0" if self.device == "cuda" else self.device) not in on
 
     @property
     def ks(self) -> tuple[int, ...]:
         """The k of pass@k."""
         if self.pass_at is not None:
             return tuple(sorted(set(self.pass_at)))
-        return tuple(sorted({k for k in PASS_AT if k < self.samples} | {self.samples}))
+        return tuple(sorted({k for k in PASS_AT if k < self.answers} | {self.answers}))
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -163,6 +219,7 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     if "base_url" in flat:  # another address may serve the same model
         flat["base_url"] = None if flat["base_url"] is None else "given"
     if "device" in flat:
+        flat["judge_device"] = (flat.get("judge_device") or flat["device"]).partition(":")[0]
         flat["device"] = flat["device"].partition(":")[0]
     return flat | {f"judge.{name}": value for name, value in (values.get("judge") or {}).items()}
 
@@ -214,7 +271,10 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
     given: list[str] = []
     for index, flag in enumerate(flags):
         if not flag.startswith("--"):
-            given.append(flag)
+            if given and not given[-1].startswith("--") and given[-2] in LISTS:  # --seeds 0 1 2 is --seeds 0,1,2
+                given[-1] += f",{flag}"
+            else:
+                given.append(flag)
             continue
         name, equals, value = flag[2:].partition("=")
         name = name.replace("_", "-")

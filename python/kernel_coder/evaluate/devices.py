@@ -7,7 +7,7 @@ import torch
 from kernel_coder.evaluate.errors import UsageError
 
 
-def resolve_device(name: str) -> str:
+def resolve_device(name: str, flag: str = "--device") -> str:
     """``auto`` becomes ``cuda`` where there is a GPU, else ``cpu``; a GPU that is not there is a :class:`UsageError`.
 
     >>> resolve_device("cpu")
@@ -18,9 +18,9 @@ def resolve_device(name: str) -> str:
     if name.startswith("cuda"):
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not count:
-            raise UsageError(f"--device is {name}, but this torch ({torch.__version__}) sees no GPU")
+            raise UsageError(f"{flag} is {name}, but this torch ({torch.__version__}) sees no GPU")
         if (index := int(name.partition(":")[2] or 0)) >= count:
-            raise UsageError(f"--device is {name}, but the GPUs are numbered 0 to {count - 1}; there is no {index}")
+            raise UsageError(f"{flag} is {name}, but the GPUs are numbered 0 to {count - 1}; there is no {index}")
     return name
 
 

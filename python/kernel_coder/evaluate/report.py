@@ -53,7 +53,7 @@ class Results:
     @cached_property
     def keys(self) -> list[Key]:
         """Of this config's samples, task by task; the folder can hold more, of a run with more tasks."""
-        return [(task.id, sample) for task in self.tasks for sample in range(self.config.samples)]
+        return [(task.id, sample) for task in self.tasks for sample in range(self.config.answers)]
 
     @cached_property
     def verdicts(self) -> dict[Key, Verdict]:
@@ -81,12 +81,25 @@ class Results:
             for name in names
         }
 
+    @cached_property
+    def by_seed(self) -> dict[str, Summary]:
+        """By seed of the answers; empty unless there are several. Their mean is the summary's, whose interval is over
+        tasks."""
+        seeds = self.config.all_seeds
+        if len(seeds) < 2:
+            return {}
+        found = {}
+        for place, seed in enumerate(seeds):
+            by_task = {task.id: self.of_task(task)[place :: len(seeds)] for task in self.tasks}
+            found[f"seed {seed}"] = summarise(by_task, baselines=self.baselines, seed=self.config.bootstrap_seed)
+        return found
+
     def _summary(self, tasks: Sequence[Task]) -> Summary:
         by_task = {task.id: self.of_task(task) for task in tasks}
         return summarise(by_task, ks=self.config.ks, baselines=self.baselines, seed=self.config.bootstrap_seed)
 
     def of_task(self, task: Task) -> list[Verdict]:
-        return [self.verdicts[task.id, sample] for sample in range(self.config.samples)]
+        return [self.verdicts[task.id, number] for number in range(self.config.answers)]
 
 
 def write_results(folder: Path, results: Results) -> None:
@@ -108,7 +121,8 @@ def summary_record(results: Results) -> dict[str, Any]:
         "tasks": config.tasks,
         "task_count": len(results.tasks),
         "tasks_fingerprint": getattr(results.tasks, "fingerprint", None),
-        "samples_per_task": config.samples,
+        "samples_per_task": config.answers,
+        "seeds": list(config.all_seeds),
         "backend": config.backend,
         "devices": sorted({verdict.device for verdict in judged}),
         "interpreted": any(verdict.interpreted for verdict in verdicts.values()),
@@ -116,6 +130,7 @@ def summary_record(results: Results) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "metrics": asdict(results.summary),
         "groups": {name: asdict(summary) for name, summary in results.by_group.items()},
+        "by_seed": {name: asdict(summary) for name, summary in results.by_seed.items()},
         "answers": {
             "finish_reasons": dict(Counter(sample.finish_reason for sample in answers)),
             "without_code": sum(sample.code is None for sample in answers),
@@ -149,10 +164,11 @@ def task_row(results: Results, task: Task) -> dict[str, Any]:
 def table(results: Results) -> str:
     """table.md: every metric, in Markdown."""
     config, summary = results.config, results.summary
+    with_seeds = f" with each of the seeds {', '.join(map(str, config.seeds))}" if config.seeds else ""
     lines = [
         f"# {config.model} on {config.tasks}",
         "",
-        f"{summary.tasks} tasks, {config.samples} {'sample' if config.samples == 1 else 'samples'} each, "
+        f"{summary.tasks} tasks, {config.samples} {'sample' if config.samples == 1 else 'samples'} each{with_seeds}, "
         f"{config.backend}, temperature {config.temperature:g}, top-p {config.top_p:g}; "
         f"{CONFIDENCE:.0%} intervals by bootstrap over tasks.",
         "",
@@ -214,15 +230,10 @@ def tables(results: Results) -> list[Table]:
                 [[name, *(with_interval(one) for one in by_k.values())] for name, by_k in summary.pass_at_k.items()],
             )
         )
-    if results.by_group:
-        header = [
-            "tasks of",
-            "number",
-            "compiled",
-            "correct",
-            *(f"fast_{p}" for p in summary.fast_p["eager"] if p != "0"),
-        ]
-        found.append((header, [group_row(name, one) for name, one in results.by_group.items()]))
+    for what, groups in (("tasks of", results.by_group), ("answers of", results.by_seed)):
+        if groups:
+            header = [what, "tasks", "compiled", "correct", *(f"fast_{p}" for p in summary.fast_p["eager"] if p != "0")]
+            found.append((header, [group_row(name, one) for name, one in groups.items()]))
     outcomes = [[name, str(count), percent(count / summary.samples)] for name, count in summary.outcomes.items()]
     found.append((["outcome", "samples", "share"], outcomes))
     return found
@@ -276,7 +287,7 @@ def html(results: Results) -> str:
 
 def task_view(results: Results, task: Task) -> dict[str, Any]:
     """A task as the page shows it: its row, its prompt once, and its best samples."""
-    keys = [(task.id, sample) for sample in range(results.config.samples)]
+    keys = [(task.id, sample) for sample in range(results.config.answers)]
     best = sorted(keys, key=lambda key: rank(results.verdicts[key]))[: results.config.report_samples]
     row = task_row(results, task)
     ratios = row["best_speedup"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from kernel_coder.evaluate.store import Key, Sample, Store
 from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
+from kernel_coder.judge.pool import devices_of, parallel
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
@@ -74,6 +76,9 @@ def evaluate(
         HarnessFailed: there are answers, and the judge reached no verdict on any. The results are written all the same.
     """
     config = config.model_copy(update={"device": resolve_device(config.device)})
+    if config.judge_device is not None:
+        for name in devices_of(config.judge_device):
+            resolve_device(name, "--judge-device")
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
     tasks, refused = without_refused(select_tasks(config), config)
     requests = make_requests(tasks, config)
@@ -105,16 +110,28 @@ def evaluate(
 def select_tasks(config: EvaluateConfig) -> TaskSet:
     """The tasks of the config, all for its backend and precision."""
     try:
-        tasks = load_tasks(config.tasks, kernelbench_dir=config.kernelbench_dir)
+        tasks = load_tasks(
+            config.tasks,
+            kernelbench_dir=config.kernelbench_dir,
+            families=config.families,
+            exclude_families=config.exclude_families,
+            max_level=config.max_level,
+        )
         if config.problems is not None:
             tasks = tasks.pick(parse_numbers(config.problems))
     except (ValueError, OSError, ImportError) as error:
-        raise UsageError(str(error).replace("data.path", "--tasks").replace("data.revision", "@commit")) from None
+        raise UsageError(_in_our_flags(str(error))) from None
     changes: dict[str, Any] = {"backend": config.backend}
     if config.precision is not None:
         changes["precision"] = config.precision
     limited = tasks.limit(config.limit)
     return TaskSet((replace(task, **changes) for task in limited), tasks.problems, tasks.source)
+
+
+def _in_our_flags(message: str) -> str:
+    for name, flag in (("data.path", "--tasks"), ("data.revision", "@commit"), ("data.", "--")):
+        message = message.replace(name, flag)
+    return re.sub("--[a-z]+_[a-z]+", lambda found: found[0].replace("_", "-"), message)
 
 
 def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tuple[Refused, ...]]:
@@ -147,8 +164,9 @@ def make_requests(tasks: Sequence[Task], config: EvaluateConfig) -> list[Request
         except ValueError as error:
             raise UsageError(str(error)) from None
         requests += (
-            Request(task, sample, messages, completion_seed(config.seed, task.id, sample))
-            for sample in range(config.samples)
+            Request(task, number, messages, completion_seed(seed, task.id, sample))
+            for number in range(config.answers)
+            for seed, sample in [config.seed_of(number)]
         )
     return requests
 
@@ -169,11 +187,11 @@ def load_model(config: EvaluateConfig) -> Model:
 
 
 def load_judge(**arguments: Any) -> Any:
-    from kernel_coder.judge.judge import Judge
+    from kernel_coder.judge.pool import open_judge
     from kernel_coder.judge.sandbox import SandboxError
 
     try:
-        return Judge(**arguments)
+        return open_judge(**arguments)
     except SandboxError as error:
         raise HarnessFailed(f"nothing can be judged on this machine: {error}") from None
     except ValueError as error:
@@ -183,8 +201,8 @@ def load_judge(**arguments: Any) -> Any:
 class Collector:
     """Asks for the answers that the store lacks, and for the verdicts on them.
 
-    A local model answers everything first: its memory is then given back, and nothing runs beside what is timed. A
-    server's answers are judged as they come.
+    A local model answers everything first: its memory is then given back, and nothing runs beside what is timed. The
+    answers of a server, or of a model on a GPU that the judge does not use, are judged as they come.
     """
 
     def __init__(
@@ -205,7 +223,7 @@ class Collector:
         missing = [request for request in self.requests if _key(request) not in self.store.samples]
         there = [request for request in self.requests if _key(request) in self.store.samples]
         self.progress.start("answers", len(there), len(self.requests))
-        if self.config.base_url is None:
+        if self.config.base_url is None and not self.config.judged_elsewhere:
             self.ask(missing, lambda request: None)
             self.judge(iter(self.requests))
             return
@@ -236,8 +254,10 @@ class Collector:
 
         ``requests`` gives those whose answer is there, and None where the next one is not there yet.
         """
-        workers = self.config.judge.parallel()
-        running: dict[Future[Verdict], Key] = {}
+        config = self.config
+        workers = parallel(config.judged_on, config.judge)
+        running: dict[Future[Verdict], list[Key]] = {}
+        known: dict[tuple[str, str], Verdict | Future[Verdict]] = {}  # by task and code, if they are remembered
         self.progress.start("verdicts", 0, len(self.requests))
         with ExitStack() as stack:
             judge = None
@@ -254,35 +274,47 @@ class Collector:
                         break
                     key = _key(request)
                     sample, before = self.store.samples[key], self.store.verdicts.get(key)
+                    same = (request.task.id, sample.code or "")
                     if before is not None and before.is_scored:
                         self.progress.advance("verdicts")
+                        known.setdefault(same, before)
                     elif sample.code is None:
-                        self._keep(key, format_error(request.task, sample, self.config))
+                        self._keep(key, format_error(request.task, sample, config))
+                    elif config.remember and isinstance(found := known.get(same), Verdict):
+                        self._keep(key, found)
+                    elif config.remember and isinstance(found, Future):
+                        running[found].append(key)
                     else:
                         if judge is None:
                             judge = stack.enter_context(self._open_judge())
                             stack.callback(self._keep_the_last, running)
-                        running[pool.submit(judge.evaluate, request.task, sample.code, self.config.backend)] = key
+                        future = pool.submit(judge.evaluate, request.task, sample.code, config.backend)
+                        running[future] = [key]
+                        known[same] = future
                 self.poll()
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED) if running else (set(), None)
                 for future in done:
-                    self._keep(running.pop(future), future.result())
+                    keys, verdict = running.pop(future), future.result()
+                    known[keys[0][0], self.store.samples[keys[0]].code or ""] = verdict
+                    for key in keys:
+                        self._keep(key, verdict)
 
     def _open_judge(self) -> Any:
         config = self.config
         return self.make_judge(
-            device=config.device, backend=config.backend, config=config.judge, log=self.progress.file
+            device=config.judged_on, backend=config.backend, config=config.judge, log=self.progress.file
         )
 
     def _keep(self, key: Key, verdict: Verdict) -> None:
         self.store.add_verdict(key, verdict)
         self.progress.advance("verdicts")
 
-    def _keep_the_last(self, running: dict[Future[Verdict], Key]) -> None:
+    def _keep_the_last(self, running: dict[Future[Verdict], list[Key]]) -> None:
         """Of a run that ends early: verdicts that are being made come to their end; the others are not begun."""
-        for future, key in running.items():
+        for future, keys in running.items():
             if not future.cancel() and future.exception() is None:
-                self._keep(key, future.result())
+                for key in keys:
+                    self._keep(key, future.result())
         running.clear()
 
     def _poll_or_leave(self) -> None:
@@ -308,9 +340,9 @@ def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
     """The verdict of an answer that holds no code: no judge is needed for it."""
     problem = sample.problem or "the answer holds no code"
     told = f"{problem}: put the whole module, with its class ModelNew, into one code block."
-    names = {"backend": task.backend, "device": config.device}
+    names = {"backend": task.backend, "device": config.judged_on}
     verdict = unjudged(task, "", Outcome.FORMAT_ERROR, problem, **names, feedback=told)
-    return replace(verdict, interpreted=config.device == "cpu" and task.backend == "triton")
+    return replace(verdict, interpreted=config.judged_on == "cpu" and task.backend == "triton")
 
 
 def _key(request: Request) -> Key:

@@ -72,7 +72,7 @@ def next_requests(
     requests = []
     for task in tasks:
         opening = len(build_messages(task, config.prompt_template, one_shot=config.one_shot))
-        for number in range(config.samples):
+        for number in range(config.answers):
             key = task.id, number
             sample, verdict = samples[key], verdicts[key]
             if (config.stop_when_correct and verdict.correct) or sample.finish_reason == "refused":
@@ -87,7 +87,8 @@ def next_requests(
                 earlier = asked[opened:][-2 * (config.context_turns - 1) :] if config.context_turns > 1 else ()
                 told = [message for message in reply if message["role"] != "assistant"]
                 messages = (*asked[:opened], *earlier, said, *told)
-            seed = completion_seed(config.seed, task.id, number, "turn", turn)
+            own, sample_of_it = config.seed_of(number)
+            seed = completion_seed(own, task.id, sample_of_it, "turn", turn)
             requests.append(Request(task, number, tuple(messages), seed))
     return requests
 

@@ -9,10 +9,12 @@ __all__ = [
     "Admission",
     "Judge",
     "JudgeConfig",
+    "JudgePool",
     "Outcome",
     "OutputError",
     "Verdict",
     "example_verdict",
+    "open_judge",
 ]
 
 
@@ -22,4 +24,8 @@ def __getattr__(name: str) -> object:
         from kernel_coder.judge import judge
 
         return getattr(judge, name)
+    if name in ("JudgePool", "open_judge"):
+        from kernel_coder.judge import pool
+
+        return getattr(pool, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

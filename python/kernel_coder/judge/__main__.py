@@ -21,18 +21,16 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from kernel_coder.flags import FlagParser, UsageError, add_flags, end, read_flags
+from kernel_coder.judge import pool
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem
-
-if TYPE_CHECKING:
-    from kernel_coder.judge.judge import Judge
 
 EXIT_MISTAKE = 2
 EXIT_HARNESS = 3
@@ -113,22 +111,21 @@ def find_device(device: str | None) -> str:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device is None:
         return "cuda" if gpus else "cpu"
-    kind, _, index = device.partition(":")
-    if kind == "cuda" and (not index or index.isdecimal()):
-        if int(index or 0) >= gpus:
-            raise UsageError(f"--device: {device} is not there; torch sees {gpus} GPU{'s' * (gpus != 1)}")
-    elif device != "cpu":
-        raise UsageError(f"--device must be cpu, cuda or cuda:N; got {device}")
+    try:
+        names = pool.devices_of(device)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
+    for name in names:
+        if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= gpus:
+            raise UsageError(f"--device: {name} is not there; torch sees {gpus} GPU{'s' * (gpus != 1)}")
     return device
 
 
 @contextlib.contextmanager
-def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[Judge]:
+def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[pool.AnyJudge]:
     """A judge, with its sandbox on stderr."""
-    from kernel_coder.judge.judge import Judge
-
     try:
-        judge = Judge(device=options.device, backend=options.backend, config=config)
+        judge = pool.open_judge(options.device, options.backend, config=config)
     except ValueError as error:
         raise UsageError(str(error)) from None
     with judge:

@@ -190,7 +190,8 @@ def converse(
         fixed_batches: conversations stay in the batch that they began in, and a batch goes on when all its verdicts are
             there: the same bits, however long a verdict takes. Without, a batch is made of whichever conversations are
             ready, so that one slow verdict holds up no other conversation.
-        overlap: sample while answers are judged. Not where both would happen on one GPU: sampling beside it would
+        overlap: sample while answers are judged: those of earlier batches, and, where the engine tells of an answer's
+            end, those of the same one. Not where both would happen on one GPU: sampling beside it would
             disturb what is timed.
         poll: called often; may raise to abandon everything.
         watch: a context manager by name, around the time that is spent on ``rollout`` and on waiting for the ``judge``.
@@ -208,10 +209,7 @@ def converse(
                 while not fixed_batches and ready and len(batch) < size:
                     batch += ready.popleft()
                 with phase("rollout"):
-                    _answer(engine, batch, sampling, poll)
-                futures = (
-                    [ask(one.opening.task, answer_to(one.shown[-1], one.turns[-1])) for one in batch] if ask else []
-                )
+                    futures = _answer(engine, batch, sampling, poll, ask, overlap)
                 parts = [batch] if fixed_batches else [[one] for one in batch]
                 for part in parts:
                     begin = batch.index(part[0])
@@ -238,16 +236,41 @@ def converse(
     return [one.rollout() for one in conversations]
 
 
-def _answer(engine: RolloutEngine, batch: Sequence[Conversation], sampling: Sampling, poll: Callable[[], None]) -> None:
-    """The next turn of every conversation of a batch."""
+def _answer(
+    engine: RolloutEngine,
+    batch: Sequence[Conversation],
+    sampling: Sampling,
+    poll: Callable[[], None],
+    ask: Ask | None,
+    overlap: bool,
+) -> list[Future[Any]]:
+    """The next turn of every conversation of a batch, and what judges it; nothing if there is no judge.
+
+    With ``overlap``, an engine that tells of an answer's end has it judged while others are still written.
+    """
     prompts = [one.next for one in batch]
     assert all(prompt is not None for prompt in prompts)
     seeds = [one.seeds(len(one.turns)) for one in batch]
-    turns = engine.generate([prompt.ids for prompt in prompts if prompt is not None], sampling, seeds, poll=poll)
-    for one, prompt, turn in zip(batch, prompts, turns, strict=True):
+    ids = [prompt.ids for prompt in prompts if prompt is not None]
+    early: dict[int, Future[Any]] = {}
+
+    def judged(place: int, turn: Turn) -> None:
+        one, prompt = batch[place], prompts[place]
+        assert ask is not None
+        assert prompt is not None
+        early[place] = ask(one.opening.task, answer_to(prompt.messages, turn))
+
+    if ask is not None and overlap and getattr(engine, "tells_of_ends", False):
+        turns = engine.generate(ids, sampling, seeds, poll=poll, ended=judged)  # type: ignore[call-arg]
+    else:
+        turns = engine.generate(ids, sampling, seeds, poll=poll)
+    for place, (one, prompt, turn) in enumerate(zip(batch, prompts, turns, strict=True)):
         assert prompt is not None
         one.shown.append(prompt.messages)
         one.turns.append(turn)
+        if ask is not None and place not in early:
+            judged(place, turn)
+    return [early[place] for place in range(len(batch))] if ask is not None else []
 
 
 def _go_on(

@@ -70,6 +70,8 @@ class _Slots:
 class StaticEngine:
     """See the module.
 
+    ``tells_of_ends``: ``generate`` has the argument ``ended``.
+
     Args:
         model: one that :func:`kernel_coder.rollout.decoder.why_unsupported` has nothing to say against.
         tokenizer: of the model.
@@ -79,6 +81,8 @@ class StaticEngine:
         graphs: capture CUDA graphs; None: on a GPU.
         kernel: attention by the Triton kernel; None: on a GPU, if it agrees with torch there.
     """
+
+    tells_of_ends = True
 
     def __init__(
         self,
@@ -123,7 +127,13 @@ class StaticEngine:
         seeds: Sequence[int],
         *,
         poll: Callable[[], None] | None = None,
+        ended: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn]:
+        """See :class:`kernel_coder.rollout.engine.RolloutEngine`.
+
+        ``ended`` is called with an answer's place and its turn, once, soon after it has ended: others of the batch may
+        still be written.
+        """
         if len(prompts) != len(seeds):
             raise ValueError(f"every prompt needs a seed; got {len(seeds)} seeds for {len(prompts)} prompts")
         if not prompts:
@@ -139,7 +149,8 @@ class StaticEngine:
                 turns: list[Turn] = []
                 for start in range(0, len(prompts), size):
                     part = slice(start, start + size)
-                    turns += self._generate(slots, prompts[part], sampling, seeds[part], poll)
+                    tell = ended and _from(start, ended)
+                    turns += self._generate(slots, prompts[part], sampling, seeds[part], poll, tell)
             return turns
         finally:
             self.model.train(was_training)
@@ -216,6 +227,7 @@ class StaticEngine:
         sampling: Sampling,
         seeds: Sequence[int],
         poll: Callable[[], None],
+        ended: Callable[[int, Turn], None] | None,
     ) -> list[Turn]:
         count, limit = len(prompts), sampling.max_completion_length
         size = min(size_for(count), slots.scratch)
@@ -232,9 +244,24 @@ class StaticEngine:
         self._draw(slots, count, logits, sampling)
         del logits
         written, longest = 1, max(map(len, prompts))
+        turns: dict[int, Turn] = {}
+
+        def keep(answers: list[int]) -> None:
+            """The turns of these answers, of which nothing is written any more."""
+            if not answers:
+                return
+            tokens, logprobs = slots.tokens[answers, :written].tolist(), slots.logprobs[answers, :written].tolist()
+            for answer, row, row_logprobs in zip(answers, tokens, logprobs, strict=True):
+                turns[answer] = self._turn(prompts[answer], row, row_logprobs, limit)
+                if ended is not None:
+                    ended(answer, turns[answer])
+
         while written < limit:
             poll()
             live = (~slots.done[:size]).nonzero()[:, 0]
+            if ended is not None:
+                alive = set(slots.answer[:size][live].tolist())
+                keep([answer for answer in range(count) if answer not in alive and answer not in turns])
             if len(live) == 0:
                 break
             if (smaller := size_for(len(live))) < size:
@@ -245,8 +272,8 @@ class StaticEngine:
             for _ in range(steps):
                 self._step(slots, size, width, sampling)
             written += steps
-        tokens, logprobs = slots.tokens[:count, :written].tolist(), slots.logprobs[:count, :written].tolist()
-        return [self._turn(*one, limit) for one in zip(prompts, tokens, logprobs, strict=True)]
+        keep([answer for answer in range(count) if answer not in turns])
+        return [turns[answer] for answer in range(count)]
 
     def _prefill(self, slots: _Slots, prompts: Sequence[Sequence[int]], poll: Callable[[], None]) -> Tensor:
         """Fills the cache, a prompt that is asked several times computed once; returns logits [B, V]."""
@@ -342,6 +369,11 @@ class StaticEngine:
             text=str(self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
             finish_reason="length" if end is None else "stop",
         )
+
+
+def _from(start: int, ended: Callable[[int, Turn], None]) -> Callable[[int, Turn], None]:
+    """The same of a part of the prompts that begins there."""
+    return lambda place, turn: ended(start + place, turn)
 
 
 def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

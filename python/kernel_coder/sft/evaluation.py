@@ -16,6 +16,7 @@ from kernel_coder.train.checkpoint import capture_rng, restore_rng
 from kernel_coder.train.loop import conversations
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
 from kernel_coder.train.scoring import verdicts_of
+from kernel_coder.train.setup import share_gpu
 
 
 def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -36,10 +37,12 @@ def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, 
 def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     group = config.eval.num_generations
     asked = conversations(session.asked, group, (config.run.seed, "eval"))
+    overlap = config.judge is None or not config.judge.timing
+    overlap = overlap or not share_gpu(session.judge.device, session.policy.device)
     # Answers grow token by token: each length would be compiled anew.
     plain = nullcontext() if session.filled is None else torch.compiler.set_stance("force_eager")
     with plain, session.judge.asking() as ask:
-        rollouts = converse(session.engine, asked, session.sampling, ask=ask)
+        rollouts = converse(session.engine, asked, session.sampling, ask=ask, overlap=overlap)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]

@@ -22,7 +22,7 @@ TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
 PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
 PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
-PACKAGED_TABLES = ("generated", "heldout", "pointwise", "pointwise_heldout")
+PACKAGED_TABLES = ("generated", "heldout", "heldout_families", "pointwise", "pointwise_heldout")
 """Further tables that come with Kernel Coder: ``packaged:<name>``."""
 KERNELBENCH = "kernelbench"
 KERNELBENCH_HUB_ID = "ScalingIntelligence/KernelBench"
@@ -70,6 +70,7 @@ class DataSource:
     split: str | None = None
     limit: int | None = None
     families: Collection[str] | None = None
+    exclude_families: Collection[str] | None = None
     max_level: int | None = None
     kernelbench_dir: str | Path | None = None
 
@@ -80,13 +81,20 @@ class DataSource:
             raise ValueError(f"data.limit must be at least 1; got {self.limit}")
         if self.families is not None and not self.families:
             raise ValueError("data.families is empty; leave it out to take all of them")
+        if both := sorted(set(self.families or ()) & set(self.exclude_families or ())):
+            raise ValueError(f"data.families and data.exclude_families both name {both[0]}")
         if not str(self.path).strip():
             raise ValueError(f"data.path is empty; give {PACKAGED!r}, a file, a folder or a data set of the hub")
 
     def wants(self, task: Task) -> bool:
-        """Whether the task is of the wanted families and levels; one that does not state them is, if none are named."""
-        level = task.metadata.get("level")
-        return (self.families is None or task.metadata.get("family") in self.families) and (
+        """Whether the task is of the wanted families and levels.
+
+        One that does not state its family is of none: it is wanted unless ``families`` or ``max_level`` is given.
+        """
+        family, level = task.metadata.get("family"), task.metadata.get("level")
+        if family in (self.exclude_families or ()):
+            return False
+        return (self.families is None or family in self.families) and (
             self.max_level is None or (isinstance(level, int | float) and level <= self.max_level)
         )
 
@@ -102,6 +110,7 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
 
     - ``packaged``: the pairs that come with Kernel Coder, made from its own modules by Inductor; ``packaged:generated``
       and ``packaged:heldout``: pairs of the generator, the latter of compositions that the former never has;
+      ``packaged:heldout_families``: of families that the recipes of ``configs/`` for larger models leave out;
     - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from ``kernelbench_dir`` or the
       folder that the environment variable ``KERNELBENCH_DIR`` names (a copy of KernelBench, with a folder for each
       level), and otherwise from the hub, at a known revision;
@@ -118,8 +127,9 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     ``format`` (``auto``) settles which columns are meant where a table has both. ``revision`` is the commit of a hub
     data set; for KernelBook and KernelBench a known one is the default, for any other it must be given, since rows that
     change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``families`` and
-    ``max_level`` keep the tasks whose columns ``family`` and ``level`` say that they are among these and not harder.
-    ``limit`` stops after so many usable tasks; rows after that are not read.
+    ``max_level`` keep the tasks whose columns ``family`` and ``level`` say that they are among these and not harder,
+    ``exclude_families`` drops those of the families that it names. ``limit`` stops after so many usable tasks; rows
+    after that are not read.
 
     Returns:
         The tasks in the order of the source, with every dropped row named in ``problems``: one that does not parse,
@@ -161,7 +171,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
         if len(tasks) == source.limit:
             break
     if not tasks and passed_over:
-        raise ValueError(f"{name} holds no task of data.families and data.max_level; {passed_over} are of others")
+        wanted = "data.families, data.exclude_families and data.max_level"
+        raise ValueError(f"{name} holds no task of {wanted}; {passed_over} are of others")
     if not tasks:
         found = f"{len(problems)} row(s) were dropped, the first being {problems[0]}" if problems else "it is empty"
         raise ValueError(f"{name} holds no usable task: {found}")

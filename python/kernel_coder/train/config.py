@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.pool import devices_of
 from kernel_coder.recipe import flag_values, read_recipe
 from kernel_coder.rewards import PRESETS
 
@@ -61,6 +61,9 @@ class DataConfig(Section):
     split: str | None = Field(default=None, description="split of a hub data set")
     format: str = Field(default="auto", description="columns of a table: auto, kernelbook, kernelbench; or python")
     families: list[str] | None = Field(default=None, description="only tasks of these families (column family)")
+    exclude_families: list[str] | None = Field(
+        default=None, description="no tasks of these families, on neither side: to see later what carries over to them"
+    )
     max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
     limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
     shuffle: bool = Field(default=True, description="a new order every epoch")
@@ -259,7 +262,9 @@ class StageConfig(Section):
 class JudgeSection(JudgeConfig):
     """The judge that rewards on verdicts ask: where it works, and every field of ``judge.JudgeConfig``."""
 
-    device: str = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N")
+    device: str = Field(
+        default="auto", description="auto (a GPU if there is one), cpu, cuda, cuda:N, or several: cuda:1,cuda:2"
+    )
     backend: Literal["triton", "cuda", "cpp", "torch"] | None = Field(
         default=None, description="what answers are written in; None: what each task asks for"
     )
@@ -270,8 +275,10 @@ class JudgeSection(JudgeConfig):
     @field_validator("device")
     @classmethod
     def _device_is_one(cls, value: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-            raise ValueError(f"must be auto, cpu, cuda or cuda:N; got {value}")
+        try:
+            value == "auto" or devices_of(value)
+        except ValueError as error:
+            raise ValueError(str(error).replace("device must be cpu", "must be auto, cpu")) from None
         return value
 
     def judge_config(self) -> JudgeConfig:

@@ -6,21 +6,19 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
+from kernel_coder.judge.pool import AnyJudge, devices_of, open_judge, parallel
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.rollout.conversations import Ask
 from kernel_coder.tasks import Task
 from kernel_coder.train.checkpoint import capture_rng, restore_rng
 from kernel_coder.train.config import JudgeSection
 from kernel_coder.train.errors import UsageError
-
-if TYPE_CHECKING:
-    from kernel_coder.judge.judge import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -35,20 +33,17 @@ class AnswerJudge:
     def __init__(self, config: JudgeSection | None) -> None:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
-        self._judge: Judge | None = None
+        self._judge: AnyJudge | None = None
         self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
 
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
-        from kernel_coder.judge.judge import Judge
         from kernel_coder.judge.sandbox import SandboxError
 
         rng = capture_rng()
         try:
-            judge = Judge(
-                device=self.device, backend=self.config.backend or "triton", config=self.config.judge_config()
-            )
+            judge = open_judge(self.device, self.config.backend or "triton", config=self.config.judge_config())
             self._judge = judge.__enter__()
         except (ValueError, SandboxError) as error:
             raise UsageError(f"judge: {error}") from None
@@ -93,7 +88,7 @@ class AnswerJudge:
             found.append(known[key])
             return found[-1]
 
-        with ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="verdicts") as pool:
+        with ThreadPoolExecutor(parallel(self.device, self.config), thread_name_prefix="verdicts") as pool:
             try:
                 yield ask
             except BaseException:
@@ -118,13 +113,15 @@ class AnswerJudge:
 
 
 def judge_device(device: str) -> str:
-    """
+    """``auto`` is a GPU if there is one; a GPU that is not there is a :class:`UsageError`.
+
     >>> judge_device("cpu")
     'cpu'
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
         return "cuda" if gpus else "cpu"
-    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
-        raise UsageError(f"judge.device is {device}, but torch sees {gpus} GPU{'s' * (gpus != 1)}")
+    for one in devices_of(device):
+        if one.startswith("cuda") and int(one.partition(":")[2] or 0) >= gpus:
+            raise UsageError(f"judge.device is {one}, but torch sees {gpus} GPU{'s' * (gpus != 1)}")
     return device

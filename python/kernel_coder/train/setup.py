@@ -194,15 +194,15 @@ def load_rewards(config: TrainConfig) -> RewardSet:
 
 
 def share_gpu(judge: str, model: torch.device) -> bool:
-    """Whether what the judge times would be disturbed by what the model samples.
+    """Whether what the judge times would be disturbed by what the model samples; the judge may have several devices.
 
-    >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1", torch.device("cuda:0"))
+    >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1,cuda:2", torch.device("cuda:0"))
     (True, False)
     >>> share_gpu("cpu", torch.device("cpu")), share_gpu("cpu", torch.device("cuda"))
     (False, False)
     """
-    kind, _, index = judge.partition(":")
-    return kind == model.type == "cuda" and int(index or 0) == (model.index or 0)
+    places = [name.partition(":") for name in judge.split(",")]
+    return any(kind == model.type == "cuda" and int(index or 0) == (model.index or 0) for kind, _, index in places)
 
 
 def make_follow_up(config: TrainConfig, policy: Policy) -> FollowUp | None:

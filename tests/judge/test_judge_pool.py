@@ -1,0 +1,159 @@
+"""One judge over several devices."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from typing import Any
+
+import kernel_coder.judge.judge
+import pytest
+from kernel_coder.judge import JudgeConfig, JudgePool, Outcome, Verdict, example_verdict, open_judge
+from kernel_coder.judge.pool import LOST, devices_of, parallel
+
+CONFIG = JudgeConfig(workers=2)
+
+
+class Slow:
+    """A judge whose candidates say how long they take; ``lost`` says which devices are out of service."""
+
+    lost: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
+
+    def __init__(self, device: str, backend: str | None, config: JudgeConfig) -> None:
+        if device in self.broken:
+            raise ValueError(f"{device} is not there")
+        self.device, self.backend, self.config, self.profile = device, backend, config, "profile of " + device
+        self.versions: dict[str, str] = {}
+        self.judged: list[str] = []
+        self.most = self.running = 0
+        self.closed: list[bool] = []
+        self.lock = threading.Lock()
+
+    def evaluate(self, task: Any, candidate: str, backend: str | None = None) -> Verdict:
+        with self.lock:
+            self.judged.append(candidate)
+            self.running += 1
+            self.most = max(self.most, self.running)
+        if self.device in self.lost:
+            with self.lock:
+                self.running -= 1
+            return example_verdict("harness_failed", reason=f"{self.device} {LOST}: it failed a probe 3 times")
+        time.sleep(float(candidate))
+        with self.lock:
+            self.running -= 1
+        return example_verdict("correct", task=candidate, device=self.device, backend=backend or "triton")
+
+    def admit(self, task: Any) -> str:
+        return self.device
+
+    def close(self, *, wait: bool = True) -> None:
+        self.closed.append(wait)
+
+    def __enter__(self) -> Slow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def pool(devices: list[str], **changes: Any) -> JudgePool:
+    return JudgePool(devices, "triton", config=CONFIG, make_judge=type("Made", (Slow,), changes))
+
+
+def test_verdicts_come_in_order_and_every_device_works() -> None:
+    delays = ["0.05", "0.0", "0.03", "0.01"] * 6
+    with pool(["cuda:1", "cuda:2", "cuda:3"]) as judge:
+        found = list(judge.evaluate_many(("task", delay) for delay in delays))
+    assert [verdict.task for verdict in found] == delays
+    assert {verdict.device for verdict in found} == {"cuda:1", "cuda:2", "cuda:3"}
+    assert [one.closed for one in judge.judges] == [[True]] * 3  # type: ignore[attr-defined]
+
+
+def test_a_candidate_goes_where_the_fewest_are_at_work() -> None:
+    with pool(["cuda:1", "cuda:2"]) as judge:
+        slow = threading.Thread(target=judge.evaluate, args=("task", "0.5"))
+        slow.start()
+        while not judge.judges[0].judged:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        places = [judge.evaluate("task", "0.0").device for _ in range(3)]
+        slow.join()
+    assert places == ["cuda:2"] * 3
+
+
+def test_no_device_has_more_than_its_share_at_work() -> None:
+    with pool(["cuda:1", "cuda:2"]) as judge:
+        list(judge.evaluate_many([("task", "0.01")] * 24))
+    assert [one.most for one in judge.judges] == [CONFIG.workers] * 2  # type: ignore[attr-defined]
+
+
+def test_takes_no_more_pairs_than_twice_what_it_works_on() -> None:
+    taken: list[int] = []
+
+    def pairs() -> Any:
+        for number in range(100):
+            taken.append(number)
+            yield "task", "0.0", "torch"
+
+    with pool(["cuda:1", "cuda:2"]) as judge:
+        verdicts = judge.evaluate_many(pairs())
+        assert next(verdicts).backend == "torch"
+        assert len(taken) == 8
+        verdicts.close()  # type: ignore[attr-defined]
+
+
+def test_a_device_out_of_service_loses_no_candidate() -> None:
+    with pool(["cuda:1", "cuda:2"], lost=frozenset({"cuda:1"})) as judge:
+        found = list(judge.evaluate_many([("task", "0.0")] * 12))
+        assert {verdict.device for verdict in found} == {"cuda:2"}
+        assert len(judge.judges[0].judged) <= 2 * CONFIG.parallel()  # type: ignore[attr-defined]
+    with pool(["cuda:1"], lost=frozenset({"cuda:1"})) as judge:
+        assert judge.evaluate("task", "0.0").outcome is Outcome.HARNESS_FAILED
+
+
+def test_the_judge_says_so_when_it_gives_a_device_up() -> None:
+    assert LOST in inspect.getsource(kernel_coder.judge.judge.Judge._probe_device)
+
+
+def test_a_judge_that_cannot_be_opened_closes_the_others() -> None:
+    made: list[Slow] = []
+
+    def make(device: str, backend: str | None, config: JudgeConfig) -> Slow:
+        if device == "cuda:9":
+            raise ValueError("cuda:9 is not there")
+        made.append(Slow(device, backend, config))
+        return made[-1]
+
+    with pytest.raises(ValueError, match="cuda:9 is not there"):
+        JudgePool(["cuda:1", "cuda:9"], "triton", config=CONFIG, make_judge=make)  # type: ignore[arg-type]
+    assert made[0].closed == [False]
+
+
+def test_an_exception_inside_gives_verdicts_up() -> None:
+    judge = pool(["cuda:1", "cuda:2"])
+    with pytest.raises(KeyError), judge:
+        raise KeyError("stopped")
+    assert [one.closed for one in judge.judges] == [[False]] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu", "cuda:x", "cpu,cuda:1", "cuda:1,cuda:1", "cuda,cuda:0", "cuda:1,", "cpu:0", ""]
+)
+def test_refuses_what_are_no_devices(text: str) -> None:
+    with pytest.raises(ValueError, match="device"):
+        devices_of(text)
+
+
+def test_workers_are_counted_by_device() -> None:
+    assert parallel("cuda:1,cuda:2,cuda:3", CONFIG) == 6
+    assert parallel("cpu", CONFIG) == 2
+
+
+def test_one_device_is_a_plain_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", Slow)
+    assert isinstance(open_judge("cpu", "triton", config=CONFIG), Slow)
+    several = open_judge("cuda:1,cuda:2", "triton", config=CONFIG)
+    assert isinstance(several, JudgePool)
+    assert (several.device, several.config.workers, several.profile) == ("cuda:1,cuda:2", 2, "profile of cuda:1")
+    assert several.admit("task") == "cuda:1"
