@@ -23,6 +23,7 @@ from kernel_coder.evaluate.errors import EXIT_STOPPED
 from kernel_coder.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
+MAX_ELEMENTS = 16384
 
 def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` is for `kernel_coder.data.distill_command`."""
@@ -72,9 +73,17 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[GENERATOR],
         metavar="SOURCE",
-        help="generator, or files and folders of PyTorch modules; those without a solution go through Inductor",
+        help="files and folders of PyTorch modules, of which those without a solution go through Inductor; generator, "
+        "which comes after them",
     )
     add("--count", type=int, help="verified pairs that are wanted; needed for the generator")
+    add(
+        "--max-elements",
+        type=int,
+        default=MAX_ELEMENTS,
+        help="modules that go through Inductor get smaller sizes until no tensor of theirs has more elements; 0 leaves "
+        f"them (default: {MAX_ELEMENTS})",
+    )
     add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
     add("--workers", type=int, default=2, help="processes")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
@@ -95,6 +104,7 @@ def _build(options: argparse.Namespace) -> int:
         negatives=options.negatives,
         against=options.against,
         max_size=options.max_size,
+        max_elements=options.max_elements or None,
         allow_kernelbench=options.allow_kernelbench,
     )
     make = InterpreterVerifier if options.verifier == "interpreter" else _judge
@@ -129,10 +139,13 @@ def _print(report: Report, out: Path, seconds: float) -> None:
         console.print(f"{report.negatives:,} negatives: {out.with_suffix('.negatives.parquet')}")
     if not report.complete:
         console.print("fewer than asked for: the files have no more, or nearly all repeats (see --per-structure)")
+    if len(report.rows_by_source) > 1:
+        console.print(", ".join(f"{number:,} from {source}" for source, number in report.rows_by_source.items()))
     if table := report.table():
-        shown = Table("stage", "reason", "dropped", title=f"drops, each in {out.with_suffix('.drops.json').name}")
-        for stage, reason, number in table:
-            shown.add_row(stage, reason, f"{number:,}")
+        title = f"drops, each in {out.with_suffix('.drops.json').name}"
+        shown = Table("source", "stage", "reason", "dropped", title=title)
+        for source, stage, reason, number in table:
+            shown.add_row(source, stage, reason, f"{number:,}")
         console.print(shown)
     console.print(f"rows' SHA-256: {report.content_hash}", soft_wrap=True)
 

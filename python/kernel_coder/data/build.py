@@ -7,7 +7,6 @@ are the same bytes as those of a build that was not.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from random import Random
 from typing import Any
 
 from kernel_coder.data.screen import Drop, Screen
+from kernel_coder.data.sizes import shrunk
 from kernel_coder.data.verifiers import Candidate, Finding, Verifier
 from kernel_coder.data.workers import Workers
 from kernel_coder.flags import UsageError
@@ -30,7 +30,8 @@ from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug
 from kernel_coder.tasks.sources import load_tasks
-from kernel_coder.tasks.task import Task, parse
+from kernel_coder.tasks.task import Task
+from kernel_coder.tasks.task_set import Problem
 
 GENERATOR = "generator"
 MORE_COLUMNS = (
@@ -46,6 +47,8 @@ MORE_COLUMNS = (
     "versions",
 )
 NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
+READ_AHEAD = 64
+"""Attempts that are looked at while one before them is being lowered."""
 PATIENCE = 30
 """Attempts for each wanted row before a build gives up."""
 
@@ -55,7 +58,8 @@ class Plan:
     """What is to be built. Two builds of one plan with the same versions give the same files.
 
     Attributes:
-        sources: ``generator``, or files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them.
+        sources: files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them, and ``generator``, which
+            has no end and so comes after them, wherever it stands.
         count: verified rows that are wanted; None takes all that the files have.
         seed: of the generator.
         families: of the generator; None takes all that the wanted splits have.
@@ -66,6 +70,8 @@ class Plan:
         against: a folder of problems that no row may resemble.
         max_size: in modules from files, each size that is a constant of the module is halved until it is no larger;
             the interpreter is slow, and some modules no longer fit together then.
+        max_elements: modules that go through Inductor get smaller sizes until no tensor of theirs has more elements;
+            see :func:`kernel_coder.data.sizes.fitted`. None leaves them.
         allow_kernelbench: keep modules that are KernelBench's, to measure the builder; never train on them.
     """
 
@@ -79,13 +85,14 @@ class Plan:
     negatives: int = 0
     against: str | None = None
     max_size: int | None = None
+    max_elements: int | None = None
     allow_kernelbench: bool = False
 
     def __post_init__(self) -> None:
         if self.is_generated and self.count is None:
             raise UsageError("the generator has no end: say with --count how many pairs are wanted")
-        if not self.is_generated and GENERATOR in self.sources:
-            raise UsageError("--from generator goes alone; build from files in a run of its own")
+        if not self.sources:
+            raise UsageError("--from names no source")
         for name in self.families or ():
             if name not in FAMILIES:
                 raise UsageError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
@@ -94,14 +101,18 @@ class Plan:
         for level in self.levels:
             if level not in LEVELS:
                 raise UsageError(f"--levels must be among {', '.join(map(str, LEVELS))}; got {level}")
-        for key in ("count", "per_structure", "max_size"):
+        for key in ("count", "per_structure", "max_size", "max_elements"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise UsageError(f"--{key.replace('_', '-')} must be at least 1; got {value}")
 
     @property
     def is_generated(self) -> bool:
-        return self.sources == (GENERATOR,)
+        return GENERATOR in self.sources
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(source for source in self.sources if source != GENERATOR)
 
     def stream_families(self) -> tuple[str, ...]:
         if self.families is not None:
@@ -119,7 +130,8 @@ class Attempt:
     """A task on its way to a row, or to a reason."""
 
     task: Task
-    fingerprint: str
+    source: str  # of the plan's
+    fingerprint: str = ""
     drop: Drop | None = None
     code: str | None = None  # the candidate
     original: str | None = None  # Inductor's output, where it is from there
@@ -132,16 +144,18 @@ class Report:
 
     rows: int = 0
     attempts: int = 0
+    rows_by_source: dict[str, int] = field(default_factory=dict)
     drops: list[dict[str, Any]] = field(default_factory=list)
     negatives: int = 0
     negative_drops: list[dict[str, Any]] = field(default_factory=list)
     content_hash: str = ""
     complete: bool = True
 
-    def table(self) -> list[tuple[str, str, int]]:
-        """Stage, reason without its numbers, count; the most frequent first."""
-        counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in [*self.drops, *self.negative_drops])
-        return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
+    def table(self) -> list[tuple[str, str, str, int]]:
+        """Source, stage, reason without its numbers, count; the most frequent first."""
+        drops = [*self.drops, *self.negative_drops]
+        counts = Counter((drop["source"], drop["stage"], kind_of(drop["reason"])) for drop in drops)
+        return [(*kind, number) for kind, number in counts.most_common()]
 
 
 def kind_of(reason: str) -> str:
@@ -171,6 +185,7 @@ def build(
     header = {"plan": asdict(plan), "versions": versions}
     report = Report()
     rows: list[dict[str, Any]] = []
+    sources: list[str] = []
     limit = None if plan.count is None else PATIENCE * plan.count
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out.with_suffix(".journal.jsonl"), header))
@@ -180,6 +195,7 @@ def build(
             report.attempts = number
             if "row" in entry:
                 rows.append(entry["row"])
+                sources.append(entry["source"])
             else:
                 report.drops.append(entry["drop"])
             progress(len(rows), number)
@@ -191,21 +207,23 @@ def build(
     journals = [journal.path]
     if plan.negatives:
         with Journal(out.with_suffix(".negatives.jsonl"), header) as journal:
-            negatives = _negatives(plan, rows, verifier, journal, report)
+            negatives = _negatives(plan, rows, sources, verifier, journal, report)
         journals.append(journal.path)
         write_table(out.with_suffix(".negatives.parquet"), negatives, NEGATIVE_COLUMNS)
         report.negatives = len(negatives)
     report.rows, report.content_hash = len(rows), content_hash(rows)
+    report.rows_by_source = dict(sorted(Counter(sources).items()))
     write_table(out, rows, (*COLUMNS, *MORE_COLUMNS))
     record = {
         **header,
         "rows": report.rows,
         "attempts": report.attempts,
+        "rows_by_source": report.rows_by_source,
         "rows_by_family": dict(sorted(Counter(one["family"] for one in rows if one["family"]).items())),
         "rows_by_level": dict(sorted(Counter(str(one["level"]) for one in rows if one["family"]).items())),
         "rows_sha256": report.content_hash,
         "file_sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
-        "drop_table": [{"stage": s, "reason": r, "count": n} for s, r, n in report.table()],
+        "drop_table": [dict(zip(("source", "stage", "reason", "count"), line, strict=True)) for line in report.table()],
         "drops": report.drops,
         "negatives": report.negatives,
         "negative_drops": report.negative_drops,
@@ -227,65 +245,65 @@ def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generato
         allow_kernelbench=plan.allow_kernelbench,
         against=plan.against,
     )
-    tasks: Iterable[Task]
-    if plan.is_generated:
-        tasks = (made.task for made in generate_many(plan.seed, plan.stream_families(), plan.levels))
-    else:
-        tasks = from_files(plan.sources, plan.max_size)
-    fresh = islice((Attempt(task, *screen.look(task)) for task in tasks), skip, None)
+    looked = (_look(attempt, screen) for attempt in _stream(plan))
     with Workers(workers, interpret=False, timeout_s=timeout_s) as lowering:
-        for attempt in _with_solutions(fresh, lowering):
+        for attempt in _with_solutions(islice(looked, skip, None), lowering, plan.max_elements):
             if attempt.drop is None:
                 attempt.drop = screen.resemblance(attempt.task)
             yield attempt
 
 
+def _stream(plan: Plan) -> Iterator[Attempt]:
+    """The files' tasks and unusable rows, then the generator's tasks."""
+    for source in plan.files:
+        tasks = load_tasks(source)
+        for problem in tasks.problems:
+            yield _unusable(problem, source)
+        for task in tasks:
+            yield Attempt(_sized(task, plan.max_size), source)
+    if plan.is_generated:
+        for made in generate_many(plan.seed, plan.stream_families(), plan.levels):
+            yield Attempt(made.task, GENERATOR)
+
+
+def _unusable(problem: Problem, source: str) -> Attempt:
+    name = f"{problem.source} row {problem.row}"
+    return Attempt(Task(id=name, source=problem.source, reference="unusable"), source, drop=("file", problem.reason))
+
+
+def _look(attempt: Attempt, screen: Screen) -> Attempt:
+    if attempt.drop is None:
+        attempt.fingerprint, attempt.drop = screen.look(attempt.task)
+    return attempt
+
+
 def from_files(sources: Sequence[str], max_size: int | None) -> Iterator[Task]:
     for source in sources:
         for task in load_tasks(source):
-            yield task if max_size is None else replace(task, reference=shrunk(task.reference, max_size))
+            yield _sized(task, max_size)
 
 
-def shrunk(reference: str, max_size: int) -> str:
-    """The module with every integer constant of its top level halved until it is at most `max_size`.
-
-    >>> shrunk("batch, dim = 4096, 20\\nshape = (1024, 3)", 64)
-    'batch, dim = 64, 20\\nshape = (64, 3)'
-    """
-    tree = parse(reference)
-    if isinstance(tree, str):
-        return reference
-    lines = reference.encode().splitlines(keepends=True)
-    values = [
-        node
-        for statement in tree.body
-        if isinstance(statement, ast.Assign)
-        for node in ast.walk(statement.value)
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > max_size
-    ]
-    for node in sorted(values, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        size = int(str(node.value))
-        while size > max_size:
-            size //= 2
-        line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[: node.col_offset] + str(size).encode() + line[node.end_col_offset :]
-    return b"".join(lines).decode()
+def _sized(task: Task, max_size: int | None) -> Task:
+    return task if max_size is None else replace(task, reference=shrunk(task.reference, max_size))
 
 
-def _with_solutions(attempts: Iterator[Attempt], lowering: Workers) -> Iterator[Attempt]:
+def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements: int | None) -> Iterator[Attempt]:
     """Where a task has no solution, Inductor's, rewritten to be read; in order."""
     waiting: deque[Attempt] = deque()
     jobs: deque[Attempt] = deque()
 
-    def needing() -> Iterator[dict[str, str]]:
+    def needing() -> Iterator[dict[str, Any]]:
         for attempt in attempts:
             waiting.append(attempt)
             if attempt.drop is None and attempt.task.solution is None:
                 jobs.append(attempt)
-                yield {"kind": "lower", "reference": attempt.task.reference, "entry_point": attempt.task.entry_point}
+                task = attempt.task
+                sizes = {"max_elements": max_elements}
+                yield {"kind": "lower", "reference": task.reference, "entry_point": task.entry_point, **sizes}
             else:
                 attempt.code = attempt.task.solution
-                if not jobs:  # nothing before it is being lowered
+                # Nothing before it is being lowered, or what follows, perhaps without end, needs no lowering.
+                if not jobs or len(waiting) >= READ_AHEAD:
                     return
 
     while True:
@@ -297,6 +315,7 @@ def _with_solutions(attempts: Iterator[Attempt], lowering: Workers) -> Iterator[
             else:
                 renamed = result["code"].replace(f"class {attempt.task.entry_point}New(", "class ModelNew(")
                 attempt.code, attempt.original, attempt.with_nan = renamed, result["original"], True
+                attempt.task = replace(attempt.task, reference=result["reference"])
             while waiting and waiting[0] is not attempt:
                 yield waiting.popleft()
             yield waiting.popleft()
@@ -368,7 +387,7 @@ def _journalled(
             stage = "verifier" if finding.correct is None else "verification"
             attempt.drop = (stage, finding.reason or "no reason given")
         entry = (
-            {"row": _row(attempt, finding, verifier, versions)}
+            {"row": _row(attempt, finding, verifier, versions), "source": attempt.source}
             if attempt.drop is None and finding is not None
             else {"drop": _drop(attempt)}
         )
@@ -409,15 +428,20 @@ def _drop(attempt: Attempt) -> dict[str, Any]:
     stage, reason = attempt.drop or ("", "")
     made = attempt.task.metadata
     where = {key: made[key] for key in ("family", "level", "seed") if key in made}
-    return {"id": attempt.task.id, **where, "stage": stage, "reason": reason}
+    return {"id": attempt.task.id, "source": attempt.source, **where, "stage": stage, "reason": reason}
 
 
 def _negatives(
-    plan: Plan, rows: Sequence[dict[str, Any]], verifier: Verifier, journal: Journal, report: Report
+    plan: Plan,
+    rows: Sequence[dict[str, Any]],
+    sources: Sequence[str],
+    verifier: Verifier,
+    journal: Journal,
+    report: Report,
 ) -> list[dict[str, Any]]:
     """Planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
     planted: list[dict[str, Any]] = []
-    for one in rows:
+    for one, source in zip(rows, sources, strict=True):
         rng = Random(f"bugs {plan.seed} {one['uuid']}")
         task = Task(id=str(one["uuid"]), source="", reference=one["python_code"], solution=one["triton_code"])
         found: dict[str, str] = {}
@@ -425,7 +449,7 @@ def _negatives(
             if len(found) < plan.negatives:
                 code, kind = plant_bug(task, rng)
                 found.setdefault(kind, code)
-        planted += [{**one, "triton_code": code, "bug": kind} for kind, code in found.items()]
+        planted += [{**one, "triton_code": code, "bug": kind, "source": source} for kind, code in found.items()]
     entries = list(journal.entries)
     rest = planted[len(entries) :]
     candidates = (
@@ -442,7 +466,8 @@ def _negatives(
             negatives.append({**{key: one.get(key) for key in NEGATIVE_COLUMNS}, "reason": entry["reason"]})
         else:
             why = "the bug does no harm here" if entry["correct"] else f"not judged: {entry['reason']}"
-            drop = {"id": f"Model/{one['uuid']}", "stage": "negative", "reason": f"{one['bug']}: {why}"}
+            where = {"id": f"Model/{one['uuid']}", "source": one["source"]}
+            drop = {**where, "stage": "negative", "reason": f"{one['bug']}: {why}"}
             report.negative_drops.append(drop)
     return negatives
 

@@ -125,11 +125,74 @@ def _check(job: Job) -> dict[str, Any]:
 
 
 def _lower(job: Job) -> dict[str, Any]:
+    from kernel_coder.data.sizes import fitted
     from kernel_coder.tasks.inductor import lower
     from kernel_coder.tasks.readable import rewrite
 
-    lowered = lower(job["reference"], job["entry_point"])
-    return {"original": lowered.code, "code": rewrite(job["reference"], job["entry_point"], lowered).code}
+    reference, name = job["reference"], job["entry_point"]
+    if job["max_elements"] is not None:
+        reference = fitted(reference, name, job["max_elements"])
+    lowered = lower(reference, name)
+    return {"reference": reference, "original": lowered.code, "code": rewrite(reference, name, lowered).code}
+
+
+WARM_UP = {
+    "entry_point": "Model",
+    "reference": """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = torch.nn.Linear(n, n)
+
+    def forward(self, x):
+        return torch.softmax(self.linear(x), dim=1)
+
+
+def get_inputs():
+    return [torch.rand(8, 8)]
+
+
+def get_init_inputs():
+    return [8]
+""",
+    "candidate": """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, n: tl.constexpr):
+    i = tl.program_id(0) * n + tl.arange(0, n)
+    x = tl.load(x_ptr + i)
+    y = tl.exp(x - tl.max(x, 0))
+    tl.store(out_ptr + i, y / tl.sum(y, 0))
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = torch.nn.Linear(n, n)
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        softmax_kernel[(x.shape[0],)](self.linear(x), out, x.shape[1])
+        return out
+""",
+}
+"""A pair that touches what torch, Inductor and the interpreter import and remember when they are first used."""
+
+
+def _warm_up() -> None:
+    """Pay once, not in every fork, for what the first job of a process costs."""
+    if os.environ.get("TRITON_INTERPRET") == "0":
+        from kernel_coder.tasks.inductor import import_inductor
+
+        import_inductor()
+        _lower({**WARM_UP, "max_elements": 32})
+    else:
+        _check({**WARM_UP, "new_name": "ModelNew", "with_nan": False, "with_other_inputs": True})
 
 
 JOBS: dict[str, Callable[[Job], dict[str, Any]]] = {"check": _check, "lower": _lower}
@@ -186,16 +249,13 @@ def _in_child(job: Job, reading: int, writing: int) -> None:
 
 def main() -> None:
     import torch
-    import triton  # noqa: F401
+    from tqdm import tqdm
 
-    import kernel_coder.tasks.verify  # noqa: F401
-
-    if os.environ.get("TRITON_INTERPRET") == "0":
-        from kernel_coder.tasks.inductor import import_inductor
-
-        import_inductor()  # once, not in every fork
+    tqdm.monitor_interval = 0  # Inductor's bars would start a thread, and forks want none
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    with contextlib.suppress(Exception):  # what is wrong is said by each job
+        _warm_up()
     # Candidates may print: the protocol keeps a descriptor of its own.
     protocol = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
