@@ -120,6 +120,73 @@ def test_files_that_end_before_the_count_is_reached_are_no_complete_build(tmp_pa
     assert (report.rows, report.complete) == (4, False)
 
 
+def table_of(path: Path, **fields: object) -> Path:
+    build(Plan(**{"count": 6, "families": ("softmax",), **fields}), path, Trusting())  # type: ignore[arg-type]
+    return path
+
+
+def test_one_build_takes_files_first_and_then_the_generator_wherever_it_stands(tmp_path: Path) -> None:
+    table = str(table_of(tmp_path / "six.parquet"))
+    outs = []
+    for sources in (("generator", table), (table, "generator")):
+        out = tmp_path / f"from_{sources.index('generator')}.parquet"
+        plan = Plan(sources=sources, count=20, families=("softmax",))
+        report = build(plan, out, Trusting(wrong="tl.sigmoid"))
+        rows = pq.read_table(out).to_pylist()
+        assert [one["repo_name"] != "kernel-coder" for one in rows[:6]] == [False] * 6
+        assert len(rows) == 20
+        assert sum(report.rows_by_source.values()) == 20
+        assert set(report.rows_by_source) == {table, "generator"}
+        record = json.loads(out.with_suffix(".drops.json").read_text())
+        assert record["rows_by_source"] == report.rows_by_source
+        assert {drop["source"] for drop in record["drops"]} == {table, "generator"}
+        assert {line["source"] for line in record["drop_table"]} == {table, "generator"}
+        assert sum(line["count"] for line in record["drop_table"]) == len(record["drops"])
+        outs.append(report.content_hash)
+    assert outs[0] == outs[1]
+
+
+def test_what_a_file_has_is_not_generated_again(tmp_path: Path) -> None:
+    table = str(table_of(tmp_path / "six.parquet"))
+    report = build(
+        Plan(sources=("generator", table), count=20, families=("softmax",)), tmp_path / "p.parquet", Trusting()
+    )
+    prints = pq.read_table(tmp_path / "p.parquet").column("fingerprint").to_pylist()
+    assert len(set(prints)) == 20
+    again = [drop for drop in report.drops if (drop["source"], drop["stage"]) == ("generator", "duplicate")]
+    assert len(again) >= 6
+
+
+def test_an_interrupted_build_of_files_and_the_generator_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    plan = Plan(sources=(str(table_of(tmp_path / "six.parquet")), "generator"), count=20, negatives=1)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    build(plan, whole / "p.parquet", Trusting(wrong="tl.exp"))
+    for stop in (3, 5, 6):
+        with pytest.raises(KeyboardInterrupt):
+            build(plan, parts / "p.parquet", Trusting(wrong="tl.exp", stop_after=stop))
+    build(plan, parts / "p.parquet", Trusting(wrong="tl.exp"))
+    assert files(parts) == files(whole)
+
+
+def test_a_file_that_is_no_task_is_a_drop_with_its_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    module = generate(5, "softmax", 0).task
+    (folder / "good.py").write_text(module.reference)
+    (folder / "good_new.py").write_text(module.solution or "")
+    (folder / "bad.py").write_text("class Model(:")
+    report = build(Plan(sources=(str(folder),)), tmp_path / "p.parquet", Trusting())
+    assert (report.rows, report.attempts) == (1, 2)
+    assert report.drops == [
+        {
+            "id": "m/bad.py row 1",
+            "source": str(folder),
+            "stage": "file",
+            "reason": "the reference does not parse: invalid syntax (line 1)",
+        }
+    ]
+
+
 def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(Plan(count=9), tmp_path / "pairs.parquet", Trusting(stop_after=3))
@@ -135,7 +202,9 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
         ({"count": 1, "families": ("relu",)}, "--families must be among"),
         ({"count": 1, "families": ("distance",)}, "is a held-out family"),
         ({"count": 1, "levels": (7,)}, "--levels must be among 0, 1, 2, 3, 4; got 7"),
-        ({"sources": ("generator", "folder")}, "goes alone"),
+        ({"sources": ("generator", "folder")}, "the generator has no end"),
+        ({"sources": ()}, "--from names no source"),
+        ({"count": 1, "max_elements": 0}, "--max-elements must be at least 1; got 0"),
     ],
 )
 def test_mistakes_are_one_sentence(fields: dict[str, object], message: str) -> None:
@@ -207,6 +276,46 @@ def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path:
     assert "super().__init__()" in rows[2]["triton_code"]
     assert "self.net[0].weight" in rows[2]["triton_code"]
     assert "3 pairs of 7 attempts (4 dropped)" in run.stdout
+
+
+def sized(body: str, sizes: str, inputs: str, init: str = "[]") -> str:
+    return (
+        f"import torch\nimport torch.nn as nn\n\n{body}\n{sizes}\n\ndef get_inputs():\n    return [{inputs}]\n\n"
+        f"def get_init_inputs():\n    return {init}\n"
+    )
+
+
+@pytest.mark.slow
+def test_one_command_makes_pairs_of_modules_sized_for_a_gpu_and_of_the_generator(tmp_path: Path) -> None:
+    folder, out = tmp_path / "modules", tmp_path / "pairs.parquet"
+    folder.mkdir()
+    plain = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 3 + x\n"
+    (folder / "1_plain.py").write_text(
+        sized(plain, "batch, dim = 4096, 32768", "torch.rand(batch, dim)")  # half a gigabyte
+    )
+    conv = (
+        "class Model(nn.Module):\n    def __init__(self, inner, outer):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(inner, outer, 3)\n        self.norm = nn.GroupNorm(8, outer)\n"
+        "    def forward(self, x):\n        return self.norm(torch.relu(self.conv(x)) - 0.5)\n"
+    )
+    (folder / "2_conv.py").write_text(
+        sized(conv, "size = 256", "torch.rand(128, 16, size, size)", "[16, 64]")  # eight gigabytes
+    )
+    arguments = ("--from", "generator", folder, "--count", 12, "--families", "elementwise", "--out", out)
+    started = time.monotonic()
+    run = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert time.monotonic() - started < 120
+    rows = pq.read_table(out).to_pylist()
+    assert [one["family"] for one in rows] == [None] * 2 + ["elementwise"] * 10
+    assert "4096, 32768" not in rows[0]["python_code"]
+    (written,) = load_tasks(out)[0].reference.split("batch, dim = ")[1].splitlines()[:1]
+    batch, dim = map(int, written.split(","))
+    assert 2048 < batch * dim <= 16384
+    assert f"({batch}, {dim})" in rows[0]["triton_code"]
+    assert "GroupNorm(8, outer)" in rows[1]["python_code"]
+    assert f"2 from {folder}" in run.stdout.replace("\n", "")
+    assert "10 from generator" in run.stdout.replace("\n", "")
 
 
 @pytest.mark.slow

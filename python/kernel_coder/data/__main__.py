@@ -25,6 +25,7 @@ from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 MAX_ELEMENTS = 16384
 
+
 def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` is for `kernel_coder.data.distill_command`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -145,7 +146,7 @@ def _print(report: Report, out: Path, seconds: float) -> None:
         title = f"drops, each in {out.with_suffix('.drops.json').name}"
         shown = Table("source", "stage", "reason", "dropped", title=title)
         for source, stage, reason, number in table:
-            shown.add_row(source, stage, reason, f"{number:,}")
+            shown.add_row("/".join(Path(source).parts[-2:]), stage, reason, f"{number:,}")
         console.print(shown)
     console.print(f"rows' SHA-256: {report.content_hash}", soft_wrap=True)
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -58,8 +58,8 @@ class Plan:
     """What is to be built. Two builds of one plan with the same versions give the same files.
 
     Attributes:
-        sources: files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them, and ``generator``, which
-            has no end and so comes after them, wherever it stands.
+        sources: files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them, and ``generator``,
+            which has no end and so comes after them, wherever it stands.
         count: verified rows that are wanted; None takes all that the files have.
         seed: of the generator.
         families: of the generator; None takes all that the wanted splits have.

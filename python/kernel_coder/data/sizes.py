@@ -37,9 +37,9 @@ def shrunk(reference: str, max_size: int) -> str:
 def fitted(reference: str, entry_point: str, max_elements: int) -> str:
     """The module with sizes halved until no tensor that it makes has more than `max_elements` elements.
 
-    Sizes are the integers of the top level's assignments, of ``get_inputs`` and of ``get_init_inputs``. The largest goes
-    first; equal ones stay equal and others different, so that channels do not become as few as their groups. One whose
-    halving breaks the module, or makes no tensor smaller that is too large, stays as it is. The module is run on
+    Sizes are the integers of the top level's assignments, of ``get_inputs`` and of ``get_init_inputs``. The largest
+    goes first; equal ones stay equal and others different, so that channels do not become as few as their groups. One
+    whose halving breaks the module, or makes no tensor smaller that is too large, stays as it is. The module is run on
     tensors without memory, never on numbers; its text is executed, so it must be trusted. One that cannot be run so
     comes back unchanged.
     """
@@ -62,7 +62,8 @@ def fitted(reference: str, entry_point: str, max_elements: int) -> str:
         halved = {size}
         while (last := min(halved) // 2) in sizes and last >= 2 * SMALLEST:
             halved.add(last)
-        smaller = _with_sizes(reference, places, lambda value, halved=halved: value // 2 if value in halved else value)
+        chosen = [node for node in places if node.value in halved]
+        smaller = _with_sizes(reference, chosen, lambda value: value // 2)
         left = _excess(smaller, entry_point, max_elements)
         if left is None or left >= excess:
             fixed.add(size)
@@ -104,8 +105,8 @@ def _excess(reference: str, entry_point: str, max_elements: int) -> int | None:
 
     try:
         namespace: dict[str, Any] = {}
+        exec(compile(reference, f"<{entry_point}>", "exec"), namespace)  # what it imports must not remember the mode
         with FakeTensorMode(allow_non_fake_inputs=True), Counting(), torch.no_grad():
-            exec(compile(reference, f"<{entry_point}>", "exec"), namespace)
             args, kwargs = init_arguments(namespace["get_init_inputs"]())
             namespace[entry_point](*args, **kwargs).eval()(*namespace["get_inputs"]())
     except Exception:  # whatever the module raises
