@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -96,6 +97,7 @@ def make_trials(root: Path, options: argparse.Namespace) -> tuple[list[Trial], i
     shared = ["--device", options.device, "--model", options.model, "--stop-when-correct", *shlex.split(JUDGE)]
     shared += ["--judge.families", '["own", "normal"]', "--judge.workers", str(options.cores), "--num-threads", "1"]
     shared += shlex.split(NANO) if options.tasks == FOR_NANO else []
+    gpus = visible_gpus(options.gpus) if options.device == "cuda" else [""]
     trials: list[Trial] = []
     for k, task in enumerate(tasks):
         module = root / f"{k:03d}.py"
@@ -107,10 +109,16 @@ def make_trials(root: Path, options: argparse.Namespace) -> tuple[list[Trial], i
             out = ["--output", str(root / name / "out")]
             command = [sys.executable, "-m", "kernel_coder.refine", str(module), *out, *size, *shared]
             command += ["--precision", task.precision, *shlex.split(options.flags)]
-            gpu = {"CUDA_VISIBLE_DEVICES": str(len(trials) % options.gpus) if options.device == "cuda" else ""}
+            gpu = {"CUDA_VISIBLE_DEVICES": gpus[len(trials) % len(gpus)]}
             # Exit code 1: the budget is spent and there is no kernel.
             trials.append(Trial(name, command, root / name, fine=(0, 1), environment=gpu))
     return trials, len(tasks)
+
+
+def visible_gpus(count: int) -> list[str]:
+    """The first GPUs that this process may use, as its children have to name them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
 def names_of(k: int, options: argparse.Namespace, plan: str | None = None) -> list[str]:

@@ -12,6 +12,7 @@ others answers are judged. What happens, in `--seconds` altogether:
 - the final model's evaluation on all of them, five of its kernels timed again by `remeasure.py`, and the pages.
 
 Each model is asked held-out compositions and held-out families (several seeds), and KernelBench's first level once.
+With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another.
 After every stage the results are written anew: `real_run_cuda.csv` (a row for each model and set of tasks; intervals by
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
@@ -134,13 +135,17 @@ class Driver:
         signal.signal(signal.SIGINT, lambda *_: self.over.set())
         beside = threading.Thread(target=self._guarded, args=(self.evaluate_beside,), name="beside")
         try:
-            beside.start()
-            self._guarded(self.train_and_evaluate)
-            beside.join()
+            if self.is_one_gpu:
+                self._guarded(self.one_after_another)
+            else:
+                beside.start()
+                self._guarded(self.train_and_evaluate)
+                beside.join()
         finally:
             self.over.set()
             self.end_all()
-            beside.join()
+            if beside.ident is not None:
+                beside.join()
             self.keep()
             self.write_results()
         if isinstance(self.problem, OutOfTime):
@@ -172,6 +177,18 @@ class Driver:
         self.remeasure()
         self.pages()
 
+    def one_after_another(self) -> None:
+        """On one GPU, what tells most first."""
+        self.sft()
+        self.rl()
+        order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[2]), ("sft", SETS[2])]
+        order += [("base", SETS[0]), ("base", SETS[2]), ("rl", SETS[1]), ("sft", SETS[1]), ("base", SETS[1])]
+        for place, (model, name) in enumerate(order):
+            if place == 2:
+                self.remeasure()
+                self.pages()
+            self.evaluate(model, name, self.side_judge, writes_on=None)
+
     def evaluate_beside(self) -> None:
         """On the last judge GPU: the base model while the other is warmed up, the warmed-up one while it is trained."""
         for name in SETS:
@@ -184,6 +201,10 @@ class Driver:
                 self.evaluate(model, name, self.side_judge, writes_on=None)
 
     # ---- devices
+
+    @property
+    def is_one_gpu(self) -> bool:
+        return bool(self.options.judge_gpus == self.options.train_gpu)
 
     @property
     def gpus(self) -> list[str]:
