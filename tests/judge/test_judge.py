@@ -302,6 +302,14 @@ def test_an_admitted_task_says_what_it_is_checked_with(judge: Judge) -> None:
     assert judge.admit(reference("x.sum(0)", inputs="torch.rand(6, 40)")).hidden_sizes is None
 
 
+def test_memory_that_was_never_written_is_not_zero(judge: Judge) -> None:
+    task = reference("torch.cat([x, torch.zeros_like(x)])")
+    body = "out = torch.empty(2 * x.shape[0], x.shape[1]); out[: x.shape[0]] = x; return out"
+    lucky = rewritten(task, ("return torch.cat([x, torch.zeros_like(x)])", body))
+    assert judge.evaluate(task, rewritten(task)).correct
+    assert judge.evaluate(task, lucky).outcome is Outcome.WRONG_OUTPUT
+
+
 # The harness
 
 
