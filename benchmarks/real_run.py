@@ -6,13 +6,15 @@
 Every stage is a command that a user would type, and is printed. On one GPU the model is trained and writes, on the
 others answers are judged. What happens, in `--seconds` altogether:
 
-- warm-up until `--target` of held-out tasks are solved, beside it the base model's evaluation on the last judge GPU;
-- reinforcement from there, stopped by a signal halfway and resumed, on the other judge GPUs; beside it the warmed-up
-  model's evaluation on the last one;
+- warm-up (with `--target` until so many held-out tasks are solved), beside it the base model's evaluation on the last
+  judge GPU;
+- reinforcement from there, stopped by a signal halfway and resumed (unless `--straight`), on the other judge GPUs;
+  beside it the warmed-up model's evaluation on the last one;
 - the final model's evaluation on all of them, five of its kernels timed again by `remeasure.py`, and the pages.
 
 Each model is asked held-out compositions and held-out families (several seeds), and KernelBench's first level once.
-With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another.
+With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another; with `--side-gpu`
+the warmed-up model's evaluations are made on another one, beside the final model's.
 After every stage the results are written anew: `real_run_cuda.csv` (a row for each model and set of tasks; intervals by
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
@@ -182,12 +184,25 @@ class Driver:
         self.sft()
         self.rl()
         order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[2]), ("sft", SETS[2])]
-        order += [("base", SETS[0]), ("base", SETS[2]), ("rl", SETS[1]), ("sft", SETS[1]), ("base", SETS[1])]
-        for place, (model, name) in enumerate(order):
-            if place == 2:
-                self.remeasure()
-                self.pages()
+        order += [("rl", SETS[1]), ("sft", SETS[1]), *(("base", name) for name in SETS)]
+        others = [(model, name) for model, name in order if model != "rl"]
+        elsewhere = threading.Thread(
+            target=self._guarded, args=(lambda: self.evaluate_elsewhere(others),), name="elsewhere"
+        )
+        if self.options.side_gpu is not None:
+            elsewhere.start()
+            order = [(model, name) for model, name in order if model == "rl"]
+        for model, name in order:
             self.evaluate(model, name, self.side_judge, writes_on=None)
+            if (model, name) == ("rl", SETS[0]):
+                self.remeasure()
+        if elsewhere.ident is not None:
+            elsewhere.join()
+        self.pages()
+
+    def evaluate_elsewhere(self, order: Sequence[tuple[str, str]]) -> None:
+        for model, name in order:
+            self.evaluate(model, name, [self.options.side_gpu] if self.gpus else [], writes_on=None)
 
     def evaluate_beside(self) -> None:
         """On the last judge GPU: the base model while the other is warmed up, the warmed-up one while it is trained."""
@@ -243,7 +258,9 @@ class Driver:
             flags |= flags_of(options.sft_flags)
 
             def is_enough() -> bool:
-                return any(rate >= options.target for rate in self.rates(folder).values())
+                return options.target is not None and any(
+                    rate >= options.target for rate in self.rates(folder).values()
+                )
 
             limit = options.sft_seconds - self.state.get("sft_seconds", 0.0)
             ended = self.call("sft", self.command("sft", options.sft_config, flags, folder), limit, is_enough)
@@ -265,11 +282,11 @@ class Driver:
         }
 
     def best_of(self, folder: Path) -> tuple[int, float | None]:
-        """The checkpoint whose rate is nearest to the middle of :data:`RANGE`; the last one if none was measured."""
+        """The last checkpoint; with a target the one whose rate is nearest to the middle of :data:`RANGE`."""
         there = sorted(int(path.name[11:]) for path in folder.glob("checkpoint-*"))
         rates = {step: rate for step, rate in self.rates(folder).items() if step in there}
-        if not rates:
-            return there[-1], None
+        if self.options.target is None or not rates:
+            return there[-1], rates.get(there[-1])
         middle = sum(RANGE) / 2
         step = min(rates, key=lambda step: abs(rates[step] - middle))
         return step, rates[step]
@@ -296,7 +313,7 @@ class Driver:
         def spent() -> float:
             return float(self.state.get("rl_seconds", 0.0))
 
-        if "rl_half" not in self.state["done"]:
+        if "rl_half" not in self.state["done"] and not options.straight:
             ended = self.call(
                 "rl-1",
                 self.command("train", options.rl_config, flags, folder),
@@ -309,9 +326,8 @@ class Driver:
             self.event(f"training was stopped by SIGTERM after step {steps()}" if ended.code else "no need to stop")
             self.state["rl_stopped_at"] = steps()
             self.done("rl_half")
-        ended = self.call(
-            "rl-2", self.command("train", options.rl_config, flags, folder, resume=True), budget - spent()
-        )
+        last = self.command("train", options.rl_config, flags, folder, resume=not options.straight)
+        ended = self.call("rl-2", last, budget - spent())
         self.add_seconds("rl", ended)
         if ended.failed:
             self.event(f"the resumed run failed with exit code {ended.code}: its last checkpoint is taken")
@@ -743,13 +759,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--train-gpu", default="0")
     flag("--judge-gpus", default="1,2,3", help="the last one judges evaluations beside the training")
     flag("--rl-judge-gpus", help="those that judge in training; default: all but the last one")
+    flag("--side-gpu", help="where one GPU trains and judges: another one for the warmed-up model's evaluations")
     flag("--workers", type=int, default=16, help="candidates at a time on each judge GPU")
     flag("--kernelbench-workers", type=int, default=6, help="the same for KernelBench, whose tasks are large")
     flag("--sft-config", type=Path, default=Path("configs/smollm2-135m-sft.yaml"))
     flag("--rl-config", type=Path, default=Path("configs/smollm2-135m.yaml"))
-    flag("--sft-steps", type=int, default=280, help="updates at most")
-    flag("--target", type=float, default=0.5, help="held-out correct rate at which the warm-up ends")
+    flag("--sft-steps", type=int, default=450, help="updates at most")
+    flag(
+        "--target", type=float, help="held-out correct rate at which the warm-up ends; default: it ends with its steps"
+    )
     flag("--rl-steps", type=int, default=60, help="at most")
+    flag("--straight", action="store_true", help="reinforcement is not stopped and resumed halfway")
     flag("--samples", type=int, default=3, help="answers to each task with each seed")
     flag("--seeds", default="0,1,2")
     flag("--pass-at", default="1,8")

@@ -208,14 +208,22 @@ at one place of an answer that has little to do with the prompt, so a reward on 
 
 
 def mix(
-    pairs: Path, target: Path, *, wrong: float = 0.45, talks: float = 0.06, seed: int = 0, workers: int | None = None
+    pairs: Path,
+    target: Path,
+    *,
+    wrong: float = 0.45,
+    talks: float = 0.06,
+    seed: int = 0,
+    workers: int | None = None,
+    exclude_families: Sequence[str] = (),
 ) -> dict[str, int]:
     """Writes the corpus: verified answers and, as in code that is found, wrong ones.
 
     Every pair gives its own answer. Beside them stand as many answers with one planted bug of :data:`BUGS` as make
     ``wrong`` of all of these; nothing in a prompt says which kind its answer is. ``talks`` as many conversations as
     there are pairs: a wrong answer, what the judge says about it in the words of the feedback template ``nano``, and
-    the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``.
+    the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of
+    ``exclude_families`` are left out.
 
     Raises:
         ValueError: a share is out of its range, or the file has no pairs.
@@ -226,7 +234,7 @@ def mix(
         raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
     rows: list[dict[str, Any]] = []
     asked: list[tuple[Task, str, str]] = []
-    for task in load_tasks(str(pairs)):
+    for task in load_tasks(str(pairs), exclude_families=exclude_families or None):
         if task.solution is None:
             continue
         rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
@@ -329,6 +337,7 @@ def _parser() -> argparse.ArgumentParser:
     mix.add_argument("--talks", type=float, default=0.06, help="conversations for each pair; the judge is asked")
     mix.add_argument("--seed", type=int, default=0)
     mix.add_argument("--workers", type=int, help="of the judge; default: one a core, at most 12")
+    mix.add_argument("--exclude-families", nargs="+", default=[], help="families to leave out")
     mix.set_defaults(run=_mix)
     tokenizer = commands.add_parser("tokenizer", help="train the tokenizer")
     tokenizer.add_argument("data", nargs="+", help="packaged, tables of tasks or texts, folders, .py or .txt files")
@@ -359,6 +368,7 @@ def _mix(options: argparse.Namespace) -> Iterator[str]:
         talks=options.talks,
         seed=options.seed,
         workers=options.workers,
+        exclude_families=options.exclude_families,
     )
     yield ", ".join(f"{count:,} {name}" for name, count in found.items())
     yield str(options.output)
