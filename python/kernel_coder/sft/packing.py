@@ -26,10 +26,22 @@ class Filled:
     Attributes:
         tokens: of a pass.
         longest: tokens of the longest example of the run, for which attention's grid is cut.
+        sequences: no pass has more, those that fill it up included.
     """
 
     tokens: int
     longest: int
+    sequences: int = 0
+
+    @classmethod
+    def of(cls, tokens: int, longest: int, examples: int) -> Filled:
+        """For passes of at most so many examples.
+
+        >>> Filled.of(tokens=4096, longest=1000, examples=30).sequences
+        64
+        """
+        sequences = examples + -(-tokens // longest)
+        return cls(tokens, longest, sequences + -sequences % SEQUENCE_BUCKET)
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -74,13 +86,13 @@ class PackedBatch:
 def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled | None = None) -> PackedBatch:
     """The examples one behind the other.
 
-    A ``filled`` pass ends with sequences that are in no loss, as long as the longest here, and with empty ones up to a
-    multiple of :data:`SEQUENCE_BUCKET`.
+    A ``filled`` pass ends with sequences that are in no loss, as long as the longest of the run, and with empty ones up
+    to ``filled.sequences``; with more than these, up to a multiple of :data:`SEQUENCE_BUCKET`.
     """
     lengths = [len(example) for example in examples]
     ids = np.concatenate([example.ids for example in examples])
     in_loss = np.concatenate([example.in_loss for example in examples])
-    longest = max(lengths)
+    longest = max(lengths) if filled is None else filled.longest
     if filled is not None and (missing := filled.tokens - len(ids)) > 0:
         lengths += [longest] * (missing // longest) + ([missing % longest] if missing % longest else [])
         ids, in_loss = np.pad(ids, (0, missing)), np.pad(in_loss, (0, missing))
@@ -89,7 +101,7 @@ def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled
     ends = np.cumsum(lengths)
     mask[ends - 1] = False
     if filled is not None:
-        lengths += [0] * (-len(lengths) % SEQUENCE_BUCKET)
+        lengths += [0] * max(filled.sequences - len(lengths), -len(lengths) % SEQUENCE_BUCKET)
 
     def put(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
@@ -100,5 +112,5 @@ def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled
         targets=put(targets),
         mask=torch.from_numpy(mask),
         cu_seqlens=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32).to(device, non_blocking=True),
-        longest=longest if filled is None else filled.longest,
+        longest=longest,
     )
