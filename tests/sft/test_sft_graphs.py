@@ -17,7 +17,7 @@ from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.sft.attention import hidden_states
 from kernel_coder.sft.compilation import accelerate, mirrored, record_body, relative_error, sample
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, Work, Written, dropout_of
+from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, Work, Written, dropout_of, why_not
 from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.update import backward, measure, update
 from kernel_coder.train.attention import packed
@@ -221,6 +221,21 @@ def test_weights_that_have_moved_are_not_looked_for_where_they_were(caplog: pyte
     assert [record.message for record in caplog.records] == [
         "sft: weights have moved, so the CUDA graphs are not used any more"
     ]
+
+
+def test_what_a_graph_cannot_repeat_is_named() -> None:
+    one, (batch, *_) = policy("cpu"), batches("cpu")
+    assert why_not(one.model, bf16=False) is None
+    one.model.gradient_checkpointing_enable()
+    assert record_body(one, batch, Spoiling()) == "layers that are recomputed read the random state"
+    one.model.gradient_checkpointing_disable()
+    one.model.config.attention_dropout = 0.2
+    assert why_not(one.model, bf16=False) == (
+        "a graph would drop the same every time, and the model has attention_dropout of 0.2"
+    )
+    one.model.config.attention_dropout = 0.0
+    one.model.lm_head = nn.Identity()
+    assert why_not(one.model, bf16=False) == "the loss of this model is not computed from hidden states"
 
 
 def test_two_forward_passes_before_a_backward_are_an_error() -> None:

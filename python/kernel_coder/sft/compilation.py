@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from kernel_coder.sft.attention import StatesOf, hidden_states
-from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, dropout_of
+from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, why_not
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.sft.update import backward
 from kernel_coder.train.memory import layers_of
-from kernel_coder.train.model import Policy, head_of
+from kernel_coder.train.model import Policy
 from kernel_coder.train.update import METRIC
 
 AGREES = 5e-2
@@ -84,10 +84,8 @@ def record_body(policy: Policy, batch: PackedBatch, recorder: Recorder, *, bf16:
     They must give what is computed without, of ``batch`` and of another of the same shape, so that a graph which looks
     at none of its inputs is found out.
     """
-    if head_of(policy.model) is None:
-        return "the loss of this model is not computed from hidden states"
-    if dropout := dropout_of(policy.model):
-        return f"a graph would drop the same every time, and the model has {dropout}"
+    if reason := why_not(policy.model, bf16=bf16):
+        return reason
     trials = (batch, mirrored(batch))
     _give_memory_back(policy)
     try:

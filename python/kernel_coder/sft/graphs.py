@@ -8,7 +8,9 @@ batch, stay outside: their gradient flows into the recorded backward.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,13 +21,13 @@ from torch.autograd.function import once_differentiable
 from kernel_coder.sft.attention import computing, hidden_states
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.train.attention import packed
-from kernel_coder.train.model import causal_lm
-
-WARM_UPS = 2
-"""Passes before the recording: libraries and allocator then have what they need."""
+from kernel_coder.train.memory import layers_of
+from kernel_coder.train.model import causal_lm, head_of
 
 INPUTS = ("ids", "positions", "cu_seqlens")
 """What the decoder is given of a batch."""
+
+SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 Written = Sequence[Tensor | None]
 Work = Callable[[], Written]
@@ -44,7 +46,11 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """CUDA graphs that share their memory, recorded on a stream of their own."""
+    """CUDA graphs that share their memory, recorded on a stream of their own.
+
+    Work runs twice before: libraries and allocator then have what they need, and what waits for the GPU is found by an
+    exception while nothing is being recorded.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -56,7 +62,8 @@ class CudaRecorder:
         before = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(before)
         with torch.cuda.stream(self.stream):
-            for _ in range(WARM_UPS):
+            work()
+            with waiting_forbidden():
                 work()
         before.wait_stream(self.stream)
 
@@ -70,6 +77,19 @@ class CudaRecorder:
         finally:
             torch.cuda.set_stream(before)  # a recording that fails leaves its own
         return written, graph.replay
+
+
+@contextmanager
+def waiting_forbidden() -> Iterator[None]:
+    """Within, an operation for which the host waits for the GPU raises."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it does not find all of them
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class GraphedBody:
@@ -162,6 +182,20 @@ class _Replayed(torch.autograd.Function):
         body.gradient.copy_(gradient)
         body.replay_backward()
         return None, *(None if each is None else each.detach() for each in body.gradients)
+
+
+def why_not(model: nn.Module, *, bf16: bool) -> str | None:
+    """What of a model a graph cannot repeat."""
+    if head_of(model) is None:
+        return "the loss of this model is not computed from hidden states"
+    if dropout := dropout_of(model):
+        return f"a graph would drop the same every time, and the model has {dropout}"
+    if any(getattr(layer, "gradient_checkpointing", False) for layer in layers_of(model)):
+        return "layers that are recomputed read the random state"
+    weight = next(model.parameters())
+    if weight.is_cuda and not bf16 and weight.dtype not in SIXTEEN_BITS:
+        return "attention in 32 bits asks the host where an example ends; set model.bf16"
+    return None
 
 
 def dropout_of(model: nn.Module) -> str | None:
