@@ -1,13 +1,11 @@
 """The decoder replayed: the same gradients and weights as without, whatever a replay writes over.
 
-On the CPU work is repeated into the tensors of its first time, and everything else that a CUDA graph may write over is
-spoiled; on a GPU the same tests record CUDA graphs.
+On the CPU a :class:`sft_recorder.Spoiling` repeats the work; on a GPU the same tests record CUDA graphs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +15,13 @@ from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.sft.attention import hidden_states
 from kernel_coder.sft.compilation import accelerate, mirrored, record_body, relative_error, sample
 from kernel_coder.sft.examples import Example
-from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, Work, Written, dropout_of, why_not
+from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, dropout_of, why_not
 from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.update import backward, measure, update
 from kernel_coder.train.attention import packed
 from kernel_coder.train.config import ModelConfig
 from kernel_coder.train.model import Policy, load_policy
+from sft_recorder import Blind, Broken, Spoiling
 from tolerances import TOLERANCE
 from torch import Tensor, nn
 
@@ -30,44 +29,6 @@ TOKENIZER = tiny_tokenizer()
 FILLED = Filled.of(tokens=96, longest=40, examples=6)
 GROUPS = [[17, 40, 2, 9, 23, 5], [40], [30, 31], [12, 12, 40, 3], [40, 40], [7, 8, 9, 10]]
 """Lengths of the examples of each pass."""
-
-
-class Spoiling:
-    """Repeats work as a CUDA graph does: into the same tensors, over those that only its later work writes."""
-
-    def __init__(self) -> None:
-        self.written: list[list[Tensor | None]] = []
-
-    def warm_up(self, work: Callable[[], None]) -> None:
-        work()
-
-    def record(self, work: Work) -> tuple[Written, Callable[[], None]]:
-        kept = [None if tensor is None else tensor.detach().clone() for tensor in work()]
-        number = len(self.written)
-        self.written.append(kept)
-
-        def replay() -> None:
-            for tensor in (each for later in self.written[number + 1 :] for each in later):
-                if tensor is not None:
-                    tensor.fill_(torch.nan)
-            for mine, now in zip(kept, work(), strict=True):
-                if mine is not None and now is not None:
-                    mine.copy_(now.detach())
-
-        return kept, replay
-
-
-class Blind(Spoiling):
-    """Writes what it wrote the first time, as a graph does that was recorded with other inputs than it is given."""
-
-    def record(self, work: Work) -> tuple[Written, Callable[[], None]]:
-        kept, _ = super().record(work)
-        return kept, lambda: None
-
-
-class Broken(Spoiling):
-    def record(self, work: Work) -> tuple[Written, Callable[[], None]]:
-        raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
 def recorder_of(device: str) -> Recorder:

@@ -74,6 +74,8 @@ class CudaRecorder:
         try:
             with torch.cuda.device(self.device), taking:
                 written = work()
+        except Exception as error:  # ending what has failed fails, too, and would be all that is said
+            raise error.__context__ or error from None
         finally:
             torch.cuda.set_stream(before)  # a recording that fails leaves its own
         return written, graph.replay
