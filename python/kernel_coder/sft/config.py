@@ -20,8 +20,8 @@ class SftModelConfig(ModelConfig):
 
     torch_compile: bool = Field(
         default=False,
-        description="compile the decoder's layers and, on a GPU, record CUDA graphs, if that works; every forward pass then "
-        "has one shape, and the graphs hold its memory",
+        description="compile the decoder's layers and, on a GPU, record CUDA graphs, if that works; every forward pass "
+        "then has one shape, and the graphs hold its memory",
     )
 
 
