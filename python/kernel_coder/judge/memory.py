@@ -25,6 +25,28 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+DIRTY = 0x7F
+"""What memory is filled with before a candidate gets it: 3.4e38 in float32."""
+
+SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 16
+"""torch keeps blocks of at most a MiB apart from larger ones."""
+
+LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
+
+
+def dirty_device_memory(device: torch.device, output_bytes: int) -> None:
+    """Leave torch GPU memory to hand out in which something was: fresh memory of the driver's is zeros.
+
+    Enough for small tensors and for one as large as all outputs; at most a GiB, or an eighth of what is free.
+    """
+    if device.type != "cuda":
+        return
+    most = min(MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)
+    sizes = [SMALL_BLOCK] * SMALL_BLOCKS + [min(max(LARGE_BLOCK, output_bytes), most)]
+    held = [torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY) for size in sizes]
+    del held
+
+
 def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
     """A tensor at its place in bytes, counted from `base`; nothing is copied.
 

@@ -41,7 +41,7 @@ from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
-from kernel_coder.judge.memory import Arena, free_memory
+from kernel_coder.judge.memory import DIRTY, Arena, dirty_device_memory, free_memory
 from kernel_coder.judge.native import is_native, native_model
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -67,8 +67,8 @@ PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(TASK_DESCRIPTORS)
 
 FILE = "candidate.py"
 
-M_PERTURB, PATTERN = -6, 0x80
-"""Of glibc's ``mallopt``: memory that is allocated is filled with the complement of the pattern, 3.4e38 in float32."""
+M_PERTURB, PATTERN = -6, DIRTY ^ 0xFF
+"""Of glibc's ``mallopt``: memory that is allocated is filled with the complement of the pattern."""
 
 
 class Wrong(Exception):
@@ -240,6 +240,7 @@ class _Runner:
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
+        dirty_device_memory(self.device, self.outputs.size)
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _Prepared] = {}
         self.hooks = contextlib.ExitStack()  # for good: an extension may be built as late as in a call

@@ -1,0 +1,82 @@
+"""Somebody else keeps the GPU busy: what is measured against a reference that suffers the same stays what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import corpus
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Verdict
+from kernel_coder.tasks import Task
+
+REFERENCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+
+def get_inputs():
+    return [torch.randn(4096, 4096)]
+
+def get_init_inputs():
+    return []
+"""
+SAME = REFERENCE.replace("class Model(", "class ModelNew(")
+TWICE = SAME.replace("return torch.softmax(x, 1)", "return torch.softmax(x, 1) + 0 * torch.softmax(x, 1)")
+TASK = Task(id="load/softmax", source="test", reference=REFERENCE)
+BURNER = """
+import sys, torch
+x = torch.randn(2048, 2048, device=sys.argv[1])
+print("burning", flush=True)
+while True:
+    for _ in range(50):
+        x = (x @ x).clamp(-1, 1)
+    torch.cuda.synchronize()
+"""
+CONFIG = JudgeConfig(timed_calls=50, timing_s=5.0, profile=False, checks=2, workers=2)
+
+
+def like_itself(verdict: Verdict) -> None:
+    """The reference as candidate."""
+    assert verdict.correct, verdict.reason
+    assert verdict.speedup is not None
+    assert 0.9 < verdict.speedup < 1.1, verdict.speedup
+
+
+def slower_than_one(verdict: Verdict) -> None:
+    assert verdict.correct, verdict.reason
+    assert verdict.speedup is not None
+    assert verdict.speedup < 0.8, verdict.speedup
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> None:
+    burner = next(one for one in corpus.hostile() if one.name == "h40_gpu_burner")
+    hostile = (Task(id=burner.task.name, source="corpus", reference=burner.task.source), burner.source, burner.backend)
+    with Judge(device, config=CONFIG) as judge:
+        alone = judge.evaluate(TASK, TWICE, "torch")
+        verdicts = list(judge.evaluate_many([hostile, (TASK, TWICE, "torch"), hostile, (TASK, SAME, "torch")]))
+    slower_than_one(alone)
+    assert alone.speedup is not None
+    assert verdicts[1].speedup == pytest.approx(alone.speedup, rel=0.15)
+    assert verdicts[1].reference_ms == pytest.approx(alone.reference_ms, rel=0.3)
+    like_itself(verdicts[3])
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_load_from_elsewhere_slows_the_reference_as_much_as_the_candidate(device: str) -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", BURNER, device], stdout=subprocess.PIPE) as burner,
+        Judge(device, config=CONFIG) as judge,
+    ):
+        try:
+            assert burner.stdout is not None
+            assert burner.stdout.readline() == b"burning\n"
+            like_itself(judge.evaluate(TASK, SAME, "torch"))
+            slower_than_one(judge.evaluate(TASK, TWICE, "torch"))
+        finally:
+            burner.kill()
