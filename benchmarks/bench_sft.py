@@ -109,7 +109,8 @@ def ours(
     policy = Policy(model, tiny_tokenizer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     examples = [example for row in rows for example in row]
-    filled = Filled.of(shape.rows * shape.length, max(map(len, examples)), len(examples)) if compiled else None
+    lengths = [[len(example) for example in row] for row in rows]
+    filled = Filled.of(lengths, shape.rows, shape.length) if compiled else None
     batch = collate(examples, torch.device(device), filled=filled)
     before = reserved(device)
     acceleration = Acceleration()

@@ -26,9 +26,9 @@ from tolerances import TOLERANCE
 from torch import Tensor, nn
 
 TOKENIZER = tiny_tokenizer()
-FILLED = Filled.of(tokens=96, longest=40, examples=6)
 GROUPS = [[17, 40, 2, 9, 23, 5], [40], [30, 31], [12, 12, 40, 3], [40, 40], [7, 8, 9, 10]]
 """Lengths of the examples of each pass."""
+FILLED = Filled.of(GROUPS, size=1, capacity=96)
 
 
 def recorder_of(device: str) -> Recorder:

@@ -73,8 +73,7 @@ def test_passes_over_any_packs_of_a_run_have_one_number_of_sequences(
 ) -> None:
     examples = [example(list(range(n)), []) for n in lengths]
     packs = [[examples[i] for i in pack] for pack in best_fit(lengths, 16)]
-    most = sum(sorted(map(len, packs))[-size:])
-    filled = Filled.of(size * 16, max(lengths), most)
+    filled = Filled.of([[len(each) for each in pack] for pack in packs], size, 16)
     random.shuffle(packs)
     for start in range(0, len(packs), size):
         batch = collate([each for pack in packs[start : start + size] for each in pack], CPU, filled=filled)

@@ -34,14 +34,19 @@ class Filled:
     sequences: int = 0
 
     @classmethod
-    def of(cls, tokens: int, longest: int, examples: int) -> Filled:
-        """For passes of at most so many examples.
+    def of(cls, packs: Sequence[Sequence[int]], size: int, capacity: int) -> Filled:
+        """For passes over any ``size`` of these packs, or fewer: lengths that are at most ``capacity`` together.
 
-        >>> Filled.of(tokens=4096, longest=1000, examples=30).sequences
-        64
+        >>> Filled.of([[30, 30], [60, 20, 20], [100]], size=2, capacity=100)
+        Filled(tokens=200, longest=100, sequences=32)
         """
-        sequences = examples + -(-tokens // longest)
-        return cls(tokens, longest, sequences + -sequences % SEQUENCE_BUCKET)
+        tokens, longest = size * capacity, max(map(max, packs))
+        most, emptiest = sorted(map(len, packs), reverse=True), sorted(map(sum, packs))
+        of_some = [
+            sum(most[:count]) + -((sum(emptiest[:count]) - tokens) // longest)
+            for count in range(1, min(size, len(packs)) + 1)
+        ]
+        return cls(tokens, longest, max(of_some) + -max(of_some) % SEQUENCE_BUCKET)
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:

@@ -92,7 +92,7 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
     held_out_packs = make_packs(data.held_out, config.data)
     filled, acceleration = None, Acceleration()
     if config.model.torch_compile:
-        filled = one_shape((*data.train, *data.held_out), (packs, held_out_packs), config)
+        filled = one_shape([*taken(data.train, packs), *taken(data.held_out, held_out_packs)], config)
         fixed = replace(policy, recomputation=None)  # measuring it would compile every layer for two more shapes
         size = config.optim.per_device_train_batch_size
         batch = batches_of(data.train, packs[:size], config, policy.device, filled)[0]
@@ -207,11 +207,14 @@ def make_packs(examples: Sequence[Example], config: SftDataConfig) -> tuple[tupl
     return tuple(map(tuple, best_fit([len(example) for example in examples], config.max_length)))
 
 
-def one_shape(examples: Sequence[Example], packs: Sequence[Sequence[Sequence[int]]], config: SftConfig) -> Filled:
-    """What no forward pass over any of these sets of packs exceeds, whichever of a set it takes."""
-    size = config.optim.per_device_train_batch_size
-    most = max(sum(sorted(map(len, each))[-size:]) for each in packs)
-    return Filled.of(size * config.data.max_length, max(map(len, examples)), most)
+def one_shape(packs: Sequence[Sequence[Example]], config: SftConfig) -> Filled:
+    """What no forward pass over any of these packs exceeds."""
+    lengths = [[len(example) for example in pack] for pack in packs]
+    return Filled.of(lengths, config.optim.per_device_train_batch_size, config.data.max_length)
+
+
+def taken(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[list[Example]]:
+    return [[examples[i] for i in pack] for pack in packs]
 
 
 def batches_of(
