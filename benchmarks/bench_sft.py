@@ -7,11 +7,12 @@ A step is forward, backward, clipping and AdamW on float32 weights with bfloat16
 rows; learnt are the answers, `learnt` of all tokens. The Trainer gets positions that begin anew in each example, from
 which transformers makes the mask that keeps examples apart. `of_peak` counts what the step needs (6 operations a
 weight and token, attention within examples, the head for learnt tokens) over --peak-tflops and the time taken.
+`of_trainer` is the Trainer's time over that of the row, in the same form: both compiled, or neither. What is compiled
+is measured, and written, first; `no graph` is ours without CUDA graphs, whose memory counts in `peak_mib`.
 """
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -23,18 +24,19 @@ import numpy as np
 import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.sft.compilation import Acceleration, accelerate, compile_layers
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
 from kernel_coder.train.attention import packed
-from kernel_coder.train.memory import layers_of
 from kernel_coder.train.model import Policy
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 MAX_NORM, RATE = 1.0, 1e-5
+RIVAL = "transformers Trainer"
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def inputs_of_trainer(rows: list[list[Example]], length: int, device: str) -> di
     return {name: torch.from_numpy(values).to(device) for name, values in named.items()}
 
 
-def needed_operations(shape: Shape, batch: PackedBatch, model: nn.Module) -> float:
+def needed_operations(shape: Shape, batch: PackedBatch) -> float:
     """Of forward and backward: products with weights, attention within examples, the head for learnt tokens."""
+    model = shape.model("meta")
     body = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
     lengths = batch.cu_seqlens.diff().double()
     attention = 6 * shape.layers * shape.hidden * float((lengths**2).sum())  # causal: half of the square
@@ -99,17 +102,25 @@ def needed_operations(shape: Shape, batch: PackedBatch, model: nn.Module) -> flo
 
 
 def ours(
-    shape: Shape, rows: list[list[Example]], device: str, compiled: bool
-) -> tuple[Callable[[], object], nn.Module]:
+    shape: Shape, rows: list[list[Example]], device: str, *, compiled: bool = False, graphs: bool = False
+) -> tuple[Callable[[], object], int]:
+    """The step, and the bytes that it holds between two calls beside the weights and what the optimiser has."""
     model = shape.model(device)
     policy = Policy(model, tiny_tokenizer())
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     examples = [example for row in rows for example in row]
-    filled = Filled(shape.rows * shape.length, max(map(len, examples))) if compiled else None
+    lengths = [[len(example) for example in row] for row in rows]
+    filled = Filled.of(lengths, shape.rows, shape.length) if compiled else None
     batch = collate(examples, torch.device(device), filled=filled)
-    if compiled:
-        for layer in layers_of(model):
-            layer.compile()
+    before = reserved(device)
+    acceleration = Acceleration()
+    if graphs:
+        acceleration = accelerate(policy, batch, bf16=True)
+    elif compiled and (problem := compile_layers(policy, batch, bf16=True)):
+        acceleration = Acceleration(notes=(problem,))
+    if acceleration.notes:
+        raise RuntimeError(acceleration.notes[0])
+    held = reserved(device) - before
     return lambda: update(
         policy,
         optimizer,
@@ -120,7 +131,17 @@ def ours(
         bf16=True,
         skipped_in_a_row=0,
         max_skipped=99,
-    ), model
+        states_of=acceleration.states_of,
+    ), held
+
+
+def reserved(device: str) -> int:
+    """Bytes of the card that cannot be given back."""
+    if device != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
 
 
 def trainer(shape: Shape, rows: list[list[Example]], device: str, compiled: bool) -> Callable[[], object]:
@@ -169,36 +190,64 @@ def loss_error(shape: Shape, rows: list[list[Example]], device: str) -> dict[str
     return {"loss": abs(found - total / batch.num_targets) / (total / batch.num_targets)}
 
 
-def table_of(shape: Shape, arguments: Namespace) -> list[dict[str, Any]]:
+def contender_of(
+    name: str, version: str, build: Callable[[], tuple[Callable[[], object], int]], **more: Any
+) -> Contender:
+    """Built, and compiled, by its first call. What it holds counts as memory of every call."""
+    built: list[Callable[[], object]] = []
+
+    def run() -> object:
+        if not built:
+            step, held = build()
+            built.append(step)
+            contender.output_bytes = -held
+        return built[0]()
+
+    contender = Contender(name, version, run, **more)
+    return contender
+
+
+def contenders_of(shape: Shape, rows: list[list[Example]], device: str, form: str) -> list[Contender]:
+    compiled = form == "compiled"
+    trained = f"{RIVAL}, compiled" if compiled else RIVAL
+    rival = contender_of(trained, transformers.__version__, lambda: (trainer(shape, rows, device, compiled), 0))
+
+    def mine(name: str, **options: Any) -> Contender:
+        more = options.pop("more", {})
+        return contender_of(name, kernel_coder.__version__, lambda: ours(shape, rows, device, **options), **more)
+
+    if not compiled:
+        errors = {"errors": lambda: loss_error(shape, rows, device)}
+        return [mine("kernel_coder", more={"kind": "ours", **errors}), rival]
+    kind = {"kind": "ours"}
+    return [
+        mine("kernel_coder, compiled", compiled=True, graphs=True, more=kind),
+        rival,
+        mine("kernel_coder, compiled, no graph", compiled=True, more=kind),
+    ]
+
+
+def table_of(shape: Shape, form: str, arguments: Namespace) -> list[dict[str, Any]]:
     device = arguments.device
     rows = rows_of_examples(shape)
     batch = collate([example for row in rows for example in row], torch.device(device))
-    step, model = ours(shape, rows, device, compiled=False)
-    operations = needed_operations(shape, batch, model)
-    errors = loss_error(shape, rows, device)
-    contenders = [
-        Contender("kernel_coder", kernel_coder.__version__, step, kind="ours", errors=lambda: errors),
-        Contender("transformers Trainer", transformers.__version__, trainer(shape, rows, device, compiled=False)),
-    ]
-    if not arguments.quick:
-        compiled, _ = ours(shape, rows, device, compiled=True)
-        contenders.append(Contender("kernel_coder, compiled", kernel_coder.__version__, compiled, kind="ours"))
-        rival = trainer(shape, rows, device, compiled=True)
-        contenders.append(Contender("transformers Trainer, compiled", transformers.__version__, rival))
+    operations = needed_operations(shape, batch)
     tokens, learnt = len(batch.ids), batch.num_targets / len(batch.ids)
-    table = compare(contenders, arguments, {**point_of(shape), "tokens": tokens, "learnt": f"{learnt:.3f}"})
+    point = {**point_of(shape, form), "tokens": tokens, "learnt": f"{learnt:.3f}"}
+    table = compare(contenders_of(shape, rows, device, form), arguments, point)
+    trained = median_of(table, f"{RIVAL}, compiled" if form == "compiled" else RIVAL)
     for row in table:
         if "median_ms" in row:
             seconds = float(row["median_ms"]) / 1e3
             row["tokens_per_s"] = f"{tokens / seconds:.0f}"
             row["of_peak"] = f"{operations / seconds / (arguments.peak_tflops * 1e12):.3f}"
-            row["of_trainer"] = f"{median_of(table, 'transformers Trainer') / float(row['median_ms']):.3f}"
+            row["of_trainer"] = f"{trained / float(row['median_ms']):.3f}"
     return table
 
 
-def point_of(shape: Shape) -> dict[str, Any]:
+def point_of(shape: Shape, form: str) -> dict[str, Any]:
     names = ("rows", "length", "hidden", "layers", "vocab")
-    return {"work": "sft step", **{name: getattr(shape, name) for name in names}}
+    return {"work": "sft step", "form": form, **{name: getattr(shape, name) for name in names}}
 
 
 def main() -> None:
@@ -206,9 +255,12 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="of bfloat16, dense; an H200 has 989")
     arguments = parser.parse_args()
     arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
-    shapes = {tuple(point_of(shape).values()): shape for shape in SHAPES[arguments.shapes]}
-    points: list[Mapping[str, Any]] = [point_of(shape) for shape in SHAPES[arguments.shapes]]
-    measure("sft", arguments, points, lambda point: table_of(copy.copy(shapes[tuple(point.values())]), arguments))
+    forms = ("plain",) if arguments.quick else ("compiled", "plain")
+    found = {
+        tuple(point_of(shape, form).values()): (shape, form) for shape in SHAPES[arguments.shapes] for form in forms
+    }
+    points: list[Mapping[str, Any]] = [point_of(shape, form) for shape, form in found.values()]
+    measure("sft", arguments, points, lambda point: table_of(*found[tuple(point.values())], arguments))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -63,3 +65,17 @@ def test_padding_has_one_shape_and_is_in_no_loss() -> None:
     assert (len(batch.cu_seqlens) - 1) % SEQUENCE_BUCKET == 0
     assert batch.cu_seqlens[-1] == 12
     assert batch.positions.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2, 0]
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=80), st.integers(1, 4), st.randoms())
+def test_passes_over_any_packs_of_a_run_have_one_number_of_sequences(
+    lengths: list[int], size: int, random: Any
+) -> None:
+    examples = [example(list(range(n)), []) for n in lengths]
+    packs = [[examples[i] for i in pack] for pack in best_fit(lengths, 16)]
+    filled = Filled.of([[len(each) for each in pack] for pack in packs], size, 16)
+    random.shuffle(packs)
+    for start in range(0, len(packs), size):
+        batch = collate([each for pack in packs[start : start + size] for each in pack], CPU, filled=filled)
+        assert len(batch.cu_seqlens) == filled.sequences + 1
+        assert len(batch.ids) == batch.cu_seqlens[-1] == size * 16

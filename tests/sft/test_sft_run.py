@@ -22,14 +22,17 @@ from fake_judge import FakeJudge
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.rollout import Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
-from kernel_coder.sft import loop
+from kernel_coder.sft import loop, setup
 from kernel_coder.sft.__main__ import main
+from kernel_coder.sft.compilation import Acceleration, accelerate
 from kernel_coder.sft.config import SftConfig
+from kernel_coder.sft.graphs import GraphedBody
 from kernel_coder.train.checkpoint import list_checkpoints, verify
 from kernel_coder.train.config import ModelConfig, field_names, load
 from kernel_coder.train.errors import EXIT_DIVERGED, EXIT_STOPPED
 from kernel_coder.train.model import load_policy
 from sft_golden import CURVE, GOLDEN, curve
+from sft_recorder import Spoiling
 from sft_run import flags, records, summary, timeless
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM
@@ -125,6 +128,28 @@ def test_compiled_run_gives_the_same_numbers_is_evaluated_and_goes_on(
     compiled = len(graphs)
     assert compiled > 0
     assert main([*flags(pairs, tmp_path / "run", **{**changes, "run__max_steps": 4}), "--resume"]) == 0
+    found, expected = (records(path / "metrics.jsonl") for path in (tmp_path / "run", run_dir))
+    for now, then in zip(found, expected[1:], strict=True):
+        names = {"loss", "grad_norm", "eval/loss"} & set(then)
+        assert {name: now[name] for name in names} == pytest.approx({name: then[name] for name in names}, rel=1e-4)
+
+
+def test_run_with_graphs_gives_the_same_numbers_is_evaluated_and_goes_on(
+    run_dir: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Acceleration] = []
+
+    def accelerated(*given: Any, **named: Any) -> Acceleration:
+        made.append(accelerate(*given, **named, recorder=Spoiling()))
+        return made[-1]
+
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
+    monkeypatch.setattr(setup, "accelerate", accelerated)
+    assert main(flags(pairs, tmp_path / "run", **COMPILED)) == 0
+    assert main([*flags(pairs, tmp_path / "run", **COMPILED | {"run__max_steps": 4}), "--resume"]) == 0
+    for each in made:
+        assert isinstance(each.states_of, GraphedBody), each.notes
+        assert each.states_of.passes == 2 + 2 * 2  # the trial's, and two updates of two passes
     found, expected = (records(path / "metrics.jsonl") for path in (tmp_path / "run", run_dir))
     for now, then in zip(found, expected[1:], strict=True):
         names = {"loss", "grad_norm", "eval/loss"} & set(then)

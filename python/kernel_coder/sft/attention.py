@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ from kernel_coder.train.model import Policy, causal_lm
 
 SEPARATE = 1e-2
 """Largest relative difference that another neighbour may make; bfloat16 rounds to 4e-3, a real neighbour makes 1e-1."""
+
+StatesOf = Callable[[nn.Module, PackedBatch], Tensor]
+"""What :func:`hidden_states` is, or does the same in another way."""
+
+
+def computing(device: torch.device, bf16: bool) -> torch.autocast:
+    """In bfloat16 if so asked. No weight is used twice in a pass, so that its copy is kept by what needs it alone."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
 
 def hidden_states(model: nn.Module, batch: PackedBatch) -> Tensor:
@@ -47,7 +56,7 @@ def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch, *, 
             f"examples cannot be kept apart in a packed sequence by layers of type {strange[0]}, which this model has"
         )
     start = int(batch.cu_seqlens[-2])
-    with packed(policy.model), torch.autocast(policy.device.type, torch.bfloat16, enabled=bf16):
+    with packed(policy.model), computing(policy.device, bf16):
         one, two = (hidden_states(policy.model, each)[start:].double() for each in (batch, other))
     if not bool((one - two).norm() <= SEPARATE * one.norm()):
         raise UsageError(

@@ -19,7 +19,9 @@ class SftModelConfig(ModelConfig):
     """Which model is trained."""
 
     torch_compile: bool = Field(
-        default=False, description="compile the decoder's layers, if that works; every forward pass then has one shape"
+        default=False,
+        description="compile the decoder's layers and, on a GPU, record CUDA graphs, if that works; every forward pass "
+        "then has one shape, and the graphs hold its memory",
     )
 
 

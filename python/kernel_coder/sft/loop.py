@@ -83,6 +83,7 @@ def run_step(config: SftConfig, session: Session, state: TrainState, poll: Calla
             bf16=config.model.bf16,
             skipped_in_a_row=state.skipped_in_a_row,
             max_skipped=config.run.max_skipped_updates,
+            states_of=session.states_of,
         )
     tokens = sum(len(session.examples[i]) for pack in packs for i in pack)
     state = advance(state, result, tokens)

@@ -26,10 +26,27 @@ class Filled:
     Attributes:
         tokens: of a pass.
         longest: tokens of the longest example of the run, for which attention's grid is cut.
+        sequences: no pass has more, those that fill it up included.
     """
 
     tokens: int
     longest: int
+    sequences: int = 0
+
+    @classmethod
+    def of(cls, packs: Sequence[Sequence[int]], size: int, capacity: int) -> Filled:
+        """For passes over any ``size`` of these packs, or fewer: lengths that are at most ``capacity`` together.
+
+        >>> Filled.of([[30, 30], [60, 20, 20], [100]], size=2, capacity=100)
+        Filled(tokens=200, longest=100, sequences=32)
+        """
+        tokens, longest = size * capacity, max(map(max, packs))
+        most, emptiest = sorted(map(len, packs), reverse=True), sorted(map(sum, packs))
+        of_some = [
+            sum(most[:count]) + -((sum(emptiest[:count]) - tokens) // longest)
+            for count in range(1, min(size, len(packs)) + 1)
+        ]
+        return cls(tokens, longest, max(of_some) + -max(of_some) % SEQUENCE_BUCKET)
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -74,13 +91,13 @@ class PackedBatch:
 def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled | None = None) -> PackedBatch:
     """The examples one behind the other.
 
-    A ``filled`` pass ends with sequences that are in no loss, as long as the longest here, and with empty ones up to a
-    multiple of :data:`SEQUENCE_BUCKET`.
+    A ``filled`` pass ends with sequences that are in no loss, as long as the longest of the run, and with empty ones up
+    to ``filled.sequences``; with more than these, up to a multiple of :data:`SEQUENCE_BUCKET`.
     """
     lengths = [len(example) for example in examples]
     ids = np.concatenate([example.ids for example in examples])
     in_loss = np.concatenate([example.in_loss for example in examples])
-    longest = max(lengths)
+    longest = max(lengths) if filled is None else filled.longest
     if filled is not None and (missing := filled.tokens - len(ids)) > 0:
         lengths += [longest] * (missing // longest) + ([missing % longest] if missing % longest else [])
         ids, in_loss = np.pad(ids, (0, missing)), np.pad(in_loss, (0, missing))
@@ -89,7 +106,7 @@ def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled
     ends = np.cumsum(lengths)
     mask[ends - 1] = False
     if filled is not None:
-        lengths += [0] * (-len(lengths) % SEQUENCE_BUCKET)
+        lengths += [0] * max(filled.sequences - len(lengths), -len(lengths) % SEQUENCE_BUCKET)
 
     def put(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
@@ -100,5 +117,5 @@ def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled
         targets=put(targets),
         mask=torch.from_numpy(mask),
         cu_seqlens=torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32).to(device, non_blocking=True),
-        longest=longest if filled is None else filled.longest,
+        longest=longest,
     )

@@ -13,8 +13,8 @@ from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
 from kernel_coder.rollout.transformers_engine import end_of_sequence_ids
-from kernel_coder.sft.attention import check_separation
-from kernel_coder.sft.compilation import compile_layers
+from kernel_coder.sft.attention import StatesOf, check_separation
+from kernel_coder.sft.compilation import Acceleration, accelerate
 from kernel_coder.sft.config import SftConfig, SftDataConfig
 from kernel_coder.sft.examples import (
     Encoder,
@@ -46,6 +46,7 @@ class Session:
     packs: tuple[tuple[int, ...], ...]  # examples that share a sequence
     held_out: tuple[PackedBatch, ...]
     filled: Filled | None  # what every forward pass is if the layers are compiled
+    states_of: StatesOf  # the decoder in training
     asked: tuple[Prompt, ...]  # held-out tasks that are answered
     num_held_out: int
     optimizer: torch.optim.Optimizer
@@ -88,16 +89,16 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
             notes = [*notes, f"the config differs from that of {checkpoint.name}; the run goes on with the new one"]
         state = saved
         load_optimizer(checkpoint, optimizer, policy, groups)
-    filled = one_shape((*data.train, *data.held_out), config) if config.model.torch_compile else None
-    if filled is not None:
-        size = config.optim.per_device_train_batch_size
+    held_out_packs = make_packs(data.held_out, config.data)
+    filled, acceleration = None, Acceleration()
+    if config.model.torch_compile:
+        filled = one_shape([*taken(data.train, packs), *taken(data.held_out, held_out_packs)], config)
         fixed = replace(policy, recomputation=None)  # measuring it would compile every layer for two more shapes
+        size = config.optim.per_device_train_batch_size
         batch = batches_of(data.train, packs[:size], config, policy.device, filled)[0]
-        if problem := compile_layers(fixed, batch, bf16=config.model.bf16):
-            notes.append(f"model.torch_compile: the layers are not compiled: {problem}")
-            filled = None
-        else:
-            policy = fixed
+        acceleration = accelerate(fixed, batch, bf16=config.model.bf16)
+        filled, policy = (filled, fixed) if acceleration.compiled else (None, policy)
+        notes += acceleration.notes
     return Session(
         policy=policy,
         engine=make_engine(
@@ -110,10 +111,9 @@ def open_session(config: SftConfig, checkpoint: Path | None) -> Session:
         sampling=Sampling(max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature),
         examples=tuple(data.train),
         packs=packs,
-        held_out=tuple(
-            batches_of(data.held_out, make_packs(data.held_out, config.data), config, policy.device, filled)
-        ),
+        held_out=tuple(batches_of(data.held_out, held_out_packs, config, policy.device, filled)),
         filled=filled,
+        states_of=acceleration.states_of,
         asked=tuple(asked),
         num_held_out=data.num_held_out,
         optimizer=optimizer,
@@ -207,9 +207,14 @@ def make_packs(examples: Sequence[Example], config: SftDataConfig) -> tuple[tupl
     return tuple(map(tuple, best_fit([len(example) for example in examples], config.max_length)))
 
 
-def one_shape(examples: Sequence[Example], config: SftConfig) -> Filled:
-    """What no forward pass exceeds."""
-    return Filled(config.optim.per_device_train_batch_size * config.data.max_length, max(map(len, examples)))
+def one_shape(packs: Sequence[Sequence[Example]], config: SftConfig) -> Filled:
+    """What no forward pass over any of these packs exceeds."""
+    lengths = [[len(example) for example in pack] for pack in packs]
+    return Filled.of(lengths, config.optim.per_device_train_batch_size, config.data.max_length)
+
+
+def taken(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[list[Example]]:
+    return [[examples[i] for i in pack] for pack in packs]
 
 
 def batches_of(

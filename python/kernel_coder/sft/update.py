@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kernel_coder import ops
-from kernel_coder.sft.attention import hidden_states, model_inputs
+from kernel_coder.sft.attention import StatesOf, computing, hidden_states, model_inputs
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.train.attention import packed
 from kernel_coder.train.errors import TrainingDiverged
@@ -51,7 +51,9 @@ class UpdateResult:
     skipped_in_a_row: int
 
 
-def loss_of(model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False) -> ops.LossOutput:
+def loss_of(
+    model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False, states_of: StatesOf = hidden_states
+) -> ops.LossOutput:
     """``-sum(log p(target)) / total`` over the masked rows, from hidden states if the head allows it, else from logits.
 
     Call it within :func:`packed`.
@@ -59,11 +61,11 @@ def loss_of(model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = 
     rows = len(batch.targets)
     arguments: dict[str, Any] = {"mask": batch.mask, "denominator": total}
     head = head_of(model)
-    with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=bf16):
+    with computing(batch.ids.device, bf16):
         if head is None:
             scores = model(**model_inputs(batch)).logits[0]
         else:
-            states = hidden_states(model, batch)
+            states = states_of(model, batch)
     if head is None:
         arguments["mask"] = batch.mask.to(scores.device)
         return ops.grpo_loss(scores, batch.targets, scores.new_ones(rows), NLL, **arguments)
@@ -84,7 +86,14 @@ def loss_of(model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = 
     )
 
 
-def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf16: bool = False) -> Tensor:
+def backward(
+    policy: Policy,
+    batches: Sequence[PackedBatch],
+    total: float,
+    *,
+    bf16: bool = False,
+    states_of: StatesOf = hidden_states,
+) -> Tensor:
     """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is.
 
     Returns the sums of the loss's metrics, float64, where the model is.
@@ -93,7 +102,7 @@ def backward(policy: Policy, batches: Sequence[PackedBatch], total: float, *, bf
     for batch in batches:
         spend_memory(policy, len(batch.ids))
         with packed(policy.model):  # recomputed activations need it in the backward, too
-            output = loss_of(policy.model, batch, total, bf16=bf16)
+            output = loss_of(policy.model, batch, total, bf16=bf16, states_of=states_of)
             output.loss.backward()
         sums += output.metrics
     return sums
@@ -148,6 +157,7 @@ def update(
     bf16: bool,
     skipped_in_a_row: int,
     max_skipped: int,
+    states_of: StatesOf = hidden_states,
 ) -> UpdateResult:
     """One update. The loss is the mean over its tokens, counted once before the first of its forward passes.
 
@@ -158,7 +168,7 @@ def update(
         group["lr"] = learning_rate(number)
     optimizer.zero_grad(set_to_none=True)
     policy.model.train()
-    sums = backward(policy, batches, total, bf16=bf16)
+    sums = backward(policy, batches, total, bf16=bf16, states_of=states_of)
     clipped = clip(policy.trainable().values(), max_grad_norm)
     underway = Underway(torch.cat([sums, clipped[None]]))
     launch_step(optimizer, sums[METRIC["loss"]], clipped)
