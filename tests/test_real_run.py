@@ -97,7 +97,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
 ) -> None:
     from real_run import HELD_OUT, Driver, records
 
-    driver = Driver(options(tmp_path))
+    driver = Driver(options(tmp_path, "--target", "0.5"))
     commands: dict[str, Any] = {}
     monkeypatch.setattr(driver, "call", pretend(driver, commands, {40: 0.1, 80: 0.62, 120: 0.9}))
     driver.run()
@@ -107,7 +107,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
     assert (rl.model.device, rl.judge.device) == ("cuda:0", "cuda:1,cuda:2")
     assert rl.model.name_or_path.endswith("sft/checkpoint-00000080")  # the rate nearest to the middle
     assert (commands["rl-1"][1], commands["rl-2"][1]) == (False, True)
-    assert tuple(sft.data.exclude_families) == tuple(rl.data.exclude_families) == HELD_OUT
+    assert tuple(rl.data.exclude_families) == HELD_OUT
     for model in ("base", "sft", "rl"):
         compositions, families, kernelbench = (
             commands[f"{model}-{name}"][0] for name in ("compositions", "families", "kernelbench")
@@ -241,3 +241,18 @@ def test_only_faster_answers_are_timed_again_the_surest_first(tmp_path: Path) ->
         (two, "code 0"),
         (one, "code 0"),
     ]
+
+
+def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from real_run import Driver
+
+    driver = Driver(options(tmp_path, "--judge-gpus", "0", "--side-gpu", "1", "--straight"))
+    commands: dict[str, Any] = {}
+    monkeypatch.setattr(driver, "call", pretend(driver, commands, {40: 0.1, 80: 0.62, 120: 0.9}))
+    driver.run()
+    assert commands["rl-2"][0].model.name_or_path.endswith("sft/checkpoint-00000120")  # the last one
+    assert "rl-1" not in commands
+    assert commands["sft-families"][1] == commands["base-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert commands["rl-compositions"][1] == {"CUDA_VISIBLE_DEVICES": "0"}
