@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 import statistics
 import sys
 import time
@@ -345,7 +346,7 @@ def main() -> None:
     parser.add_argument("--lora", action="store_true", help="train adapters of rank 64 instead of all weights")
     parser.add_argument("--layers", type=int, help="other than the model's, to try it")
     parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
-    parser.add_argument("--commit", help="where there is no git to ask")
+    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"), help="where there is no git to ask")
     parser.add_argument("--out", type=Path, help="a .csv file; default: results/step_cuda.csv, of a GPU")
     arguments = parser.parse_args()
     deadline = time.perf_counter() + arguments.seconds

@@ -47,6 +47,21 @@ def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> N
     assert told.startswith("Solved held-out conversations went from 51% to 54%")
 
 
+def test_a_change_of_what_is_rewarded_is_told_and_its_reward_not_held_against_correctness(tmp_path: Path) -> None:
+    def stages(step: int) -> dict[str, float]:
+        return {"stage": float(step >= 16), "judge/correct": 0.5, "judge/wrong_output": 0.5}
+
+    run = run_with(tmp_path, stages)
+    assert "Reward means correct answers" not in warnings(run)
+    assert "What is rewarded changed after step 16: rewards before and after do not compare." in story(run)
+    one = run_with(tmp_path / "one", lambda step: {"stage": 0.0})
+    assert not any("What is rewarded" in sentence for sentence in story(one))
+
+
+def test_a_model_that_was_sure_from_the_start_has_not_collapsed(tmp_path: Path) -> None:
+    assert "Still exploring" not in warnings(run_with(tmp_path, lambda step: {"entropy": 0.004 - 0.00002 * step}))
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [

@@ -20,6 +20,8 @@ FEW_TASKS = 50
 """Held-out tasks below which a share is known to no better than about 14 points either way."""
 SOLVED = "eval/correct_by_turn/"
 """What the shares of conversations with a correct answer within their first turns begin with."""
+SURE = 0.02
+"""Nats a token at which a model nearly always says the same."""
 CLEARLY = 3.0
 """Standard errors by which the two ends of a noisy curve must differ to be called different."""
 
@@ -160,6 +162,15 @@ def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
     return at
 
 
+def stage_changes(run: Run) -> list[int]:
+    """Steps after which something else was rewarded."""
+    curve = run.curve("stage")
+    if curve is None:
+        return []
+    pairs = zip(curve.steps, curve.values, (0.0, *curve.values[:-1]), strict=True)
+    return [step for step, value, before in pairs if value != before]
+
+
 def story(run: Run) -> list[str]:
     """What it learned, and when."""
     if not run.metrics or not run.curves:
@@ -186,6 +197,9 @@ def story(run: Run) -> list[str]:
         found = change(curve)
         if curve is not None and found is not None and any(curve.values):
             sentences.append(_about_change(label, found, unit))
+    if changes := stage_changes(run):
+        after = ", ".join(map(str, changes))
+        sentences.append(f"What is rewarded changed after step {after}: rewards before and after do not compare.")
     if not sentences:
         sentences.append(
             f"After {run.last_step} steps there are too few values to say whether anything changed: a trend needs at "
@@ -316,6 +330,12 @@ def _reward_and_correct(run: Run) -> Check | None:
     reward, correct = change(run.curve("reward")), change(run.curve("judge/correct"))
     if reward is None or correct is None:
         return None
+    if stage_changes(run):
+        return Check(
+            name,
+            "unknown",
+            "What is rewarded changed in the run, so that its reward cannot be held against correctness.",
+        )
     if reward.rose and not correct.rose:
         return Check(
             name,
@@ -332,10 +352,12 @@ def _entropy(run: Run) -> Check | None:
     if found is None:
         return None
     moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats a token"
-    if found.after < 0.2 * found.before or found.after < 0.02:
+    if found.after < 0.2 * found.before or found.after < SURE <= found.before:
         return Check(
             name, "warning", f"The model's {moved}: it has collapsed on a few answers and will hardly find better ones."
         )
+    if found.before < SURE:
+        return Check(name, "fine", f"The model was sure from the start: {moved}. Whether groups differ says more.")
     return Check(name, "fine", f"The model's {moved}.")
 
 

@@ -107,7 +107,10 @@ def what(run: Run) -> str:
     rewards = setting("rewards")
     if isinstance(rewards, list) and rewards and all(isinstance(one, Mapping) and "name" in one for one in rewards):
         parts = [f"{one['name']} (weight {number(one.get('weight', 1)) or 0:g})" for one in rewards]
-        text += f" Rewarded are {', '.join(parts)}."
+        text += f" Rewarded are {', '.join(parts)}"
+        stages = setting("stages")
+        several = isinstance(stages, list) and len(stages) > 1
+        text += f", in {len(stages)} stages: not all of them count from the start." if several else "."
     return text
 
 
