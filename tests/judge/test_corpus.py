@@ -17,6 +17,7 @@ import corpus
 import pytest
 from corpus import Candidate
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.gpu import memory_used
 from kernel_coder.tasks import Task
 
 FORMS, HONEST = 2, 84
@@ -113,20 +114,27 @@ def test_who_is_refused_is_told_why(verdicts: dict[str, tuple[Candidate, Verdict
             assert "\x1b" not in verdict.feedback, one.name
 
 
-HOSTILE_IN_A_ROW, HONEST_AFTERWARDS = 1000, 100
+HOSTILE_IN_A_ROW, HONEST_AFTERWARDS = {"cpu": 1000, "cuda": 200}, {"cpu": 100, "cuda": 20}
+FORGOTTEN = 256 << 20
+"""Bytes of a GPU's memory that this process's own context may come to hold."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(os.environ.get("KC_CORPUS") != "all", reason="takes half an hour; KC_CORPUS=all runs it")
 def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() -> None:
+    """On a GPU after two hundred."""
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     hostile = [one for one in chosen(corpus.hostile(), device) if not one.slow]
-    honest = [one for one in chosen(corpus.honest(), device) if not one.slow][:HONEST_AFTERWARDS]
-    thousand = (hostile * (HOSTILE_IN_A_ROW // len(hostile) + 1))[:HOSTILE_IN_A_ROW]
+    honest = [one for one in chosen(corpus.honest(), device) if not one.slow][: HONEST_AFTERWARDS[device]]
+    thousand = hostile * (HOSTILE_IN_A_ROW[device] // len(hostile) + 1)
     random.Random(1).shuffle(thousand)
+    thousand = thousand[: HOSTILE_IN_A_ROW[device]]
+    memory = memory_used() if device == "cuda" else None
     before, descriptors, shared = processes(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
-    config = JudgeConfig(timeout_s=12, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
+    config = JudgeConfig(
+        timeout_s=12 if device == "cpu" else 30, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30, profile=False
+    )
     with Judge(device, config=config) as judge:
         clean = [verdict.outcome for verdict in judge.evaluate_many(pairs(honest))]
     with Judge(device, config=config) as judge:
@@ -138,6 +146,10 @@ def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() 
         afterwards = [verdict.outcome for verdict in judge.evaluate_many(pairs(honest))]
     assert not took_it
     assert afterwards == clean
+    if memory is not None:
+        after = memory_used()
+        assert after is not None
+        assert after <= memory + FORGOTTEN
     assert processes() <= before
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
     assert set(os.listdir("/dev/shm")) <= shared
