@@ -790,7 +790,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--rl-flags", default="", help="the same of reinforcement")
     flag("--evaluate-flags", default="", help="the same of the evaluations")
     flag("--commit", default=os.environ.get("KC_COMMIT"), help="default: that of the checkout")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.side_gpu is not None and options.judge_gpus != options.train_gpu:
+        parser.error(
+            "--side-gpu is for one GPU that trains and judges, so --judge-gpus must be the same as --train-gpu; "
+            f"got {options.judge_gpus} and {options.train_gpu}"
+        )
+    return options
 
 
 if __name__ == "__main__":

@@ -256,3 +256,9 @@ def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
     assert "rl-1" not in commands
     assert commands["sft-families"][1] == commands["base-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "1"}
     assert commands["rl-compositions"][1] == {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_another_gpu_beside_several_judges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options(tmp_path, "--side-gpu", "1")
+    assert "--judge-gpus must be the same as --train-gpu; got 1,2,3 and 0" in capsys.readouterr().err

@@ -172,6 +172,21 @@ def test_prompts_do_not_tell_which_answers_are_wrong(mixed: Path) -> None:
     assert {row["prompt"][0]["content"] for row in rows_of(mixed)} == tasks
 
 
+def test_families_are_left_out_by_name_and_a_name_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "mix.parquet"
+    command = ["mix", "packaged:pointwise", "--output", str(target), "--talks", "0", "--exclude-families", "residual"]
+    assert main(command) == 0
+    left = {
+        build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise", families=["residual"])
+    }
+    assert left
+    assert not left & {row["prompt"][0]["content"] for row in rows_of(target)}
+    assert main([*command, "residuals"]) == 2
+    assert "--exclude-families names residuals, which no pair of packaged:pointwise is of" in capsys.readouterr().err
+
+
 def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     talks = [row for row in rows_of(mixed) if len(row["prompt"]) > 1]
     assert talks

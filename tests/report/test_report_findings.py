@@ -47,19 +47,32 @@ def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> N
     assert told.startswith("Solved held-out conversations went from 51% to 54%")
 
 
-def test_a_change_of_what_is_rewarded_is_told_and_its_reward_not_held_against_correctness(tmp_path: Path) -> None:
-    def stages(step: int) -> dict[str, float]:
-        return {"stage": float(step >= 16), "judge/correct": 0.5, "judge/wrong_output": 0.5}
+def test_reward_is_held_against_correctness_since_what_is_rewarded_changed_last(tmp_path: Path) -> None:
+    def stages(step: int, rises: float = 0.0, at: int = 16) -> dict[str, float]:
+        reward = 0.5 + float(step > at) + rises * step
+        return {"stage": float(step >= at), "reward": reward, "judge/correct": 0.5, "judge/wrong_output": 0.5}
 
-    run = run_with(tmp_path, stages)
-    assert "Reward means correct answers" not in warnings(run)
+    def found(run: Run) -> tuple[str, str]:
+        return next((one.state, one.sentence) for one in checks(run) if one.name == "Reward means correct answers")
+
+    run = run_with(tmp_path / "a", stages)
+    assert found(run) == (
+        "fine",
+        "The reward did not rise since what is rewarded changed after step 16 without the share of correct answers.",
+    )
     assert "What is rewarded changed after step 16: rewards before and after do not compare." in story(run)
-    one = run_with(tmp_path / "one", lambda step: {"stage": 0.0})
+    assert found(run_with(tmp_path / "b", lambda step: stages(step, 0.01)))[0] == "warning"
+    late = found(run_with(tmp_path / "c", lambda step: stages(step, 0.0, 35)))
+    assert late == ("unknown", "There are too few steps since what is rewarded changed after step 35.")
+    one = run_with(tmp_path / "d", lambda step: {"stage": 0.0})
     assert not any("What is rewarded" in sentence for sentence in story(one))
 
 
-def test_a_model_that_was_sure_from_the_start_has_not_collapsed(tmp_path: Path) -> None:
-    assert "Still exploring" not in warnings(run_with(tmp_path, lambda step: {"entropy": 0.004 - 0.00002 * step}))
+def test_a_model_that_was_sure_from_the_start_has_not_collapsed_and_is_warned_of(tmp_path: Path) -> None:
+    run = run_with(tmp_path, lambda step: {"entropy": 0.004 - 0.00002 * step})
+    told = next(check for check in checks(run) if check.name == "Still exploring")
+    assert told.state == "warning"
+    assert told.sentence.startswith("The model was sure from the start, its entropy went from 0.00")
 
 
 @pytest.mark.parametrize(

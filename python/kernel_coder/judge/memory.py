@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 KEPT_BYTES = 2 << 30
 """Of GPU memory that torch may hold for later while a Runner needs some."""
 
-
-def free_memory(device: torch.device) -> None:
-    """Give the GPU back what nobody uses here, if that is much."""
-    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
-        torch.cuda.empty_cache()
-
-
 DIRTY = 0x7F
 """What memory is filled with before a candidate gets it: 3.4e38 in float32."""
 
@@ -32,6 +26,12 @@ SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 16
 """torch keeps blocks of at most a MiB apart from larger ones."""
 
 LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
+
+
+def free_memory(device: torch.device) -> None:
+    """Give the GPU back what nobody uses here, if that is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
+        torch.cuda.empty_cache()
 
 
 def dirty_device_memory(device: torch.device, output_bytes: int) -> None:
@@ -43,8 +43,10 @@ def dirty_device_memory(device: torch.device, output_bytes: int) -> None:
         return
     most = min(MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)
     sizes = [SMALL_BLOCK] * SMALL_BLOCKS + [min(max(LARGE_BLOCK, output_bytes), most)]
-    held = [torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY) for size in sizes]
-    del held
+    held = []
+    with suppress(torch.OutOfMemoryError):  # somebody else has it all, which is no fault of who comes next
+        for size in sizes:
+            held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY))
 
 
 def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:

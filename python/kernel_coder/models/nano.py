@@ -226,7 +226,7 @@ def mix(
     ``exclude_families`` are left out.
 
     Raises:
-        ValueError: a share is out of its range, or the file has no pairs.
+        ValueError: a share is out of its range, a family is not there to be left out, or the file has no pairs.
     """
     from pyarrow import Table, parquet
 
@@ -234,8 +234,11 @@ def mix(
         raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
     rows: list[dict[str, Any]] = []
     asked: list[tuple[Task, str, str]] = []
-    for task in load_tasks(str(pairs), exclude_families=exclude_families or None):
-        if task.solution is None:
+    tasks = load_tasks(str(pairs))
+    if unknown := sorted(set(exclude_families) - {str(task.metadata.get("family")) for task in tasks}):
+        raise ValueError(f"--exclude-families names {unknown[0]}, which no pair of {pairs} is of")
+    for task in tasks:
+        if task.solution is None or task.metadata.get("family") in exclude_families:
             continue
         rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
         rows.append(_row(build_messages(task, PROMPT_TEMPLATE), plain_names(task.solution)))

@@ -150,6 +150,14 @@ def ends(points: int) -> int:
     return max(1, points // 4)
 
 
+def _after(curve: Curve | None, step: int) -> Curve | None:
+    """What of a curve was measured later."""
+    if curve is None:
+        return None
+    first = sum(each <= step for each in curve.steps)
+    return Curve(curve.name, curve.steps[first:], curve.values[first:])
+
+
 def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
     """The step at which a moving mean over a quarter of the curve passes the middle, for good."""
     middle, rising = (before + after) / 2, after > before
@@ -327,24 +335,23 @@ def _answers_are_run(run: Run) -> Check:
 
 def _reward_and_correct(run: Run) -> Check | None:
     name = "Reward means correct answers"
-    reward, correct = change(run.curve("reward")), change(run.curve("judge/correct"))
+    curves = run.curve("reward"), run.curve("judge/correct")
+    since = ""
+    if changes := stage_changes(run):
+        curves = tuple(_after(curve, changes[-1]) for curve in curves)  # type: ignore[assignment]
+        since = f" since what is rewarded changed after step {changes[-1]}"
+    reward, correct = map(change, curves)
     if reward is None or correct is None:
-        return None
-    if stage_changes(run):
-        return Check(
-            name,
-            "unknown",
-            "What is rewarded changed in the run, so that its reward cannot be held against correctness.",
-        )
+        return Check(name, "unknown", f"There are too few steps{since}.") if since else None
     if reward.rose and not correct.rose:
         return Check(
             name,
             "warning",
-            f"The reward rose from {shown(reward.before)} to {shown(reward.after)} while the share of correct answers "
-            f"did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): it is paid for something "
+            f"The reward rose{since} from {shown(reward.before)} to {shown(reward.after)} while the share of correct "
+            f"answers did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): it is paid for something "
             "else. Look at the parts of the reward.",
         )
-    return Check(name, "fine", "The reward did not rise without the share of correct answers.")
+    return Check(name, "fine", f"The reward did not rise{since} without the share of correct answers.")
 
 
 def _entropy(run: Run) -> Check | None:
@@ -352,12 +359,11 @@ def _entropy(run: Run) -> Check | None:
     if found is None:
         return None
     moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats a token"
-    if found.after < 0.2 * found.before or found.after < SURE <= found.before:
-        return Check(
-            name, "warning", f"The model's {moved}: it has collapsed on a few answers and will hardly find better ones."
-        )
-    if found.before < SURE:
-        return Check(name, "fine", f"The model was sure from the start: {moved}. Whether groups differ says more.")
+    if found.after < 0.2 * found.before or found.after < SURE:
+        sure = found.before < SURE
+        said = f"The model was sure from the start, its {moved}" if sure else f"The model's {moved}"
+        has = "it has few different answers" if sure else "it has collapsed on a few answers"
+        return Check(name, "warning", f"{said}: {has} and will hardly find better ones.")
     return Check(name, "fine", f"The model's {moved}.")
 
 
