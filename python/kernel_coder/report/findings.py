@@ -348,8 +348,8 @@ def _reward_and_correct(run: Run) -> Check | None:
             name,
             "warning",
             f"The reward rose{since} from {shown(reward.before)} to {shown(reward.after)} while the share of correct "
-            f"answers did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): it is paid for something "
-            "else. Look at the parts of the reward.",
+            f"answers did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): it is paid "
+            "for something else. Look at the parts of the reward.",
         )
     return Check(name, "fine", f"The reward did not rise{since} without the share of correct answers.")
 
