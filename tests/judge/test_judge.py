@@ -248,7 +248,7 @@ def test_missing_parameters_are_named(judge: Judge) -> None:
 
 
 def test_a_cache_of_outputs_is_found_out(judge: Judge) -> None:
-    for key in ("x.data_ptr()", "id(x)", "x.shape", "x._version", "float(x.flatten()[0])", "0"):
+    for key in ("x.data_ptr()", "id(x)", "x.shape", "x._version", "tuple(x.flatten().tolist())", "0"):
         cached = rewritten(
             SOFTMAX,
             ("super().__init__()", "super().__init__(); self.c = {}"),
@@ -258,7 +258,7 @@ def test_a_cache_of_outputs_is_found_out(judge: Judge) -> None:
             ),
         )
         verdict = judge.evaluate(SOFTMAX, cached)
-        if "flatten" in key:  # no input begins like another: it never hits
+        if "flatten" in key:  # where this hits, the input is the same
             assert verdict.correct
         else:
             assert verdict.outcome is Outcome.WRONG_OUTPUT, key
