@@ -67,6 +67,7 @@ class Shape:
     shortest: int = 200
     longest: int = 1000
     first: int = 8192
+    last: int = 1 << 20
 
     def model(self, device: str) -> Qwen2ForCausalLM:
         return random_model(self, device, kind="qwen2", dtype=torch.bfloat16, positions=1 << 20).train()
@@ -96,7 +97,9 @@ class Shape:
         return Batch(tuple(turns), advantages, torch.ones(len(turns), dtype=torch.bool))
 
 
-SMALL = Shape("small", 512, 64, 96, 3, 4, 2, answers=4, length=32, groups=2, prompt=12, shortest=3, longest=9, first=32)
+SMALL = Shape(
+    "small", 512, 64, 96, 3, 4, 2, answers=4, length=32, groups=2, prompt=12, shortest=3, longest=9, first=32, last=64
+)
 
 
 class Run:
@@ -316,7 +319,7 @@ def longest(run: Run, table: Table, wanted: str, deadline: float) -> None:
     for name in names:
         for doubling in itertools.count():
             length = run.shape.first << doubling
-            if time.perf_counter() > deadline or (run.device == "cpu" and doubling > 1):
+            if time.perf_counter() > deadline or length > run.shape.last:
                 break
             batch = run.shape.batch([(0, 1, length - 1, 1.0)])
             kind, _, version, update = next(
@@ -345,6 +348,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--lora", action="store_true", help="train adapters of rank 64 instead of all weights")
     parser.add_argument("--layers", type=int, help="other than the model's, to try it")
+    parser.add_argument("--first", type=int, help="tokens of `longest` at first")
+    parser.add_argument("--last", type=int, help="and at most")
     parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
     parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"), help="where there is no git to ask")
     parser.add_argument("--out", type=Path, help="a .csv file; default: results/step_cuda.csv, of a GPU")
@@ -354,7 +359,8 @@ def main() -> None:
     if out is None and arguments.device == "cuda":
         out = Path(__file__).parent / "results" / ("step_lora_cuda.csv" if arguments.lora else "step_cuda.csv")
     shape = Shape() if arguments.device == "cuda" else SMALL
-    run = Run(replace(shape, layers=arguments.layers or shape.layers), arguments)
+    others = {name: value for name in ("layers", "first", "last") if (value := getattr(arguments, name)) is not None}
+    run = Run(replace(shape, **others), arguments)
     table = Table(arguments, out)
     for work in arguments.work.split(","):
         if work == "longest":

@@ -14,7 +14,7 @@ others answers are judged. What happens, in `--seconds` altogether:
 
 Each model is asked held-out compositions and held-out families (several seeds), and KernelBench's first level once.
 With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another; with `--side-gpu`
-the warmed-up model's evaluations are made on another one, beside the final model's.
+the warmed-up model's evaluations are made on another one, beside reinforcement.
 After every stage the results are written anew: `real_run_cuda.csv` (a row for each model and set of tasks; intervals by
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
@@ -182,7 +182,6 @@ class Driver:
     def one_after_another(self) -> None:
         """On one GPU, what tells most first."""
         self.sft()
-        self.rl()
         order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[2]), ("sft", SETS[2])]
         order += [("rl", SETS[1]), ("sft", SETS[1]), *(("base", name) for name in SETS)]
         others = [(model, name) for model, name in order if model != "rl"]
@@ -192,12 +191,15 @@ class Driver:
         if self.options.side_gpu is not None:
             elsewhere.start()
             order = [(model, name) for model, name in order if model == "rl"]
-        for model, name in order:
-            self.evaluate(model, name, self.side_judge, writes_on=None)
-            if (model, name) == ("rl", SETS[0]):
-                self.remeasure()
-        if elsewhere.ident is not None:
-            elsewhere.join()
+        try:
+            self.rl()
+            for model, name in order:
+                self.evaluate(model, name, self.side_judge, writes_on=None)
+                if (model, name) == ("rl", SETS[0]):
+                    self.remeasure()
+        finally:
+            if elsewhere.ident is not None:
+                elsewhere.join()
         self.pages()
 
     def evaluate_elsewhere(self, order: Sequence[tuple[str, str]]) -> None:
@@ -761,7 +763,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     flag("--rl-judge-gpus", help="those that judge in training; default: all but the last one")
     flag("--side-gpu", help="where one GPU trains and judges: another one for the warmed-up model's evaluations")
     flag("--workers", type=int, default=16, help="candidates at a time on each judge GPU")
-    flag("--kernelbench-workers", type=int, default=6, help="the same for KernelBench, whose tasks are large")
+    flag("--kernelbench-workers", type=int, default=4, help="the same for KernelBench, whose tasks are large")
     flag("--sft-config", type=Path, default=Path("configs/smollm2-135m-sft.yaml"))
     flag("--rl-config", type=Path, default=Path("configs/smollm2-135m.yaml"))
     flag("--sft-steps", type=int, default=400, help="updates at most")

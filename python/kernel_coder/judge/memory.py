@@ -22,7 +22,7 @@ KEPT_BYTES = 2 << 30
 DIRTY = 0x7F
 """What memory is filled with before a candidate gets it: 3.4e38 in float32."""
 
-SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 16
+SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
 """torch keeps blocks of at most a MiB apart from larger ones."""
 
 LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
@@ -34,15 +34,23 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def dirty_device_memory(device: torch.device, output_bytes: int) -> None:
+def dirty_device_memory(device: torch.device) -> None:
     """Leave torch GPU memory to hand out in which something was: fresh memory of the driver's is zeros.
 
-    Enough for small tensors and for one as large as all outputs; at most a GiB, or an eighth of what is free.
+    Enough for small tensors and one of 64 MiB. It is done before there is a task, since the driver takes its time where
+    many ask at once; :func:`dirty_for_outputs` does the rest.
     """
-    if device.type != "cuda":
-        return
-    most = min(MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)
-    sizes = [SMALL_BLOCK] * SMALL_BLOCKS + [min(max(LARGE_BLOCK, output_bytes), most)]
+    if device.type == "cuda":
+        _dirty(device, [SMALL_BLOCK] * SMALL_BLOCKS + [LARGE_BLOCK])
+
+
+def dirty_for_outputs(device: torch.device, output_bytes: int) -> None:
+    """Leave torch memory for a tensor as large as all outputs; at most a GiB, or an eighth of what is free."""
+    if device.type == "cuda" and output_bytes > LARGE_BLOCK:
+        _dirty(device, [min(output_bytes, MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)])
+
+
+def _dirty(device: torch.device, sizes: list[int]) -> None:
     held = []
     with suppress(torch.OutOfMemoryError):  # somebody else has it all, which is no fault of who comes next
         for size in sizes:

@@ -41,7 +41,7 @@ from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
-from kernel_coder.judge.memory import DIRTY, Arena, dirty_device_memory, free_memory
+from kernel_coder.judge.memory import DIRTY, Arena, dirty_device_memory, dirty_for_outputs, free_memory
 from kernel_coder.judge.native import is_native, native_model
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -117,7 +117,7 @@ def main(fds: list[int]) -> int:
                         fill_memory(pattern)
                         filled = pattern
                     _say(channel, Say.CALL, *_answered(runner, frame.values))
-                awake_s = runner.plan["awake_s"] if runner is not None and frame.values[4] else 0.0
+                awake_s = runner.plan["awake_s"] * frame.values[4] if runner is not None else 0.0
     return 0
 
 
@@ -168,7 +168,7 @@ def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[
 
 
 def start_gpu(has_driver: bool) -> None:
-    """What every candidate needs and takes a while: a context, Triton's driver, kernels that look at launches.
+    """What every candidate needs and takes a while: a context, memory, Triton's driver, kernels that look at launches.
 
     What fails here fails again when it is needed, and is told then.
     """
@@ -176,6 +176,7 @@ def start_gpu(has_driver: bool) -> None:
         numbers = torch.zeros(2, device="cuda")
         warm_audit(numbers)
         numbers.clone()
+        dirty_device_memory(numbers.device)
         torch.cuda.synchronize()
         if has_driver:  # else it would be built here, whether Triton is needed or not
             from triton.runtime.driver import driver
@@ -240,7 +241,7 @@ class _Runner:
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
-        dirty_device_memory(self.device, self.outputs.size)
+        dirty_for_outputs(self.device, self.outputs.size)
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _Prepared] = {}
         self.hooks = contextlib.ExitStack()  # for good: an extension may be built as late as in a call

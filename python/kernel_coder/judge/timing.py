@@ -57,6 +57,10 @@ CANARIES = 4096
 AWAKE_S = 0.02
 """Waking up takes time that is clocked, so nobody goes to sleep between timed requests that follow soon."""
 
+SOON, LATER = 1, 10
+"""How long Runners stay awake after a request, in multiples of what the plan says: the next one is there already, or
+its inputs have yet to be made."""
+
 LEAST = 0.1
 """Of a request's time, whatever it is said to cost by itself."""
 
@@ -228,7 +232,7 @@ class Timer:
         """Seconds that a request takes in which nothing is done."""
         self._flush()
         started = time.perf_counter()
-        self.reference.ask(Say.PING, 0, 0, 0, 0, 1)
+        self.reference.ask(Say.PING, 0, 0, 0, 0, SOON)
         self.reference.answer(Say.PING, AWAKE_S)
         self._canaries(self.reference.outputs.bytes)
         return time.perf_counter() - started
@@ -321,7 +325,7 @@ class Timer:
         fill_random(outputs, problem.rng)
         self._flush()
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, request.calls, 0, int(mode), 1)
+        link.ask(Say.CALL, 0, request.calls, 0, int(mode), LATER if request.staged is None else SOON)
         frame = link.answer(Say.CALL, AWAKE_S)
         seen = self._canaries(outputs)
         taken = time.perf_counter() - started
