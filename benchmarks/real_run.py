@@ -73,6 +73,9 @@ ASKED = {
 }
 OF_GENERATED = {"top-p": "1.0", "judge.checks": "3", "judge.null-candidates": "false", "judge.timeout-s": "20"}
 OF_KERNELBENCH = {"top-p": "0.97", "samples": "1", "seeds": "0", "pass-at": "1", "judge.timeout-s": "60"}
+OF_KERNELBENCH |= {"judge.families": "own,normal", "judge.hidden-shapes": "false", "judge.null-candidates": "false"}
+"""KernelBench itself checks on a task's own inputs alone. Preparing one of its tasks for all of ours takes some 10 s."""
+
 PHASES = ("rollout", "judge", "reward", "logprobs", "update", "eval", "step")
 POLL_S = 0.5
 PATIENCE_S = 40.0
