@@ -14,7 +14,7 @@ others answers are judged. What happens, in `--seconds` altogether:
 
 Each model is asked held-out compositions and held-out families (several seeds), and KernelBench's first level once.
 With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another; with `--side-gpu`
-the warmed-up model's evaluations are made on another one, beside reinforcement.
+the warmed-up model's evaluations are made on another one, beside reinforcement, and the final one on KernelBench.
 After every stage the results are written anew: `real_run_cuda.csv` (a row for each model and set of tasks; intervals by
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
@@ -74,7 +74,7 @@ ASKED = {
 OF_GENERATED = {"top-p": "1.0", "judge.checks": "3", "judge.null-candidates": "false", "judge.timeout-s": "20"}
 OF_KERNELBENCH = {"top-p": "0.97", "samples": "1", "seeds": "0", "pass-at": "1", "judge.timeout-s": "60"}
 OF_KERNELBENCH |= {"judge.families": "own,normal", "judge.hidden-shapes": "false", "judge.null-candidates": "false"}
-"""KernelBench itself checks on a task's own inputs alone. Preparing one of its tasks for all of ours takes some 10 s."""
+"""KernelBench itself checks on a task's own inputs alone. Preparing one of its tasks for all of ours takes 10 s."""
 
 PHASES = ("rollout", "judge", "reward", "logprobs", "update", "eval", "step")
 POLL_S = 0.5
@@ -183,30 +183,40 @@ class Driver:
         self.pages()
 
     def one_after_another(self) -> None:
-        """On one GPU, what tells most first."""
+        """On one GPU, what tells most first; on another one, if there is, what does not wait for the trained model."""
         self.sft()
-        order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[2]), ("sft", SETS[2])]
-        order += [("rl", SETS[1]), ("sft", SETS[1]), *(("base", name) for name in SETS)]
-        others = [(model, name) for model, name in order if model != "rl"]
+        order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[1]), ("rl", SETS[2])]
+        others = [("sft", SETS[2]), ("sft", SETS[1])]
+        of_base = [("base", name) for name in SETS]
         elsewhere = threading.Thread(
-            target=self._guarded, args=(lambda: self.evaluate_elsewhere(others),), name="elsewhere"
+            target=self._guarded,
+            args=(lambda: self.evaluate_elsewhere([order[0], *others, order[3], *of_base]),),
+            name="elsewhere",
         )
         if self.options.side_gpu is not None:
             elsewhere.start()
-            order = [(model, name) for model, name in order if model == "rl"]
+            order = order[1:3]
+        else:
+            order += [*others, *of_base]
         try:
             self.rl()
+            self.has_rl.set()
             for model, name in order:
                 self.evaluate(model, name, self.side_judge, writes_on=None)
                 if (model, name) == ("rl", SETS[0]):
                     self.remeasure()
         finally:
+            self.has_rl.set()
             if elsewhere.ident is not None:
                 elsewhere.join()
         self.pages()
 
     def evaluate_elsewhere(self, order: Sequence[tuple[str, str]]) -> None:
         for model, name in order:
+            if model == "rl":
+                self.has_rl.wait()
+                if "rl" not in self.state["done"]:
+                    continue
             self.evaluate(model, name, [self.options.side_gpu] if self.gpus else [], writes_on=None)
 
     def evaluate_beside(self) -> None:
