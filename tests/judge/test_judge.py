@@ -400,6 +400,59 @@ def test_one_process_runs_the_references_of_one_task_after_another() -> None:
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
+def test_tasks_that_come_back_are_ready() -> None:
+    tasks = [reference(f"torch.relu(x) + {number}") for number in range(3)]
+    halves = [Task(id="half", source="test", reference=tasks[0], precision=one) for one in ("bf16", "fp32")]
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
+        slot, ready = judge._slots.queue[0], []
+        for task in (*tasks, *tasks[::-1], *halves, *halves):
+            verdict = judge.evaluate(task, rewritten(tasks[0] if isinstance(task, Task) else task))
+            assert verdict.correct, verdict.reason
+            assert verdict.speedup is not None
+            ready.append(slot.facts["ready"])
+        assert judge.evaluate(tasks[1], rewritten(tasks[2])).outcome is Outcome.WRONG_OUTPUT
+    assert ready == [False, False, False, True, True, True, False, True, True, True]
+
+
+def test_a_reference_that_sets_what_all_share_is_made_ready_each_time() -> None:
+    """What it sets at import would be another's meanwhile."""
+    task = "import torch\ntorch.set_default_dtype(torch.float32)\n" + SOFTMAX
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
+        for _ in range(2):
+            assert judge.evaluate(task, rewritten(SOFTMAX)).correct
+            assert not judge._slots.queue[0].facts["ready"]
+
+
+def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernel_coder.judge import examiner, problem
+
+    tried: list[bool] = []
+
+    def make(*arguments: Any, whole: bool = False) -> str:
+        tried.append(whole)
+        if not whole:
+            raise problem.TooLarge("too large beside others")
+        return "ready"
+
+    monkeypatch.setattr(examiner, "Problem", make)
+    service, request = examiner._Service(), {"task": {"reference": ""}, "device": "cpu"}
+    assert service._made(request, JudgeConfig(), problem.Seeds(1), lock=0) == "ready"
+    assert tried == [False, True]
+    with pytest.raises(problem.Refused, match="too large beside others"):  # nobody else is there to wait for
+        service._made(request, JudgeConfig(), problem.Seeds(1), lock=None)
+
+
+def test_a_large_task_is_forgotten_after_its_verdict() -> None:
+    """Others wait for its memory. (Here a word of the reference says that it must not stay.)"""
+    task = SOFTMAX + "\n# torch.set_\n"
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
+        slot = judge._slots.queue[0]
+        for one, is_there in ((SOFTMAX, True), (task, False), (SOFTMAX, True)):
+            assert judge.evaluate(one, rewritten(SOFTMAX)).correct
+            assert (slot._reference is not None) is is_there
+        assert slot.facts["ready"]  # what is small stays
+
+
 def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_a_reward() -> None:
     deadly = reference("__import__('os').abort()")
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:

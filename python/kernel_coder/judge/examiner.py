@@ -10,15 +10,17 @@ import json
 import os
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from kernel_coder.judge.calling import set_math_mode
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.memory import free_memory
-from kernel_coder.judge.problem import Problem, Refused, Seeds, refusing
+from kernel_coder.judge.problem import Problem, Refused, Seeds, TooLarge, refusing
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
     Say,
@@ -43,6 +45,8 @@ def main(fds: list[int]) -> int:
         try:
             if request["do"] == "prepare":
                 answer = service.prepare(request, sent, received[0] if received else None)
+            elif request["do"] == "forget":
+                answer = service.forget()
             elif request["do"] == "compile":
                 answer = service.compile(request, received)
             else:
@@ -59,11 +63,19 @@ def main(fds: list[int]) -> int:
 
 MESSAGE_BYTES = 1 << 20
 
+READY, READY_BYTES = 8, 128 << 20
+"""Tasks that stay ready, and the memory that those may take which are not the last one."""
+
+GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
+"""A reference that says this may change what others compute, and what it needs may be changed by them: it is made ready
+anew each time."""
+
 
 class _Service:
     def __init__(self) -> None:
         self.problem: Problem | None = None
         self.key = ""
+        self.ready: OrderedDict[str, Problem] = OrderedDict()  # the last one asked for is the last
         self.plan: Any = None
         self.report: Any = None
         self.reference_report: Any = None
@@ -80,21 +92,19 @@ class _Service:
             if old is not None:
                 old.close()
         self.plan = self.report = None
-        is_new = key != self.key
+        is_new, is_ready = key != self.key, True
         if is_new:
             if self.reference_report is not None:
                 self.reference_report.close()
                 self.reference_report = None
-            if self.problem is not None:
-                self.problem.close()
             self.problem, self.key = None, ""
-            gc.collect()
-            device = torch.device(request["device"])
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-            with refusing("the task cannot be judged"):
-                self.problem = Problem(request["task"], config, device, seeds, lock)
-            self.key = key
+            is_ready = key in self.ready
+            if not is_ready:
+                self._make_room(READY - 1, READY_BYTES)
+                self.ready[key] = self._made(request, config, seeds, lock)
+            self.ready.move_to_end(key)
+            self.problem, self.key = self.ready[key], key
+            set_math_mode(self.problem.precision, config.threads)
         assert self.problem is not None
         problem = self.problem
         problem.lock = lock
@@ -112,12 +122,44 @@ class _Service:
             sent += [self.reference_report.fd, problem.reference_outputs().fd]
         return {
             "new": is_new,
+            "ready": is_ready,
             "families": problem.families,
             "skipped": problem.skipped,
             "hidden_sizes": problem.variants[-1].sizes,
             "device": _device_name(problem.device),
             "large": problem.inputs.size + problem.outputs_of_candidate.size,
+            "forget": problem.is_large or any(word in request["task"]["reference"] for word in GLOBAL),
         }
+
+    def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds, lock: int | None) -> Problem:
+        """If memory is short beside others, once more when all of it is free."""
+        device = torch.device(request["device"])
+        with refusing("the task cannot be judged"):
+            try:
+                return Problem(request["task"], config, device, seeds, lock)
+            except TooLarge:
+                if lock is None:
+                    raise
+            self._make_room(0, 0)
+            _collect()
+            return Problem(request["task"], config, device, seeds, lock, whole=True)
+
+    def _make_room(self, count: int, size: int) -> None:
+        """Forget the tasks that were not asked for for the longest time, until so many are left, and so many bytes."""
+        before = len(self.ready)
+        while len(self.ready) > count or sum(problem.bytes_held for problem in self.ready.values()) > size:
+            self.ready.popitem(last=False)[1].close()
+        if len(self.ready) < before:
+            _collect()
+
+    def forget(self) -> dict[str, Any]:
+        """The last task, whose memory others wait for."""
+        if self.problem is not None:
+            self.problem = None
+            self.ready.pop(self.key).close()
+            self.key = ""
+            _collect()
+        return {}
 
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
         """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
@@ -165,6 +207,12 @@ class _Service:
         finally:
             link.channel.close()
         return {"kernels": session.kernels}
+
+
+def _collect() -> None:
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _device_name(device: torch.device) -> str:

@@ -638,7 +638,7 @@ class _Slot:
         self._reference: Process | None = None
         self._reference_channel: Channel | None = None
         self._large, self._judged_on = False, ""
-        self._last: Future[None] | None = None  # the end of the last candidate's process
+        self._ending: dict[str, Future[None]] = {}  # by the reference: the end of its last candidate's process
         self._next: Future[tuple[Process, Channel]] | None = None
         self._served = 0
 
@@ -648,10 +648,9 @@ class _Slot:
         self.facts = {}
         judge = self._judge
         self._start(maker.interpreted)
-        is_known = maker.task.reference == self._judged_on
-        if self._last is not None and is_known:  # another task has other memory
-            self._last.result()
-        if self._large and not is_known:
+        if (ending := self._ending.pop(maker.task.reference, None)) is not None:  # another task has other memory
+            ending.result()
+        if self._large and maker.task.reference != self._judged_on:
             self._close_reference()  # which holds the last task's memory
         self._judged_on = maker.task.reference
         with contextlib.ExitStack() as stack:
@@ -669,7 +668,9 @@ class _Slot:
             is_new = False
             if of_reference:
                 is_new = self._start_reference(maker, answer["new"], plan, inputs, of_reference)
-            self._large = answer["large"] > LARGE
+            self._large = answer["large"] > LARGE or answer["forget"]
+            if answer["forget"]:
+                stack.push(self._forget)
             source = self._buffer(stack, maker.candidate)
             process, ours = self._runner(maker, life_s)
             stack.callback(self._retire, process)
@@ -702,6 +703,12 @@ class _Slot:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
 
+    def _forget(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Let others have a large task's memory; after a failure the whole slot is closed anyway."""
+        if failure is None:
+            self._close_reference()
+            self._ask({"do": "forget"}, [], GRACE_S)
+
     def _compiled(self, maker: _Maker, source: int, fds: Sequence[int], life_s: float) -> dict[str, Any]:
         """What the compiler says to a candidate that the interpreter has run: nothing, or what ends it."""
         judge = self._judge
@@ -721,7 +728,8 @@ class _Slot:
         if self._judge.device == "cpu" or self._large:
             process.close()
         else:
-            self._last = self._judge.retire(process)
+            self._ending = {task: ending for task, ending in self._ending.items() if not ending.done()}
+            self._ending[self._judged_on] = self._judge.retire(process)
 
     def _started(self, interpreted: bool, limits: Limits) -> tuple[Process, Channel]:
         """A Runner that waits for its task, and our end of its channel."""

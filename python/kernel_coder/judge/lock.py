@@ -1,16 +1,22 @@
-"""Who uses a GPU: many at a time, or one alone, whose kernels are timed."""
+"""Who uses a GPU: many at a time, or one alone, whose kernels are timed; and how much of its memory."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-GATE, DEVICE = 0, 1
+GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
 """Bytes of the lock's file. Whoever wants the device holds the gate while waiting for it, so that many who share it
-cannot keep out for long who needs it alone."""
+cannot keep out for long who needs it alone. Memory's are the last ones, one for each share."""
+
+SHARES = 16
+"""Of a GPU's memory."""
+
+POLL_S, PATIENCE_S = 0.02, 60.0
 
 
 @contextmanager
@@ -29,9 +35,9 @@ def _locked(lock: int | None, kind: int) -> Iterator[None]:
         _lock(lock, DEVICE, fcntl.F_UNLCK)
 
 
-def _lock(fd: int, byte: int, kind: int) -> None:
-    """Of the open file, as ``flock`` has it, and gone with it; on one byte of it."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+def _lock(fd: int, byte: int, kind: int, how: int = fcntl.F_OFD_SETLKW, count: int = 1) -> None:
+    """Of the open file, as ``flock`` has it, and gone with it; on some bytes of it."""
+    fcntl.fcntl(fd, how, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, count, 0))
 
 
 def shared(lock: int | None) -> AbstractContextManager[None]:
@@ -42,3 +48,40 @@ def shared(lock: int | None) -> AbstractContextManager[None]:
 def alone(lock: int | None) -> AbstractContextManager[None]:
     """Use a GPU alone, to time."""
     return _locked(lock, fcntl.F_WRLCK)
+
+
+def reserve(lock: int, shares: int, patience_s: float = PATIENCE_S) -> bool:
+    """Wait for so many of the :data:`SHARES` of the GPU's memory, which are kept until the lock's file is closed.
+
+    Shares that are held are given back first, so nobody waits who has what others wait for. False: they were not free
+    within `patience_s`, and none is held.
+    """
+    until = time.monotonic() + patience_s
+    _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
+    while not _try(lock, MEMORY_GATE):  # one at a time collects them
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    try:
+        held: set[int] = set()
+        while True:
+            for place in range(SHARES):
+                if len(held) < shares and place not in held and _try(lock, MEMORY + place):
+                    held.add(place)
+            if len(held) >= shares:
+                return True
+            if time.monotonic() > until:
+                _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
+                return False
+            time.sleep(POLL_S)
+    finally:
+        _lock(lock, MEMORY_GATE, fcntl.F_UNLCK)
+
+
+def _try(fd: int, byte: int) -> bool:
+    """Whether the byte is this file's now."""
+    try:
+        _lock(fd, byte, fcntl.F_WRLCK, fcntl.F_OFD_SETLK)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

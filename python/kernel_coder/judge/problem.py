@@ -26,7 +26,7 @@ from kernel_coder.judge.calling import (
 )
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, seed_all, tensors_of
-from kernel_coder.judge.lock import shared
+from kernel_coder.judge.lock import SHARES, reserve, shared
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
     MAX_SLOTS,
@@ -41,12 +41,22 @@ from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 SLOT_BYTES = {"cpu": 1 << 28, "cuda": 6 << 30}
 """Inputs and outputs of several calls at a time are held up to this."""
 
+TIMES_INPUTS = 12
+"""Of the inputs' bytes a large task takes: inputs, outputs and the oracle's, which are twice as long, the Runners'."""
+
+SMALL_PART = 1 / 24
+"""Tasks that take less of a GPU's memory wait for nobody."""
+
 MOST_ILL = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Inputs on which the reference itself is further from exact than this tell nothing about a candidate."""
 
 
 class Refused(Exception):
     """A task that nothing can be judged on, with the reason."""
+
+
+class TooLarge(Refused):
+    """It takes more memory than there is, at least now."""
 
 
 class Seeds:
@@ -121,9 +131,16 @@ class Problem:
         device: torch.device,
         seeds: Seeds,
         lock: int | None = None,
+        whole: bool = False,
     ) -> None:
-        """`lock`: the device's. It is held for a short while at a time, for somebody may wait to time a kernel."""
+        """`lock`: the device's. It is held for a short while at a time, for somebody may wait to time a kernel.
+
+        `whole`: it needs all of the GPU's memory. Otherwise that is guessed from its inputs.
+        """
         self.config, self.device, self.seeds, self.lock = config, device, seeds, lock
+        self.is_large = whole
+        if whole and lock is not None:
+            reserve(lock, SHARES)
         self.precision: str = task["precision"]
         self.dtype = COMPUTE[self.precision]
         set_math_mode(self.precision, config.threads)
@@ -138,13 +155,28 @@ class Problem:
         with refusing("the reference cannot be built"), shared(self.lock):
             self._build()
         with refusing("the reference cannot be called"):
+            if not whole:
+                self._reserve()
             with shared(self.lock):
                 self.changes_inputs = self._changes_inputs()
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
                 self._add_second_sizes(task["reference"])
-        self._share()
+        with refusing("its inputs and outputs cannot be held"):
+            self._share()
+
+    def _reserve(self) -> None:
+        """Wait for the memory that a large task will take, so that those who are at work come to their end."""
+        if self.device.type != "cuda" or self.lock is None:
+            return
+        with shared(self.lock):
+            wanted = TIMES_INPUTS * sum(one.nbytes for one in tensors_of(self.own_inputs()))
+            torch.cuda.empty_cache()
+        shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
+        if shares:
+            self.is_large = True
+            reserve(self.lock, shares)
 
     # ---- the reference
 
@@ -450,10 +482,25 @@ class Problem:
     def found(self, arena: Arena, variant: Variant, slot: int) -> list[Tensor]:
         return [arena.at(spec, slot * variant.output_stride) for spec in variant.output_specs]
 
+    @property
+    def bytes_held(self) -> int:
+        """Of memory that is shared with Runners."""
+        arenas = (self.inputs, self.outputs_of_candidate, self.outputs_of_reference)
+        return sum(arena.size for arena in arenas if arena is not None)
+
     def close(self) -> None:
         for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
             if arena is not None:
                 arena.close()
+
+
+def shares_of(wanted: int, total: int) -> int:
+    """Shares of a GPU's memory that so many bytes are; 0 for what is small.
+
+    >>> shares_of(5, 140), shares_of(70, 140), shares_of(1000, 140)
+    (0, 8, 16)
+    """
+    return 0 if wanted <= SMALL_PART * total else min(-(-SHARES * wanted // total), SHARES)
 
 
 def input_sizes(source: str) -> dict[str, int]:
@@ -557,12 +604,13 @@ def refusing(what: str) -> Iterator[None]:
     except Refused:
         raise
     except torch.OutOfMemoryError as error:
-        raise Refused(f"{what}: it is too large for this device ({str(error).splitlines()[0]})") from None
+        raise TooLarge(f"{what}: it is too large for this device ({str(error).splitlines()[0]})") from None
     except MemoryError:
-        raise Refused(f"{what}: it is too large for this machine") from None
+        raise TooLarge(f"{what}: it is too large for this machine") from None
     except Exception as error:
         text = str(error).strip().splitlines() or [""]
-        raise Refused(f"{what}: {type(error).__name__}: {text[0][:300]}") from None
+        kind = TooLarge if "OUT_OF_MEMORY" in text[0] else Refused  # the driver's own
+        raise kind(f"{what}: {type(error).__name__}: {text[0][:300]}") from None
 
 
 def _rebatched(tensor: Tensor, batch: int, other: int) -> Tensor:

@@ -1,0 +1,71 @@
+"""The lock of a GPU: who times, and who holds how much of its memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernel_coder.judge.lock import SHARES, alone, reserve, shared
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[int]]:
+    """The same lock, as three processes would open it."""
+    opened = [os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
+    yield opened
+    for fd in opened:
+        if fd >= 0:
+            os.close(fd)
+
+
+def test_memory_goes_to_as_many_as_fit(files: list[int]) -> None:
+    one, two, three = files
+    assert reserve(one, SHARES // 2, 0.0)
+    assert reserve(two, SHARES // 2, 0.0)
+    assert not reserve(three, 1, 0.1)
+
+
+def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
+    assert reserve(files[0], SHARES, 0.0)
+    waiting = threading.Timer(0.2, lambda: os.close(files.pop(0)))
+    waiting.start()
+    started = time.monotonic()
+    assert reserve(files[1], 3, 5.0)
+    assert time.monotonic() - started > 0.1
+    waiting.join()
+
+
+def test_who_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
+    one, two, _ = files
+    assert reserve(one, SHARES - 2, 0.0)
+    assert reserve(two, 2, 0.0)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(reserve(two, SHARES, 5.0)))
+    waiting.start()
+    assert reserve(one, SHARES, 5.0)  # each wants all of it, and nobody waits for ever
+    os.close(one)
+    files[0] = -1
+    waiting.join()
+    assert found == [True]
+
+
+def test_who_comes_to_nothing_leaves_what_was_collected_to_others(files: list[int]) -> None:
+    one, two, three = files
+    assert reserve(one, 1, 0.0)
+    assert not reserve(two, SHARES, 0.1)
+    assert reserve(three, SHARES - 1, 0.0)
+
+
+def test_memory_that_is_held_keeps_nobody_from_timing(files: list[int]) -> None:
+    one, two, _ = files
+    assert reserve(one, SHARES, 0.0)
+    with alone(two):
+        pass
+    with shared(one), shared(two):
+        pass
