@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 
@@ -38,11 +39,15 @@ while True:
 CONFIG = JudgeConfig(timed_calls=50, timing_s=5.0, profile=False, checks=2, workers=2)
 
 
-def like_itself(verdict: Verdict) -> None:
-    """The reference as candidate."""
+def like_itself(verdict: Verdict) -> float:
+    """The reference as candidate: its interval holds 1, but for 2%; estimates were up to 13% away."""
     assert verdict.correct, verdict.reason
     assert verdict.speedup is not None
-    assert 0.9 < verdict.speedup < 1.1, verdict.speedup
+    assert verdict.speedup_low is not None
+    assert verdict.speedup_high is not None
+    assert verdict.speedup_low < 1.02, verdict.speedup_low
+    assert verdict.speedup_high > 0.98, verdict.speedup_high
+    return verdict.speedup
 
 
 def slower_than_one(verdict: Verdict) -> None:
@@ -91,5 +96,5 @@ def test_load_from_elsewhere_makes_nobody_faster_than_the_reference(device: str)
 @pytest.mark.timeout(300)
 def test_one_kernel_many_times_keeps_its_verdict(device: str) -> None:
     with Judge(device, config=CONFIG) as judge:
-        for _ in range(10):
-            like_itself(judge.evaluate(TASK, SAME, "torch"))
+        found = [like_itself(judge.evaluate(TASK, SAME, "torch")) for _ in range(10)]
+    assert 0.95 < statistics.median(found) < 1.05, found

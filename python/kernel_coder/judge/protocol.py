@@ -33,7 +33,7 @@ class Say(IntEnum):
 
     BUILT = 1  # Runner: to TASK, once the module is there; values: how the state was loaded
     CALL = 2  # values: first slot, calls, shape variant, mode; if it is timed, how long to stay awake for the next one
-    PING = 3  # nothing to do: how long a request takes by itself; values: the fifth as above
+    PING = 3  # nothing to do but to make ready for such calls; values: as above
     TASK = 4  # what comes next are descriptors: plan, source, report, inputs, outputs; the answer is BUILT
 
 

@@ -183,6 +183,9 @@ class Timer:
         wanted = max(LEAST_CALLS[kind], -(-self.session.config.timed_calls // ROUNDS[kind]))
         calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / max(min(taken), 1e-7))))
         self.round_s = 2 * calls * max(slower, 1e-7)
+        for link in both:
+            link.ask(Say.PING, 0, calls, 0, 0, SOON)
+            link.answer(Say.PING)
         return calls
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
