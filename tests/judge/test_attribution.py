@@ -230,6 +230,32 @@ def test_an_audit_tells_moving_data_from_computing(script: Script) -> None:
     """)
 
 
+def test_memory_that_held_the_same_result_before_is_written_and_is_not_right_by_itself(script: Script) -> None:
+    """An honest pooling kernel whose outputs are all 0.5 was refused: its fresh memory had held them already."""
+    script("""
+        c = candidate
+        def outputs():
+            for _ in range(20):
+                torch.full((100,), 7.0, device=device)
+            yield torch.empty(100, device=device)
+            yield torch.empty_like(x)
+            yield x.new_empty(100)
+            yield torch.empty_strided((100,), (1,), device=device)
+        with record_launches(own, Mode.AUDITED) as seen:
+            for out in outputs():
+                c.fill[(2,)](out, 7.0, 100, BLOCK=64)
+                assert seen.reaches(out)
+                assert torch.equal(out, torch.full_like(out, 7.0))
+        assert seen.count == 4
+        with record_launches(own, Mode.ABLATED):
+            for out in outputs():
+                c.fill[(2,)](out, 7.0, 100, BLOCK=64)
+                assert not (out == 7.0).any()
+        with record_launches(own, Mode.PLAIN):
+            assert torch.empty(100, device=device).shape == (100,)
+    """)
+
+
 def test_an_audit_counts_what_the_library_computed(script: Script) -> None:
     script("""
         c, square = candidate, torch.randn(10, 10, device=device)

@@ -239,7 +239,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
         with contextlib.ExitStack() as stack:
             for hook in (looking.triton_hooks(), looking.graph_hook()):
                 stack.enter_context(hook)
-            if mode is Mode.AUDITED or own.operators:
+            if mode in (Mode.AUDITED, Mode.ABLATED) or own.operators:
                 stack.enter_context(_Operators(looking))
             if any(map(_is_composite, own.operators)):
                 stack.enter_context(_CompositeOperators(looking))
@@ -490,6 +490,9 @@ class _Operators(TorchDispatchMode):
         if func.name() in looking.own.operators:
             return looking.call_function(name, func, args, kwargs)
         result = func(*args, **kwargs)
+        if name in _UNWRITTEN and looking.seen.mode in (Mode.AUDITED, Mode.ABLATED):
+            with looking.paused():
+                _poison(result)
         if looking.seen.mode is Mode.AUDITED:
             looking.follow({"": args, **kwargs}, result)
         if looking.seen.mode is Mode.AUDITED and not func.is_view and not _only_moves(name):
@@ -534,6 +537,14 @@ lift_fresh_copy detach alias cat stack repeat _reshape_copy _unsafe_view constan
 _local_scalar_dense record_stream _pin_memory is_pinned
 """
 _MOVING_OPERATORS = frozenset(_MOVES.split())
+
+
+_UNWRITTEN = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+)
+"""Memory that held an earlier call's result, mostly: where that is the same each time, it would look as if nobody had
+written it, or as if it were right without anybody writing it."""
 
 
 def _only_moves(operator: str) -> bool:
