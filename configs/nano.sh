@@ -8,7 +8,7 @@ PYTHON=${PYTHON:-python}
 WORKERS=${WORKERS:-2}
 $PYTHON -m kernel_coder.data build --out data/nano.parquet --count 16000 --seed 0 --per-structure 3 --levels 0 1 \
   --families elementwise activation broadcast residual --workers "$WORKERS"
-$PYTHON -m kernel_coder.models.nano mix data/nano.parquet --output data/nano-mix.parquet --wrong 0.45 --talks 0.06 --workers "$WORKERS"
+$PYTHON -m kernel_coder.data mix data/nano.parquet --out data/nano-mix.parquet --wrong 0.45 --talks 0.06 --workers "$WORKERS"
 $PYTHON -m kernel_coder.models.nano tokenizer data/nano-mix.parquet --output runs/nano-tokenizer
 $PYTHON -m kernel_coder.models.nano init --tokenizer runs/nano-tokenizer --output runs/nano-init
 $PYTHON -m kernel_coder.sft --config configs/nano-sft.yaml "$@"

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,21 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder import ops
 from kernel_coder.models.nano import (
-    BUGS,
     MAX_BYTES,
     TAGS,
     corpus,
     main,
-    mix,
     nano_config,
     nano_model,
     train_tokenizer,
 )
-from kernel_coder.prompts import build_answer, build_messages, encode_prompt, extend_prompt
-from kernel_coder.sft.config import SftDataConfig
-from kernel_coder.sft.examples import Encoder, conversation_rows, encode_rows
+from kernel_coder.prompts import build_answer, build_messages, encode_prompt
 from kernel_coder.tasks import load_tasks
-from pyarrow import parquet
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 
@@ -142,77 +136,6 @@ def test_corpus_takes_files_tables_and_folders(tmp_path: Path) -> None:
     assert list(corpus([tmp_path / "a.txt", tmp_path / "b.jsonl", tmp_path / "c"])) == ["one", "two", "three", "four"]
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return parquet.read_table(path).to_pylist()
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("mix") / "mix.parquet"
-    command = ["mix", "packaged:pointwise", "--output", str(target), "--talks", "0.04", "--workers", "2"]
-    assert main(command) == 0
-    return target
-
-
-def test_every_pair_has_its_answer_and_wrong_ones_stand_beside_them(mixed: Path) -> None:
-    rows = rows_of(mixed)
-    single = [row for row in rows if len(row["prompt"]) == 1]
-    right, wrong = ([row for row in single if bool(row["bug"]) is has_bug] for has_bug in (False, True))
-    assert len(right) == 200
-    assert 0.4 < len(wrong) / len(single) < 0.5
-    assert {row["bug"] for row in wrong} == set(BUGS)
-    answers = {row["prompt"][0]["content"]: row["completion"][0]["content"] for row in right}
-    assert all(answers[row["prompt"][0]["content"]] != row["completion"][0]["content"] for row in wrong)
-    assert all(ops.parse_response(row["completion"][0]["content"]).ok for row in single)
-    assert all("_kernel[" not in row["completion"][0]["content"] for row in single)
-
-
-def test_prompts_do_not_tell_which_answers_are_wrong(mixed: Path) -> None:
-    tasks = {build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise")}
-    assert {row["prompt"][0]["content"] for row in rows_of(mixed)} == tasks
-
-
-def test_families_are_left_out_by_name_and_a_name_that_is_not_there_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "mix.parquet"
-    command = ["mix", "packaged:pointwise", "--output", str(target), "--talks", "0", "--exclude-families", "residual"]
-    assert main(command) == 0
-    left = {
-        build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise", families=["residual"])
-    }
-    assert left
-    assert not left & {row["prompt"][0]["content"] for row in rows_of(target)}
-    assert main([*command, "residuals"]) == 2
-    assert "--exclude-families names residuals, which no pair of packaged:pointwise is of" in capsys.readouterr().err
-
-
-def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    talks = [row for row in rows_of(mixed) if len(row["prompt"]) > 1]
-    assert talks
-    examples, dropped = encode_rows(Encoder(tokenizer, SftDataConfig(max_length=2048)), talks)
-    assert not dropped
-    for row, example in zip(talks, examples, strict=True):
-        shown, said, reply = row["prompt"]
-        assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user"]
-        assert said["content"] != row["completion"][0]["content"]
-        first = encode_prompt(tokenizer, [shown])
-        ids = [*tokenizer.encode(said["content"], add_special_tokens=False), tokenizer.eos_token_id]
-        asked = extend_prompt(tokenizer, [shown], first, ids, [reply])
-        assert example.ids[: len(asked)].tolist() == asked
-        assert example.in_loss.tolist() == [place >= len(asked) for place in range(len(example))]
-
-
-def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path) -> None:
-    found = mix(Path("packaged:pointwise"), tmp_path / "mix.parquet", talks=0.0)
-    assert found["second turns"] == 0
-    again = mix(Path("packaged:pointwise"), tmp_path / "again.parquet", talks=0.0)
-    assert again == found
-    assert (tmp_path / "mix.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
-    assert conversation_rows(str(tmp_path / "mix.parquet")) is not None
-    assert mix(Path("packaged:pointwise"), tmp_path / "clean.parquet", wrong=0.0, talks=0.0)["wrong"] == 0
-
-
 def test_corpus_takes_conversations(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": said[:1], "completion": said[1:]}))
@@ -223,7 +146,6 @@ def test_corpus_takes_conversations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["mix", "packaged:pointwise", "--wrong", "1"], "--wrong must be at least 0 and below 1"),
         (["tokenizer", "packaged", "--vocab-size", "9"], "vocab_size must be at least 265"),
         (["tokenizer", "no.jsonl"], "names no file or folder: no.jsonl"),
         (["export", "no/model"], "no/model is not a folder"),

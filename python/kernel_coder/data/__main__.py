@@ -1,6 +1,7 @@
 """``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
 ``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
 ``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
+``python -m kernel_coder.data mix PAIRS --out FILE.parquet ...``: see ``kernel_coder.data.mix``
 
 Exit codes: 0 done; 2 a mistake in the arguments or their files (one sentence on stderr); 75 stopped by Ctrl-C, of
 distill also by SIGTERM or by a server that gives no more answers. Of build 1: fewer pairs than asked for; of distill 3:
@@ -18,6 +19,7 @@ from typing import Any
 
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
+from kernel_coder.data.mix import add_mix, run_mix
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
 from kernel_coder.flags import FlagParser, end
@@ -41,9 +43,12 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     asking = commands.add_parser("distill", help="ask a teacher for pairs; keep what is right", description=DESCRIPTION)
     add_distill(asking)
     _add_screen(asking)
+    add_mix(commands.add_parser("mix", help="right and wrong answers, and second turns, for a warm-up"))
     commands.add_parser("collect", help="conversations of a model with the judge, and answers to learn", add_help=False)
     try:
         options = parser.parse(arguments)
+        if options.command == "mix":
+            return run_mix(options)
         return _build(options) if options.command == "build" else run_distill(options, **injected)
     except KeyboardInterrupt:
         print("stopped: the same command goes on where this one was", file=sys.stderr)

@@ -1,23 +1,19 @@
 """``kernel-coder-nano``: a model of a few million parameters, made by this project from its own pairs.
 
-``python -m kernel_coder.models.nano mix PAIRS --output FILE`` makes its corpus, in which answers are right and wrong,
-``... tokenizer DATA... --output FOLDER`` trains the tokenizer,
+``python -m kernel_coder.models.nano tokenizer DATA... --output FOLDER`` trains the tokenizer,
 ``... init --tokenizer FOLDER --output FOLDER`` makes the untrained model, and
-``... export CHECKPOINT --output FOLDER`` writes what is shipped. Between the last two stands ``kernel-coder sft`` with
-``configs/nano-sft.yaml``; ``configs/nano.sh`` is the whole chain. Each command gives the same bytes for the same input,
-but for the judge's words about memory that nothing was written to.
+``... export CHECKPOINT --output FOLDER`` writes what is shipped. Before the first stands :mod:`kernel_coder.data.mix`,
+between the last two ``kernel-coder sft`` with ``configs/nano-sft.yaml``; ``configs/nano.sh`` is the whole chain. Each
+command gives the same bytes for the same input.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -32,9 +28,8 @@ from transformers import (
 )
 
 from kernel_coder.models.tiny import CHAT_TEMPLATE, SPECIAL
-from kernel_coder.prompts import Message, build_answer, build_feedback, build_messages
+from kernel_coder.prompts import build_answer, build_messages
 from kernel_coder.tasks import Task, load_tasks
-from kernel_coder.tasks.generator.bugs import plant_bug
 
 PROMPT_TEMPLATE = "nano"
 VOCABULARY = 1024
@@ -175,122 +170,6 @@ def _texts_in(row: Mapping[str, Any]) -> Iterator[str]:
         yield from (said,) if isinstance(said, str) else (message["content"] for message in said)
 
 
-KERNEL = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
-
-
-def plain_names(solution: str) -> str:
-    """The solution with its one kernel called ``kernel``; one with several or none stays as it is.
-
-    A kernel's name says nothing that its module does not, and a small model has to learn to repeat it.
-
-    >>> plain_names("@triton.jit\\ndef relu_kernel(x): ...\\nrelu_kernel[(1,)](x)")
-    '@triton.jit\\ndef kernel(x): ...\\nkernel[(1,)](x)'
-    """
-    names = KERNEL.findall(solution)
-    return re.sub(rf"\b{names[0]}\b", "kernel", solution) if len(names) == 1 else solution
-
-
-BUGS = (
-    "grid_too_small",
-    "wrong_dtype",
-    "returns_input",
-    "not_launched",
-    "wrong_signature",
-    "undefined_name",
-    "missing_import",
-    "syntax_error",
-)
-"""What is wrong with the corpus's wrong answers: few kinds of :mod:`kernel_coder.tasks.generator.bugs`, each frequent.
-
-The first four give wrong outputs, the next two fail when they are called, the last two do not compile. Each is a choice
-at one place of an answer that has little to do with the prompt, so a reward on any task speaks about all of them.
-"""
-
-
-def mix(
-    pairs: Path,
-    target: Path,
-    *,
-    wrong: float = 0.45,
-    talks: float = 0.06,
-    seed: int = 0,
-    workers: int | None = None,
-    exclude_families: Sequence[str] = (),
-) -> dict[str, int]:
-    """Writes the corpus: verified answers and, as in code that is found, wrong ones.
-
-    Every pair gives its own answer. Beside them stand as many answers with one planted bug of :data:`BUGS` as make
-    ``wrong`` of all of these; nothing in a prompt says which kind its answer is. ``talks`` as many conversations as
-    there are pairs: a wrong answer, what the judge says about it in the words of the feedback template ``nano``, and
-    the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of
-    ``exclude_families`` are left out.
-
-    Raises:
-        ValueError: a share is out of its range, a family is not there to be left out, or the file has no pairs.
-    """
-    from pyarrow import Table, parquet
-
-    if not (0 <= wrong < 1 and 0 <= talks <= 1):
-        raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
-    rows: list[dict[str, Any]] = []
-    asked: list[tuple[Task, str, str]] = []
-    tasks = load_tasks(str(pairs))
-    if unknown := sorted(set(exclude_families) - {str(task.metadata.get("family")) for task in tasks}):
-        raise ValueError(f"--exclude-families names {unknown[0]}, which no pair of {pairs} is of")
-    for task in tasks:
-        if task.solution is None or task.metadata.get("family") in exclude_families:
-            continue
-        rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
-        rows.append(_row(build_messages(task, PROMPT_TEMPLATE), plain_names(task.solution)))
-        if rng.random() < wrong / (1 - wrong):
-            rows.append(_row(build_messages(task, PROMPT_TEMPLATE), *_with_bug(task, rng)))
-        if talk.random() < talks:
-            asked.append((task, *_with_bug(task, talk)))
-    if not rows:
-        raise ValueError(f"{pairs} has no pairs")
-    rows += _talks(asked, workers)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(Table.from_pylist(rows), target, compression="zstd")
-    wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
-    second = sum(len(row["prompt"]) > 1 for row in rows)
-    return {"right": len(rows) - wrong_ones - second, "wrong": wrong_ones, "second turns": second}
-
-
-def _with_bug(task: Task, rng: Random) -> tuple[str, str]:
-    for kind in rng.sample(BUGS, len(BUGS)):
-        with suppress(ValueError):  # no place for this one
-            code, _ = plant_bug(task, rng, kind)
-            return plain_names(code), kind
-    raise ValueError(f"the solution of task {task.id} offers no place for any of {', '.join(BUGS)}")
-
-
-def _row(prompt: Sequence[Message], code: str, bug: str = "") -> dict[str, Any]:
-    return {"prompt": list(prompt), "completion": [_said(code)], "bug": bug}
-
-
-def _said(code: str) -> Message:
-    return Message(role="assistant", content=build_answer(code))
-
-
-def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Iterator[dict[str, Any]]:
-    """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
-    if not asked:
-        return
-    from kernel_coder.judge.config import JudgeConfig
-    from kernel_coder.judge.judge import Judge
-
-    config = JudgeConfig(
-        timing=False, checks=2, families=("own", "normal"), null_candidates=False, seed=0, workers=workers
-    )
-    with Judge("cpu", "triton", config=config) as judge:
-        verdicts = judge.evaluate_many((task, code) for task, code, _ in asked)
-        for (task, code, bug), verdict in zip(asked, verdicts, strict=True):
-            if verdict.is_scored and not verdict.correct:
-                said = build_feedback(task, verdict, PROMPT_TEMPLATE, turn=1, max_turns=2)
-                prompt = [*build_messages(task, PROMPT_TEMPLATE), _said(code), *said]
-                yield _row(prompt, plain_names(task.solution or ""), bug)
-
-
 def export(checkpoint: Path, folder: Path, *, dtype: str = "float16") -> dict[str, int]:
     """Writes weights of 16 bits, the tokenizer and nothing of the run; returns the sizes of the files.
 
@@ -333,15 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kernel_coder.models.nano", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
     )
-    commands = parser.add_subparsers(required=True, metavar="mix|tokenizer|init|export")
-    mix = commands.add_parser("mix", help="make the corpus: right and wrong answers, and second turns")
-    mix.add_argument("pairs", type=Path, help="parquet file of data build")
-    mix.add_argument("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug")
-    mix.add_argument("--talks", type=float, default=0.06, help="conversations for each pair; the judge is asked")
-    mix.add_argument("--seed", type=int, default=0)
-    mix.add_argument("--workers", type=int, help="of the judge; default: one a core, at most 12")
-    mix.add_argument("--exclude-families", nargs="+", default=[], help="families to leave out")
-    mix.set_defaults(run=_mix)
+    commands = parser.add_subparsers(required=True, metavar="tokenizer|init|export")
     tokenizer = commands.add_parser("tokenizer", help="train the tokenizer")
     tokenizer.add_argument("data", nargs="+", help="packaged, tables of tasks or texts, folders, .py or .txt files")
     tokenizer.add_argument("--vocab-size", type=int, default=VOCABULARY)
@@ -358,23 +229,9 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("checkpoint", type=Path, help="folder of a trained model")
     export.add_argument("--dtype", choices=DTYPES, default="float16")
     export.set_defaults(run=_export)
-    for command in (mix, tokenizer, init, export):
-        command.add_argument("--output", type=Path, required=True, help="what to write: a folder; of mix a file")
+    for command in (tokenizer, init, export):
+        command.add_argument("--output", type=Path, required=True, help="folder to write")
     return parser
-
-
-def _mix(options: argparse.Namespace) -> Iterator[str]:
-    found = mix(
-        options.pairs,
-        options.output,
-        wrong=options.wrong,
-        talks=options.talks,
-        seed=options.seed,
-        workers=options.workers,
-        exclude_families=options.exclude_families,
-    )
-    yield ", ".join(f"{count:,} {name}" for name, count in found.items())
-    yield str(options.output)
 
 
 def _tokenizer(options: argparse.Namespace) -> Iterator[str]:

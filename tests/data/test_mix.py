@@ -1,0 +1,97 @@
+"""The corpus of right and wrong answers: what is in it, what is not, and that it is the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_coder import ops
+from kernel_coder.data.__main__ import main
+from kernel_coder.data.mix import BUGS, mix
+from kernel_coder.prompts import build_messages, encode_prompt, extend_prompt
+from kernel_coder.sft.config import SftDataConfig
+from kernel_coder.sft.examples import Encoder, conversation_rows, encode_rows
+from kernel_coder.tasks import load_tasks
+from kernel_coder.train.model import NANO_FOLDER
+from pyarrow import parquet
+from transformers import AutoTokenizer
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return parquet.read_table(path).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mix") / "mix.parquet"
+    command = ["mix", "packaged:pointwise", "--out", str(target), "--talks", "0.04", "--workers", "2"]
+    assert main(command) == 0
+    return target
+
+
+def test_every_pair_has_its_answer_and_wrong_ones_stand_beside_them(mixed: Path) -> None:
+    rows = rows_of(mixed)
+    single = [row for row in rows if len(row["prompt"]) == 1]
+    right, wrong = ([row for row in single if bool(row["bug"]) is has_bug] for has_bug in (False, True))
+    assert len(right) == 200
+    assert 0.4 < len(wrong) / len(single) < 0.5
+    assert {row["bug"] for row in wrong} == set(BUGS)
+    answers = {row["prompt"][0]["content"]: row["completion"][0]["content"] for row in right}
+    assert all(answers[row["prompt"][0]["content"]] != row["completion"][0]["content"] for row in wrong)
+    assert all(ops.parse_response(row["completion"][0]["content"]).ok for row in single)
+    assert all("_kernel[" not in row["completion"][0]["content"] for row in single)
+
+
+def test_prompts_do_not_tell_which_answers_are_wrong(mixed: Path) -> None:
+    tasks = {build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise")}
+    assert {row["prompt"][0]["content"] for row in rows_of(mixed)} == tasks
+
+
+def test_families_are_left_out_by_name_and_a_name_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "mix.parquet"
+    command = ["mix", "packaged:pointwise", "--out", str(target), "--talks", "0", "--exclude-families", "residual"]
+    assert main(command) == 0
+    left = {
+        build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise", families=["residual"])
+    }
+    assert left
+    assert not left & {row["prompt"][0]["content"] for row in rows_of(target)}
+    assert main([*command, "residuals"]) == 2
+    assert "--exclude-families names residuals, which no pair of packaged:pointwise is of" in capsys.readouterr().err
+
+
+def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER)
+    talks = [row for row in rows_of(mixed) if len(row["prompt"]) > 1]
+    assert talks
+    examples, dropped = encode_rows(Encoder(tokenizer, SftDataConfig(max_length=2048)), talks)
+    assert not dropped
+    for row, example in zip(talks, examples, strict=True):
+        shown, said, reply = row["prompt"]
+        assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "user"]
+        assert said["content"] != row["completion"][0]["content"]
+        first = encode_prompt(tokenizer, [shown])
+        ids = [*tokenizer.encode(said["content"], add_special_tokens=False), tokenizer.eos_token_id]
+        asked = extend_prompt(tokenizer, [shown], first, ids, [reply])
+        assert example.ids[: len(asked)].tolist() == asked
+        assert example.in_loss.tolist() == [place >= len(asked) for place in range(len(example))]
+
+
+def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path) -> None:
+    found = mix("packaged:pointwise", tmp_path / "mix.parquet", talks=0.0)
+    assert found["second turns"] == 0
+    again = mix("packaged:pointwise", tmp_path / "again.parquet", talks=0.0)
+    assert again == found
+    assert (tmp_path / "mix.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
+    assert conversation_rows(str(tmp_path / "mix.parquet")) is not None
+    assert mix("packaged:pointwise", tmp_path / "clean.parquet", wrong=0.0, talks=0.0)["wrong"] == 0
+
+
+def test_a_share_that_is_none_gives_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mix", "packaged:pointwise", "--out", str(tmp_path / "mix.parquet"), "--wrong", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--wrong must be at least 0 and below 1" in said
