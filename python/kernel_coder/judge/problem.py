@@ -484,9 +484,10 @@ class Problem:
 
     @property
     def bytes_held(self) -> int:
-        """Of memory that is shared with Runners."""
+        """Of memory that is shared with Runners, and of the reference's state: as it is, as it began, in float64."""
         arenas = (self.inputs, self.outputs_of_candidate, self.outputs_of_reference)
-        return sum(arena.size for arena in arenas if arena is not None)
+        state = sum(spec.nbytes for _, spec in self.state_specs)
+        return sum(arena.size for arena in arenas if arena is not None) + 4 * state
 
     def close(self) -> None:
         for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
