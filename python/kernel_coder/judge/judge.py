@@ -32,6 +32,7 @@ from kernel_coder.judge import feedback, native, nvml
 from kernel_coder.judge.channel import Channel, ChannelClosed, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
+from kernel_coder.judge.lock import PATIENCE_S
 from kernel_coder.judge.protocol import Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
@@ -43,7 +44,7 @@ from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 LOG = logging.getLogger(__name__)
 MESSAGE_BYTES = 1 << 20
 PREPARE_S = 120.0
-"""A task that takes longer to make ready than this is refused."""
+"""A task that takes longer to make ready than this is refused; waiting for a GPU's memory does not count."""
 
 COMPILE_S = 150.0
 """More, where the reference is compiled too."""
@@ -656,7 +657,7 @@ class _Slot:
         with contextlib.ExitStack() as stack:
             request = maker.request()
             lock = judge.lock(stack)
-            answer, fds = self._ask(request, lock, PREPARE_S)
+            answer, fds = self._ask(request, lock, PREPARE_S + (2 * PATIENCE_S if lock else 0.0))
             for fd in fds:
                 stack.callback(os.close, fd)
             if "refused" in answer:

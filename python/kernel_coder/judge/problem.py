@@ -38,11 +38,12 @@ from kernel_coder.judge.protocol import (
 )
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
-SLOT_BYTES = {"cpu": 1 << 28, "cuda": 6 << 30}
+SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
 """Inputs and outputs of several calls at a time are held up to this."""
 
 TIMES_INPUTS = 12
-"""Of the inputs' bytes a large task takes: inputs, outputs and the oracle's, which are twice as long, the Runners'."""
+"""Of the inputs' bytes a task takes: inputs, outputs and the oracle's, which are twice as long, the Runners'. Those of
+several calls come on top."""
 
 SMALL_PART = 1 / 24
 """Tasks that take less of a GPU's memory wait for nobody."""
@@ -171,11 +172,12 @@ class Problem:
         if self.device.type != "cuda" or self.lock is None:
             return
         with shared(self.lock):
-            wanted = TIMES_INPUTS * sum(one.nbytes for one in tensors_of(self.own_inputs()))
-            torch.cuda.empty_cache()
+            size = sum(one.nbytes for one in tensors_of(self.own_inputs()))
+        wanted = TIMES_INPUTS * size + min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
         shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
         if shares:
             self.is_large = True
+            torch.cuda.empty_cache()
             reserve(self.lock, shares)
 
     # ---- the reference
