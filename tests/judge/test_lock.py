@@ -45,17 +45,23 @@ def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
 
 
 def test_who_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
+    """Two that hold a part and want all of it do not wait for each other."""
     one, two, _ = files
     assert reserve(one, SHARES - 2, 0.0)
     assert reserve(two, 2, 0.0)
     found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(reserve(two, SHARES, 5.0)))
-    waiting.start()
-    assert reserve(one, SHARES, 5.0)  # each wants all of it, and nobody waits for ever
-    os.close(one)
-    files[0] = -1
-    waiting.join()
-    assert found == [True]
+
+    def take(place: int) -> None:
+        found.append(reserve(files[place], SHARES, 5.0))
+        os.close(files[place])
+        files[place] = -1
+
+    waiting = [threading.Thread(target=take, args=(place,)) for place in (0, 1)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    assert found == [True, True]
 
 
 def test_who_comes_to_nothing_leaves_what_was_collected_to_others(files: list[int]) -> None:
