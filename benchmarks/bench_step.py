@@ -150,11 +150,14 @@ class Run:
 
 
 def with_adapters(model: nn.Module) -> nn.Module:
-    """LoRA of rank 64 in every linear layer but the head."""
+    """LoRA of rank 64 in every linear layer but the head, computed for everybody as training does it here."""
     import peft
+    from kernel_coder.train.adapters import quicken
 
     settings = peft.LoraConfig(task_type="CAUSAL_LM", r=64, lora_alpha=128, target_modules="all-linear")
-    return peft.get_peft_model(model, settings).train()
+    adapted: nn.Module = peft.get_peft_model(model, settings).train()
+    quicken(adapted)
+    return adapted
 
 
 class Padded:

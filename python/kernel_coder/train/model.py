@@ -215,8 +215,12 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
         import peft
     except ImportError:
         raise UsageError("model.use_peft needs the peft package: pip install peft") from None
+    from kernel_coder.train.adapters import quicken
+
     if resume_from is not None:
-        return peft.PeftModel.from_pretrained(model, str(resume_from), is_trainable=True)
+        adapted: nn.Module = peft.PeftModel.from_pretrained(model, str(resume_from), is_trainable=True)
+        quicken(adapted)
+        return adapted
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=config.lora_r,
@@ -224,7 +228,9 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
         lora_dropout=config.lora_dropout,
         target_modules=config.lora_target_modules,
     )
-    return peft.get_peft_model(model, settings)
+    adapted = peft.get_peft_model(model, settings)
+    quicken(adapted)
+    return adapted
 
 
 def resolve_device(name: str) -> torch.device:

@@ -1,0 +1,58 @@
+"""LoRA adapters of PEFT, computed in the model's dtype and added in the product that makes them.
+
+PEFT keeps adapters of a bfloat16 model in float32, which their optimiser wants, and computes them so: the input is
+widened, two float32 products are made, and their result goes through memory three times more until it is scaled, added
+and rounded. Here :math:`y = W x + s B (A x)` is two products: :math:`A x` in the dtype of `x`, and one that adds
+:math:`s B (A x)` to :math:`W x` in place. Weights and gradients stay what they are, in float32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def quicken(model: nn.Module) -> int:
+    """Has every plain LoRA layer of a linear one computed this way from now on; how many there are.
+
+    What is not plain (a variant such as DoRA, dropout while training, several adapters at once, a quantised layer) is
+    computed as PEFT does, and so is everything while adapters are off or merged.
+
+    >>> import peft, torch
+    >>> model = peft.get_peft_model(nn.Sequential(nn.Linear(8, 4)), peft.LoraConfig(r=2, target_modules="all-linear"))
+    >>> quicken(model), model(torch.zeros(3, 8)).shape
+    (1, torch.Size([3, 4]))
+    """
+    from peft.tuners.lora import Linear
+
+    layers = [layer for layer in model.modules() if type(layer) is Linear and type(layer.base_layer) is nn.Linear]
+    for layer in layers:
+        layer.forward = functools.partial(_forward, layer, layer.forward)  # type: ignore[method-assign]
+    return len(layers)
+
+
+def _forward(layer: Any, plain: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    name = _adapter(layer)
+    if name is None or args or kwargs:
+        return plain(x, *args, **kwargs)
+    down, up, scale = layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
+    made: Tensor = layer.base_layer(x)
+    inner = nn.functional.linear(x, down.to(x.dtype)).reshape(-1, down.shape[0])
+    made.view(-1, made.shape[-1]).addmm_(inner, up.to(x.dtype).t(), alpha=scale)
+    return made
+
+
+def _adapter(layer: Any) -> str | None:
+    """The one adapter that is at work, if it is plain."""
+    if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
+        return None
+    (name,) = layer.active_adapters
+    if name not in layer.lora_A or name in layer.lora_variant or layer.lora_B[name].bias is not None:
+        return None
+    dropout = layer.lora_dropout[name]
+    if layer.training and not isinstance(dropout, nn.Identity) and dropout.p > 0:
+        return None
+    return str(name)
