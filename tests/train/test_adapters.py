@@ -72,6 +72,17 @@ def test_bfloat16_is_as_near_to_exact_as_pefts() -> None:
         assert errors[0] < max(2 * errors[1], 0.02), errors
 
 
+def test_autocast_decides_where_there_is_one() -> None:
+    plain, quick = both(adapted())
+    x = torch.randn(64, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = [results(model, x) for model in (quick, plain)]
+    assert found[0][0].dtype == found[1][0].dtype == torch.bfloat16
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert (mine - theirs).norm() <= 0.02 * theirs.norm()
+
+
 def test_adapters_that_are_off_or_merged_are_pefts() -> None:
     plain, quick = both(adapted())
     x = torch.randn(5, 12)

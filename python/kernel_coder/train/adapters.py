@@ -1,9 +1,9 @@
 """LoRA adapters of PEFT, computed in the model's dtype and added in the product that makes them.
 
-PEFT keeps adapters of a bfloat16 model in float32, which their optimiser wants, and computes them so: the input is
-widened, two float32 products are made, and their result goes through memory three times more until it is scaled, added
-and rounded. Here :math:`y = W x + s B (A x)` is two products: :math:`A x` in the dtype of `x`, and one that adds
-:math:`s B (A x)` to :math:`W x` in place. Weights and gradients stay what they are, in float32.
+PEFT keeps adapters of a bfloat16 model in float32, which their optimiser wants, and without autocast computes them so:
+the input is widened, two float32 products are made, and their result goes through memory three times more until it is
+scaled, added and rounded. Here :math:`y = W x + s B (A x)` is two products: :math:`A x` in the dtype of :math:`W x`,
+and one that adds :math:`s B (A x)` to :math:`W x` in place. Weights and gradients stay what they are, in float32.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def _forward(layer: Any, plain: Callable[..., Tensor], x: Tensor, *args: Any, **
         return plain(x, *args, **kwargs)
     down, up, scale = layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
     made: Tensor = layer.base_layer(x)
-    inner = nn.functional.linear(x, down.to(x.dtype)).reshape(-1, down.shape[0])
-    made.view(-1, made.shape[-1]).addmm_(inner, up.to(x.dtype).t(), alpha=scale)
+    dtype = made.dtype  # that of autocast, where there is one
+    inner = nn.functional.linear(x.to(dtype), down.to(dtype)).reshape(-1, down.shape[0])
+    made.view(-1, made.shape[-1]).addmm_(inner, up.to(dtype).t(), alpha=scale)
     return made
 
 
