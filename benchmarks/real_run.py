@@ -185,25 +185,23 @@ class Driver:
     def one_after_another(self) -> None:
         """On one GPU, what tells most first; on another one, if there is, what does not wait for the trained model."""
         self.sft()
-        order = [("sft", SETS[0]), ("rl", SETS[0]), ("rl", SETS[1]), ("rl", SETS[2])]
-        others = [("sft", SETS[2]), ("sft", SETS[1])]
-        of_base = [("base", name) for name in SETS]
+        compositions, families, kernelbench = SETS
+        here = [("rl", compositions), ("rl", families)]
+        rest = [("rl", kernelbench), *(("base", name) for name in SETS)]
+        there = [("sft", compositions), ("sft", kernelbench), ("sft", families), *rest]
         elsewhere = threading.Thread(
-            target=self._guarded,
-            args=(lambda: self.evaluate_elsewhere([order[0], *others, order[3], *of_base]),),
-            name="elsewhere",
+            target=self._guarded, args=(lambda: self.evaluate_elsewhere(there),), name="elsewhere"
         )
         if self.options.side_gpu is not None:
             elsewhere.start()
-            order = order[1:3]
         else:
-            order += [*others, *of_base]
+            here = [("sft", compositions), *here, ("sft", kernelbench), ("sft", families), *rest]
         try:
             self.rl()
             self.has_rl.set()
-            for model, name in order:
+            for model, name in here:
                 self.evaluate(model, name, self.side_judge, writes_on=None)
-                if (model, name) == ("rl", SETS[0]):
+                if (model, name) == ("rl", compositions):
                     self.remeasure()
         finally:
             self.has_rl.set()

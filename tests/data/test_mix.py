@@ -90,8 +90,20 @@ def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path
     assert mix("packaged:pointwise", tmp_path / "clean.parquet", wrong=0.0, talks=0.0)["wrong"] == 0
 
 
-def test_a_share_that_is_none_gives_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mix", "packaged:pointwise", "--out", str(tmp_path / "mix.parquet"), "--wrong", "1"]) == 2
+@pytest.mark.parametrize(
+    ("pairs", "out", "flags", "sentence"),
+    [
+        ("packaged:pointwise", "mix.parquet", ["--wrong", "1"], "--wrong must be at least 0 and below 1"),
+        ("packaged:pointwise", ".", [], "--out must be a file to write"),
+        ("packaged:pointwise", "file/mix.parquet", ["--talks", "0"], "file"),
+        ("no.parquet", "mix.parquet", [], "no.parquet"),
+    ],
+)
+def test_mistake_gives_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: str, out: str, flags: list[str], sentence: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert main(["mix", pairs, "--out", str(tmp_path / out), *flags]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "--wrong must be at least 0 and below 1" in said
+    assert sentence in said

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     except KeyboardInterrupt:
         print("stopped: the same command goes on where this one was", file=sys.stderr)
         return EXIT_STOPPED
-    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+    except (OSError, ModuleNotFoundError, ValueError) as error:
         return end(error, 2)
 
 

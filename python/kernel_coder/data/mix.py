@@ -74,12 +74,15 @@ def mix(
     ``exclude_families`` are left out.
 
     Raises:
-        ValueError: a share is out of its range, a family is not there to be left out, or the file has no pairs.
+        ValueError: a share is out of its range, the target is a folder, there are no pairs, or none is of a family
+            that is to be left out.
     """
     from pyarrow import Table, parquet
 
     if not (0 <= wrong < 1 and 0 <= talks <= 1):
         raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
+    if target.is_dir():
+        raise ValueError(f"--out must be a file to write; {target} is a folder")
     rows: list[dict[str, Any]] = []
     asked: list[tuple[Task, str, str]] = []
     tasks = load_tasks(str(pairs))
