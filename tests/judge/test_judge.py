@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.judge import PROBES, HarnessError
+from kernel_coder.judge.judge import PROBES, HarnessError, _Slot
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -414,13 +414,27 @@ def test_tasks_that_come_back_are_ready() -> None:
     assert ready == [False, False, False, True, True, True, False, True, True, True]
 
 
-def test_a_reference_that_sets_what_all_share_is_made_ready_each_time() -> None:
-    """What it sets at import would be another's meanwhile."""
-    task = "import torch\ntorch.set_default_dtype(torch.float32)\n" + SOFTMAX
+def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> None:
+    altering = "import torch\ntorch.set_default_dtype(torch.float64)\n" + SOFTMAX
+    plain = reference("x * torch.ones(40).sum() + torch.linspace(0, 1, 40)")
+    narrow = rewritten(plain, ("torch.ones(40)", "torch.ones(40, dtype=torch.float32)"))
+    narrow = rewritten(narrow + "class Model(", ("0, 1, 40", "0, 1, 40, dtype=torch.float32")).removesuffix(
+        "class ModelNew("
+    )
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
-        for _ in range(2):
-            assert judge.evaluate(task, rewritten(SOFTMAX)).correct
-            assert not judge._slots.queue[0].facts["ready"]
+        slot, examiners = judge._slots.queue[0], []
+        for task, candidate in (
+            (plain, narrow),
+            (altering, rewritten(SOFTMAX)),
+            (altering, rewritten(SOFTMAX)),
+            (plain, narrow),
+        ):
+            verdict = judge.evaluate(task, candidate)
+            assert verdict.correct, verdict.reason
+            examiners.append((slot._examiner, slot.facts["ready"]))
+    (first, _), (second, _), (third, is_ready), (fourth, _) = examiners
+    assert first is second is third is not fourth
+    assert is_ready
 
 
 def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,9 +456,18 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
         service._made(request, JudgeConfig(), problem.Seeds(1), lock=None)
 
 
-def test_a_large_task_is_forgotten_after_its_verdict() -> None:
-    """Others wait for its memory. (Here a word of the reference says that it must not stay.)"""
-    task = SOFTMAX + "\n# torch.set_\n"
+def test_a_large_task_is_forgotten_after_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for its memory. (On a CPU no task says so of itself.)"""
+    task = SOFTMAX + "\n# large\n"
+    ask = _Slot._ask
+
+    def as_of_a_gpu(slot: _Slot, request: dict[str, Any], *others: Any) -> tuple[dict[str, Any], list[int]]:
+        answer, fds = ask(slot, request, *others)
+        if request["do"] == "prepare":
+            answer["forget"] = request["task"]["reference"] == task
+        return answer, fds
+
+    monkeypatch.setattr(_Slot, "_ask", as_of_a_gpu)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
         slot = judge._slots.queue[0]
         for one, is_there in ((SOFTMAX, True), (task, False), (SOFTMAX, True)):

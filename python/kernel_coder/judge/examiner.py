@@ -66,10 +66,6 @@ MESSAGE_BYTES = 1 << 20
 READY, READY_BYTES = 8, 128 << 20
 """Tasks that stay ready, and the memory that those may take which are not the last one."""
 
-GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
-"""A reference that says this may change what others compute, and what it needs may be changed by them: it is made ready
-anew each time."""
-
 
 class _Service:
     def __init__(self) -> None:
@@ -128,7 +124,7 @@ class _Service:
             "hidden_sizes": problem.variants[-1].sizes,
             "device": _device_name(problem.device),
             "large": problem.inputs.size + problem.outputs_of_candidate.size,
-            "forget": problem.is_large or any(word in request["task"]["reference"] for word in GLOBAL),
+            "forget": problem.is_large,
         }
 
     def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds, lock: int | None) -> Problem:

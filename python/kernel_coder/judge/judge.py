@@ -80,6 +80,9 @@ CONNECTIONS = 1
 of CUDA's usual 8. Streams of one process wait for each other with one queue, where they might run side by side."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
+
+GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
+"""A reference that says this may change what others compute: processes that have run it are for no other task."""
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 COMPILING = "kernel_coder.judge.warm_triton"
@@ -638,7 +641,7 @@ class _Slot:
         self._control: socket.socket | None = None
         self._reference: Process | None = None
         self._reference_channel: Channel | None = None
-        self._large, self._judged_on = False, ""
+        self._large, self._judged_on, self._altered_by = False, "", ""
         self._ending: dict[str, Future[None]] = {}  # by the reference: the end of its last candidate's process
         self._next: Future[tuple[Process, Channel]] | None = None
         self._served = 0
@@ -648,7 +651,7 @@ class _Slot:
         self.candidate_ran = False
         self.facts = {}
         judge = self._judge
-        self._start(maker.interpreted)
+        self._start(maker)
         if (ending := self._ending.pop(maker.task.reference, None)) is not None:  # another task has other memory
             ending.result()
         if self._large and maker.task.reference != self._judged_on:
@@ -769,12 +772,17 @@ class _Slot:
         buffer.view[:] = data
         return buffer.fd
 
-    def _start(self, interpreted: bool) -> None:
-        """The Examiner, if there is none, or a tired one."""
+    def _start(self, maker: _Maker) -> None:
+        """The Examiner, if there is none, or none that can be used."""
+        interpreted, reference = maker.interpreted, maker.task.reference
         if self._examiner is not None and (
-            self._served >= RECYCLE or self._interpreted != interpreted or not self._examiner.running
+            self._served >= RECYCLE
+            or self._interpreted != interpreted
+            or self._altered_by not in ("", reference)
+            or not self._examiner.running
         ):
             self.close()
+        self._altered_by = reference if any(word in reference for word in GLOBAL) else ""
         if self._examiner is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for end in (ours, theirs):

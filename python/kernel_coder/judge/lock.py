@@ -16,23 +16,46 @@ cannot keep out for long who needs it alone. Memory's are the last ones, one for
 SHARES = 16
 """Of a GPU's memory."""
 
+TURN_S = 0.01
+"""To share the device for so long at a time keeps nobody waiting; to ask for it more often is to wait more often."""
+
 POLL_S, PATIENCE_S = 0.02, 60.0
 
 
+class Turn:
+    """The device, as long as it is held."""
+
+    def __init__(self, lock: int | None, kind: int) -> None:
+        self._lock, self._kind, self._until = lock, kind, 0.0
+
+    def begin(self) -> None:
+        if self._lock is not None:
+            _lock(self._lock, GATE, fcntl.F_WRLCK)
+            try:
+                _lock(self._lock, DEVICE, self._kind)
+            finally:
+                _lock(self._lock, GATE, fcntl.F_UNLCK)
+            self._until = time.monotonic() + TURN_S
+
+    def end(self) -> None:
+        if self._lock is not None:
+            _lock(self._lock, DEVICE, fcntl.F_UNLCK)
+
+    def pause(self) -> None:
+        """Let those go first who wait, if it has been held for long."""
+        if self._lock is not None and time.monotonic() > self._until:
+            self.end()
+            self.begin()
+
+
 @contextmanager
-def _locked(lock: int | None, kind: int) -> Iterator[None]:
-    if lock is None:
-        yield
-        return
-    _lock(lock, GATE, fcntl.F_WRLCK)
+def _locked(lock: int | None, kind: int) -> Iterator[Turn]:
+    turn = Turn(lock, kind)
+    turn.begin()
     try:
-        _lock(lock, DEVICE, kind)
+        yield turn
     finally:
-        _lock(lock, GATE, fcntl.F_UNLCK)
-    try:
-        yield
-    finally:
-        _lock(lock, DEVICE, fcntl.F_UNLCK)
+        turn.end()
 
 
 def _lock(fd: int, byte: int, kind: int, how: int = fcntl.F_OFD_SETLKW, count: int = 1) -> None:
@@ -40,12 +63,12 @@ def _lock(fd: int, byte: int, kind: int, how: int = fcntl.F_OFD_SETLKW, count: i
     fcntl.fcntl(fd, how, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, count, 0))
 
 
-def shared(lock: int | None) -> AbstractContextManager[None]:
-    """Use a GPU with others, but not while somebody is timed."""
+def shared(lock: int | None) -> AbstractContextManager[Turn]:
+    """Use a GPU with others, but not while somebody is timed. Who does more than one thing pauses in between."""
     return _locked(lock, fcntl.F_RDLCK)
 
 
-def alone(lock: int | None) -> AbstractContextManager[None]:
+def alone(lock: int | None) -> AbstractContextManager[Turn]:
     """Use a GPU alone, to time."""
     return _locked(lock, fcntl.F_WRLCK)
 

@@ -269,11 +269,10 @@ class Problem:
         return [torch.randn(o.shape, generator=self.rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
 
     def sample(self, family: str, second: bool = False, tries: int = 4) -> Sample:
-        """Inputs of a family with what has to come out. Refused if the reference is far from exact on all of them."""
-        with shared(self.lock):
-            return self._sample(family, second, tries)
+        """Inputs of a family with what has to come out. Refused if the reference is far from exact on all of them.
 
-    def _sample(self, family: str, second: bool, tries: int) -> Sample:
+        Whoever asks shares the device.
+        """
         reason = ""
         for _ in range(tries):
             inputs = self.inputs_of(family, second)
@@ -350,7 +349,11 @@ class Problem:
             if family not in allowed:
                 continue
             try:
-                sample = self.sample(family, tries=2 if family != "own" else 4)
+                with shared(self.lock) as turn:
+                    sample = self.sample(family, tries=2 if family != "own" else 4)
+                    if nulls is not None:
+                        turn.pause()
+                        nulls.judge(sample)
             except Refused as refused:
                 if family == "own":
                     raise
@@ -360,12 +363,10 @@ class Problem:
             if family == "own":
                 self.own_tolerances = sample.tolerances
                 self.shapes = [tuple(one.shape) for one in sample.tensors]
-            if nulls is not None:
-                with shared(self.lock):
-                    nulls.judge(sample)
         if nulls is not None:
-            sample = self.sample("own")
-            with shared(self.lock):
+            with shared(self.lock) as turn:
+                sample = self.sample("own")
+                turn.pause()
                 nulls.judge(sample)
             if nulls.alive:
                 raise Refused(f"a candidate that returns {next(iter(nulls.alive))} would pass")
@@ -374,7 +375,8 @@ class Problem:
     # ---- shapes
 
     def _variant(self, sizes: str | None) -> Variant:
-        sample = self.sample("own", second=sizes is not None)
+        with shared(self.lock):
+            sample = self.sample("own", second=sizes is not None)
         tensors: list[Tensor] = []
         try:
             tree = encode(sample.inputs, tensors)

@@ -189,15 +189,18 @@ class Session:
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
         """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
         slot = secrets.randbelow(variant.slots) if slot is None else slot
-        sample = self.problem.sample(family, second=variant.sizes is not None)
-        with shared(self.lock):
-            before = self._prepare(variant, slot, sample)
-            free_memory(self.device)
         # The first call of a shape compiles, mostly: on the CPU, for longer than others could be kept from being timed.
         number = self.problem.variants.index(variant)
-        with shared(self.lock if number in self.called else None):
-            self.link.ask(Say.CALL, slot, 1, number, int(mode))
-            frame = self.link.answer(Say.CALL)
+        is_first = number not in self.called
+        with shared(self.lock) as turn:
+            sample = self.problem.sample(family, second=variant.sizes is not None)
+            turn.pause()
+            before = self._prepare(variant, slot, sample)
+            free_memory(self.device)
+            if not is_first:
+                frame = self._call(slot, number, mode)
+        if is_first:
+            frame = self._call(slot, number, mode)
         self.called.add(number)
         if mode is Mode.ABLATED and frame.status != Status.OK:
             return False
@@ -215,6 +218,10 @@ class Session:
         self.refuse_values(variant, sample.family, sample.tolerances, results)
         self._refuse_changed_inputs(variant, slot, sample, before)
         return True
+
+    def _call(self, slot: int, variant: int, mode: Mode) -> Frame:
+        self.link.ask(Say.CALL, slot, 1, variant, int(mode))
+        return self.link.answer(Say.CALL)
 
     def _prepare(self, variant: Variant, slot: int, sample: Sample) -> Tensor:
         """Inputs written, outputs poisoned, nothing left for the device to do; the inputs' hashes."""
@@ -325,12 +332,12 @@ class Session:
     def _observe(self, mode: Mode) -> tuple[int, ...]:
         """What the Runner saw of a call. That convicts; nobody is acquitted by it."""
         variant = self.problem.variants[0]
-        sample = self.problem.sample(self._telling_family())
-        with shared(self.lock):
+        with shared(self.lock) as turn:
+            sample = self.problem.sample(self._telling_family())
+            turn.pause()
             self._prepare(variant, 0, sample)
             free_memory(self.device)
-            self.link.ask(Say.CALL, 0, 1, 0, int(mode))
-            frame = self.link.answer(Say.CALL)
+            frame = self._call(0, 0, mode)
         self.refuse_status(frame)
         return frame.values
 

@@ -57,10 +57,6 @@ CANARIES = 4096
 AWAKE_S = 0.02
 """Waking up takes time that is clocked, so nobody goes to sleep between timed requests that follow soon."""
 
-SOON, LATER = 1, 10
-"""How long Runners stay awake after a request, in multiples of what the plan says: the next one is there already, or
-its inputs have yet to be made."""
-
 LEAST = 0.1
 """Of a request's time, whatever it is said to cost by itself."""
 
@@ -184,7 +180,7 @@ class Timer:
         calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / max(min(taken), 1e-7))))
         self.round_s = 2 * calls * max(slower, 1e-7)
         for link in both:
-            link.ask(Say.PING, 0, calls, 0, 0, SOON)
+            link.ask(Say.PING, 0, calls, 0, 0, 1)
             link.answer(Say.PING)
         return calls
 
@@ -202,11 +198,11 @@ class Timer:
         """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
         lock = self.session.lock
         is_staged = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
-        with shared(lock):
-            self._draw_places(calls)
         requests: list[Request] = []
-        for link in links if is_staged else ():
-            with shared(lock):  # for a short while each: somebody may wait to be timed
+        with shared(lock) as turn:
+            self._draw_places(calls)
+            for link in links if is_staged else ():
+                turn.pause()
                 requests.append(self._request(link, calls, is_staged))
         answers: list[Answer] = []
         with alone(lock) if timed else shared(lock):
@@ -235,7 +231,7 @@ class Timer:
         """Seconds that a request takes in which nothing is done."""
         self._flush()
         started = time.perf_counter()
-        self.reference.ask(Say.PING, 0, 0, 0, 0, SOON)
+        self.reference.ask(Say.PING, 0, 0, 0, 0, 1)
         self.reference.answer(Say.PING, AWAKE_S)
         self._canaries(self.reference.outputs.bytes)
         return time.perf_counter() - started
@@ -328,7 +324,7 @@ class Timer:
         fill_random(outputs, problem.rng)
         self._flush()
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, request.calls, 0, int(mode), LATER if request.staged is None else SOON)
+        link.ask(Say.CALL, 0, request.calls, 0, int(mode), 1)
         frame = link.answer(Say.CALL, AWAKE_S)
         seen = self._canaries(outputs)
         taken = time.perf_counter() - started
