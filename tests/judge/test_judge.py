@@ -421,7 +421,7 @@ def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> Non
     narrow = rewritten(narrow + "class Model(", ("0, 1, 40", "0, 1, 40, dtype=torch.float32")).removesuffix(
         "class ModelNew("
     )
-    with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
+    with Judge("cpu", "torch", config=JudgeConfig(retries=0, workers=1, timed_calls=5, checks=2)) as judge:
         slot, examiners = judge._slots.queue[0], []
         for task, candidate in (
             (plain, narrow),

@@ -80,13 +80,13 @@ CONNECTIONS = 1
 of CUDA's usual 8. Streams of one process wait for each other with one queue, where they might run side by side."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
-
-GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
-"""A reference that says this may change what others compute: processes that have run it are for no other task."""
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 COMPILING = "kernel_coder.judge.warm_triton"
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
+
+GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
+"""A reference that says this may change what others compute: processes that have run it are for no other task."""
 
 
 class HarnessError(Exception):
