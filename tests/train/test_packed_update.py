@@ -265,6 +265,33 @@ def test_flash_attention_takes_shared_prompts(device: str) -> None:
     assert attention.flash_shares(torch.device(device, 0), torch.bfloat16)
 
 
+@pytest.mark.gpu
+def test_long_sequences_have_the_attention_of_short_ones(device: str) -> None:
+    layout = layout_of([], [], [2 * attention.LONG - 700, 900], torch.device(device))
+    assert layout.is_long
+    short = replace(layout, spans=layout.spans * 2)  # says the same, and that there are more
+    assert not short.is_long
+    shapes = [(1, heads, layout.spans[-1][1], 64) for heads in (4, 2, 2)]
+    inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes]
+    results = []
+    for each in (layout, short):
+        leaves = [one.clone().requires_grad_() for one in inputs]
+        found, _ = packed_attention(
+            torch.nn.Identity(), *leaves, None, layout=each, cu_seq_lens_q=each.cu_seqlens, max_length_q=each.longest
+        )
+        results.append([found, *torch.autograd.grad(found.float().square().sum(), leaves)])
+    for one, other in zip(*results, strict=True):
+        assert float((one.float() - other.float()).norm() / other.float().norm()) < attention.AGREES
+
+
+@pytest.mark.parametrize("length", [1, attention.LONG - 1, attention.LONG])
+def test_a_layout_of_long_sequences_reaches_attention(length: int) -> None:
+    layout = layout_of([], [], [length, attention.LONG], torch.device("cpu"))
+    tokens = layout.spans[-1][1]
+    inputs = attention.packed_inputs(torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), layout)
+    assert ("layout" in inputs) is layout.is_long is (length == attention.LONG)
+
+
 def test_soft_capped_scores_are_refused() -> None:
     with pytest.raises(attention.UsageError, match="soft-capped"):
         packed_attention(

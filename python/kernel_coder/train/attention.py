@@ -6,8 +6,8 @@ row once, before them: each answer then attends to it and to itself, which is wh
 
 In 16 bits on a GPU that is two calls of FlashAttention, over the answers' own tokens and over their prompt's, whose
 softmaxes are joined by their log-sum-exps. The backward pass calls FlashAttention's with the joined result: with
-P = exp(S - lse) and D = sum(dO O) of the whole softmax each call gives its part of the exact gradient. Elsewhere it is
-torch's attention, one sequence after the other.
+P = exp(S - lse) and D = sum(dO O) of the whole softmax each call gives its part of the exact gradient. Elsewhere, and
+where sequences are long, it is torch's attention, one sequence after the other.
 
 Letters of the shape comments: T tokens of the row, P of shared prompts, A of answers to them, S sequences, d head size.
 """
@@ -35,6 +35,9 @@ NAME = "kernel_coder_packed"
 WITHIN_A_TOKEN = frozenset({"full_attention", "sliding_attention"})
 """Layer types that mix tokens by attention alone, so that keeping attention apart keeps sequences apart."""
 
+LONG = 8192
+"""Tokens of a sequence, in the mean, from which it is torch's attention, which knows faster kernels for whole ones."""
+
 AGREES = 2e-2
 """Largest relative difference of FlashAttention in 16 bits to torch's attention in float32."""
 
@@ -57,6 +60,10 @@ class Layout:
     cu_answers: Tensor | None = None  # int32 [groups + 1]: of all answers to each
     longest_prompt: int = 0
     longest_answers: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        return not self.prompts and self.spans[-1][1] >= LONG * len(self.spans)
 
 
 def layout_of(
@@ -114,7 +121,7 @@ def packed_attention(
         query, key, value = (tensor.to(torch.get_autocast_dtype("cuda")) for tensor in (query, key, value))
     fast = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout
     if layout is None or not layout.prompts:
-        if fast:
+        if fast and (window is not None or layout is None or not layout.is_long):
             return _flash(query, key, value, cu_seq_lens_q, max_length_q, scaling, window), None
         ends = cu_seq_lens_q.tolist() if layout is None else [0, *(end for _, end, _, _ in layout.spans)]
         spans = [(start, end, 0, 0) for start, end in itertools.pairwise(ends)]
@@ -300,7 +307,7 @@ def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
     except (RuntimeError, TypeError, ValueError) as error:
         _log.warning("shared prompts: no FlashAttention, updates are slower: %s", str(error).splitlines()[0])
         return False
-    apart = max(float((f.float() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
+    apart = max(float((f.detach().float() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
     if apart > AGREES:
         _log.warning("shared prompts: FlashAttention is off by %.2g, updates are slower", apart)
     return apart <= AGREES
@@ -338,4 +345,4 @@ def packed_inputs(ids: Tensor, positions: Tensor, layout: Layout) -> dict[str, A
         "max_length_q": layout.longest,
         "max_length_k": layout.longest,
     }
-    return found | ({"layout": layout} if layout.prompts else {})
+    return found | ({"layout": layout} if layout.prompts or layout.is_long else {})
