@@ -14,7 +14,7 @@ others answers are judged. What happens, in `--seconds` altogether:
 
 Each model is asked held-out compositions and held-out families (several seeds), and KernelBench's first level once.
 With `--judge-gpus` the same as `--train-gpu` all of that is done on one GPU, one thing after another; with `--side-gpu`
-the warmed-up model's evaluations are made on another one, beside reinforcement, and the final one on KernelBench.
+the warmed-up model's evaluations are made on another one, beside reinforcement.
 After every stage the results are written anew: `real_run_cuda.csv` (a row for each model and set of tasks; intervals by
 bootstrap over tasks), `real_run_rejections_cuda.csv` (what was wrong with answers in training), `real_run.json` (all
 else), copied with metrics, samples, logs and pages to `--out`.
@@ -186,35 +186,30 @@ class Driver:
         """On one GPU, what tells most first; on another one, if there is, what does not wait for the trained model."""
         self.sft()
         compositions, families, kernelbench = SETS
-        here = [("rl", compositions), ("rl", families)]
-        rest = [("rl", kernelbench), *(("base", name) for name in SETS)]
-        there = [("sft", compositions), ("sft", kernelbench), ("sft", families), *rest]
+        base = [("base", name) for name in SETS]
+        if self.options.side_gpu is None:
+            here = [("sft", compositions), ("rl", compositions), ("rl", families)]
+            here += [("sft", kernelbench), ("sft", families), ("rl", kernelbench), *base]
+            there = []
+        else:
+            here = [("rl", compositions), ("rl", families), ("rl", kernelbench)]
+            there = [("sft", compositions), ("sft", kernelbench), ("sft", families), *base]
         elsewhere = threading.Thread(
             target=self._guarded, args=(lambda: self.evaluate_elsewhere(there),), name="elsewhere"
         )
-        if self.options.side_gpu is not None:
-            elsewhere.start()
-        else:
-            here = [("sft", compositions), *here, ("sft", kernelbench), ("sft", families), *rest]
+        elsewhere.start()
         try:
             self.rl()
-            self.has_rl.set()
             for model, name in here:
                 self.evaluate(model, name, self.side_judge, writes_on=None)
                 if (model, name) == ("rl", compositions):
                     self.remeasure()
         finally:
-            self.has_rl.set()
-            if elsewhere.ident is not None:
-                elsewhere.join()
+            elsewhere.join()
         self.pages()
 
     def evaluate_elsewhere(self, order: Sequence[tuple[str, str]]) -> None:
         for model, name in order:
-            if model == "rl":
-                self.has_rl.wait()
-                if "rl" not in self.state["done"]:
-                    continue
             self.evaluate(model, name, [self.options.side_gpu] if self.gpus else [], writes_on=None)
 
     def evaluate_beside(self) -> None:

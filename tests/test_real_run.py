@@ -255,7 +255,7 @@ def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
     assert commands["rl-2"][0].model.name_or_path.endswith("sft/checkpoint-00000120")  # the last one
     assert "rl-1" not in commands
     assert commands["sft-families"][1] == commands["base-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "1"}
-    assert commands["rl-compositions"][1] == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert commands["rl-compositions"][1] == commands["rl-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_another_gpu_beside_several_judges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
