@@ -298,7 +298,7 @@ def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
     def results(by: Any, dtype: torch.dtype) -> list[Tensor]:
         leaves = [each.to(dtype).requires_grad_() for each in inputs]
         found = by(*leaves)
-        return [found, *torch.autograd.grad(found, leaves, weight.to(dtype))]
+        return [found.detach(), *torch.autograd.grad(found, leaves, weight.to(dtype))]
 
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
@@ -307,7 +307,7 @@ def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
     except (RuntimeError, TypeError, ValueError) as error:
         _log.warning("shared prompts: no FlashAttention, updates are slower: %s", str(error).splitlines()[0])
         return False
-    apart = max(float((f.detach().float() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
+    apart = max(float((f.float() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
     if apart > AGREES:
         _log.warning("shared prompts: FlashAttention is off by %.2g, updates are slower", apart)
     return apart <= AGREES
