@@ -383,6 +383,18 @@ def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
+def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kernel_coder.judge.judge.START_S", 0.0)
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timing=False)) as judge:
+        for _ in range(2):
+            assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
+        found = judge._slots.queue[0]._next
+        assert found is not None
+        assert found.result() is None
+
+
 def test_one_process_runs_the_references_of_one_task_after_another() -> None:
     other = reference("torch.relu(x) + 1")
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5)) as judge:

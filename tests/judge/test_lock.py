@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -11,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kernel_coder.judge.lock import SHARES, alone, reserve, shared
+from kernel_coder.judge import lock
+from kernel_coder.judge.lock import SHARES, Turn, alone, reserve, shared
 from kernel_coder.judge.problem import Problem
 
 pytestmark = pytest.mark.cpu
@@ -94,3 +96,43 @@ def test_a_task_takes_the_shares_that_its_inputs_need(
     assert problem.is_large is (left < SHARES)
     assert reserve(files[1], left, 0.0)
     assert left == SHARES or not reserve(files[1], left + 1, 0.05)
+
+
+def test_who_shares_the_device_for_long_lets_others_be_timed_in_between(
+    files: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = files
+    seen: list[str] = []
+
+    def time_something() -> None:
+        with alone(two):
+            seen.append("timed")
+
+    def is_waited() -> bool:
+        if not lock._try(three, lock.GATE):
+            return True
+        lock._lock(three, lock.GATE, fcntl.F_UNLCK)
+        return False
+
+    monkeypatch.setattr(lock, "TURN_S", 3600.0)
+    waited_s = Turn.waited_s
+    waiting = threading.Thread(target=time_something)
+    with shared(one) as turn:
+        waiting.start()
+        while not is_waited():
+            time.sleep(0.01)
+        turn.pause()
+        seen.append("shared")
+        turn._until = 0.0
+        turn.pause()
+        seen.append("shared again")
+    waiting.join()
+    assert seen == ["shared", "timed", "shared again"]
+    assert Turn.waited_s > waited_s
+
+
+def test_nobody_waits_without_a_lock() -> None:
+    waited_s = Turn.waited_s
+    with shared(None) as turn, alone(None):
+        turn.pause()
+    assert Turn.waited_s == waited_s

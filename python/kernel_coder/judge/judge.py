@@ -29,7 +29,7 @@ from typing import Any
 
 from kernel_coder import interpreter
 from kernel_coder.judge import feedback, native, nvml
-from kernel_coder.judge.channel import Channel, ChannelClosed, SharedBuffer
+from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolBreach, SharedBuffer
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
 from kernel_coder.judge.lock import PATIENCE_S
@@ -81,6 +81,10 @@ of CUDA's usual 8. Streams of one process wait for each other with one queue, wh
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
+
+STARTING, START_S = 4, 30.0
+"""Runners that are started ahead at a time, and how long one may take for its GPU's context. The driver makes contexts
+one after another, and whoever asks it for anything else meanwhile waits for all that are under way."""
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 COMPILING = "kernel_coder.judge.warm_triton"
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
@@ -223,7 +227,8 @@ class Judge:
         for slot in self._all_slots:
             self._slots.put(slot)
         self._room = Room()
-        self._aside = ThreadPoolExecutor(2 * self.config.parallel(), thread_name_prefix="judge-aside")
+        self._aside = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge-aside")
+        self._starting = ThreadPoolExecutor(STARTING, thread_name_prefix="judge-start")
         self._leaving: set[Future[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
@@ -390,6 +395,7 @@ class Judge:
             self._free_slot().close()
         self._await_leaving()
         self._aside.shutdown()
+        self._starting.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
         for server in self._servers.values():
@@ -414,9 +420,9 @@ class Judge:
                 return self._slots.get(timeout=0.1)
         return self._slots.get()
 
-    def aside(self, work: Callable[[], Any]) -> Future[Any]:
-        """Do something that nobody waits for yet."""
-        return self._aside.submit(work)
+    def start_ahead(self, start: Callable[[], Started | None]) -> Future[Started | None]:
+        """A Runner that nobody waits for yet."""
+        return self._starting.submit(start)
 
     def retire(self, process: Process) -> Future[None]:
         """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
@@ -555,6 +561,7 @@ class _Maker:
         self.interpreted = judge.device == "cpu" and backend == "triton"
         self.device = judge.device
         self.started = time.monotonic()
+        self.prepared_s = 0.0
 
     def request(self) -> dict[str, Any]:
         task, config = self.task, self.judge.config
@@ -615,7 +622,7 @@ class _Maker:
             compiled,
             errors=tuple(OutputError(**one) for one in found["errors"]),
             seeds=tuple(found["seeds"]),
-            stage_s={**found["stage_s"], "all": time.monotonic() - self.started},
+            stage_s={"prepare": self.prepared_s, **found["stage_s"], "all": time.monotonic() - self.started},
             kernel_share=found["kernel_share"],
             kernels=found["kernels"] if outcome is Outcome.CORRECT else "",
             **speed,
@@ -627,6 +634,10 @@ _TIMES = (
     *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
     *("runtimes_ms", "reference_runtimes_ms"),
 )
+
+
+Started = tuple[Process, Channel]
+"""A Runner and our end of its channel."""
 
 
 class _Slot:
@@ -643,7 +654,7 @@ class _Slot:
         self._reference_channel: Channel | None = None
         self._large, self._judged_on, self._altered_by = False, "", ""
         self._ending: dict[str, Future[None]] = {}  # by the reference: the end of its last candidate's process
-        self._next: Future[tuple[Process, Channel]] | None = None
+        self._next: Future[Started | None] | None = None
         self._served = 0
 
     def examine(self, maker: _Maker) -> Verdict:
@@ -651,6 +662,7 @@ class _Slot:
         self.candidate_ran = False
         self.facts = {}
         judge = self._judge
+        began = time.monotonic()
         self._start(maker)
         if (ending := self._ending.pop(maker.task.reference, None)) is not None:  # another task has other memory
             ending.result()
@@ -677,6 +689,7 @@ class _Slot:
                 stack.push(self._forget)
             source = self._buffer(stack, maker.candidate)
             process, ours = self._runner(maker, life_s)
+            maker.prepared_s = time.monotonic() - began
             stack.callback(self._retire, process)
             stack.callback(ours.close)
             self._hand_over(ours, [plan, source, report, inputs, outputs])
@@ -735,7 +748,7 @@ class _Slot:
             self._ending = {task: ending for task, ending in self._ending.items() if not ending.done()}
             self._ending[self._judged_on] = self._judge.retire(process)
 
-    def _started(self, interpreted: bool, limits: Limits) -> tuple[Process, Channel]:
+    def _started(self, interpreted: bool, limits: Limits) -> Started:
         """A Runner that waits for its task, and our end of its channel."""
         judge = self._judge
         ours, theirs = Channel.pair()
@@ -753,17 +766,30 @@ class _Slot:
         except ChannelClosed:  # who is asked for an answer finds out, and says what it means
             pass
 
-    def _runner(self, maker: _Maker, life_s: float) -> tuple[Process, Channel]:
+    def _ahead(self, interpreted: bool) -> Started | None:
+        """A Runner that has its GPU's context and waits. It is no candidate's yet, so it is asked whether it does."""
+        process, channel = self._started(interpreted, self._judge.limits(None))
+        try:
+            channel.send(int(Say.PING))
+            channel.receive(timeout_s=START_S, pidfd=process.pidfd)
+        except (ChannelClosed, ChannelTimeout, ProtocolBreach) as error:
+            LOG.warning("a Runner that was started ahead is of no use: %s", error)
+            _end(process, channel)
+            return None
+        return process, channel
+
+    def _runner(self, maker: _Maker, life_s: float) -> Started:
         """For a candidate. Where a GPU's context takes a while, the next one's is started already."""
         judge, interpreted = self._judge, maker.interpreted
         if maker.backend in BUILDS or not judge.config.starts_ahead(judge.device):
             return self._started(interpreted, judge.limits(life_s, maker.backend))
         found, self._next = self._next, None
-        process, channel = self._started(interpreted, judge.limits(None)) if found is None else found.result()
+        ready = None if found is None else found.result()
+        process, channel = ready or self._started(interpreted, judge.limits(None))
         if not process.running:
             _end(process, channel)
             process, channel = self._started(interpreted, judge.limits(None))
-        self._next = judge.aside(lambda: self._started(interpreted, judge.limits(None)))
+        self._next = judge.start_ahead(lambda: self._ahead(interpreted))
         return process, channel
 
     def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
@@ -867,7 +893,8 @@ class _Slot:
         found, self._next = self._next, None
         if found is not None and not found.cancel():
             with contextlib.suppress(SandboxError, OSError):
-                _end(*found.result())
+                if (ready := found.result()) is not None:
+                    _end(*ready)
 
     def kill(self) -> None:
         """Take its Examiner away from whoever waits for it."""

@@ -25,17 +25,23 @@ POLL_S, PATIENCE_S = 0.02, 60.0
 class Turn:
     """The device, as long as it is held."""
 
+    waited_s = 0.0
+    """By this process, for all of its turns."""
+
     def __init__(self, lock: int | None, kind: int) -> None:
         self._lock, self._kind, self._until = lock, kind, 0.0
 
     def begin(self) -> None:
         if self._lock is not None:
+            asked = time.monotonic()
             _lock(self._lock, GATE, fcntl.F_WRLCK)
             try:
                 _lock(self._lock, DEVICE, self._kind)
             finally:
                 _lock(self._lock, GATE, fcntl.F_UNLCK)
-            self._until = time.monotonic() + TURN_S
+            begun = time.monotonic()
+            Turn.waited_s += begun - asked
+            self._until = begun + TURN_S
 
     def end(self) -> None:
         if self._lock is not None:

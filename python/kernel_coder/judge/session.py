@@ -17,7 +17,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
-from kernel_coder.judge.lock import shared
+from kernel_coder.judge.lock import Turn, shared
 from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Sample, Variant
 from kernel_coder.judge.protocol import (
@@ -112,6 +112,14 @@ class Session:
 
     def run(self) -> None:
         """Raises Ended; without, the candidate is correct."""
+        waited_s = Turn.waited_s
+        try:
+            self._run()
+        finally:
+            if self.lock is not None:
+                self.stage_s["wait"] = Turn.waited_s - waited_s
+
+    def _run(self) -> None:
         with self._stage("build"):
             self._built()
         with self._stage("check"):
