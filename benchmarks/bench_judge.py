@@ -203,9 +203,8 @@ def main() -> None:
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
     parser.add_argument("--group", type=int, default=1, help="candidates in a row for one task, as in training")
     parser.add_argument("--profiled", action="store_true", help="also ours with the profiling pass")
-    parser.add_argument(
-        "--count", type=int, default=12, help="candidates one at a time; four times as many in parallel"
-    )
+    parser.add_argument("--count", type=int, default=12, help="candidates one at a time")
+    parser.add_argument("--many", type=int, help="candidates in parallel; default: four times --count")
     parser.add_argument("--packaged", action="store_true", help="candidates are the packaged pairs")
     parser.add_argument("--spread", type=int, help="judge one kernel so many times, alone and beside others")
     arguments = parser.parse_args()
@@ -241,7 +240,7 @@ def main() -> None:
 
     make = packaged_pairs if arguments.packaged else functools.partial(pairs, group=arguments.group)
     first = 0
-    for workers, count in ((1, arguments.count), (many, 4 * arguments.count)):
+    for workers, count in ((1, arguments.count), (many, arguments.many or 4 * arguments.count)):
         for profile in (False, True) if arguments.profiled else (False,):
             seconds = ours(arguments.device, workers, count, profile, first, make)
             first += 2 * workers + count

@@ -603,3 +603,23 @@ def test_what_only_the_interpreter_runs_does_not_compile_for_a_gpu() -> None:
 def test_an_architecture_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"compile_for: an architecture must be one of sm_70.*got 'hopper'"):
         JudgeConfig(compile_for="hopper")
+
+
+def test_what_was_asked_while_a_context_was_made_is_not_lost() -> None:
+    from kernel_coder.judge.channel import Channel, ChannelClosed
+    from kernel_coder.judge.protocol import Say
+    from kernel_coder.judge.runner import _asked_meanwhile
+
+    ours, theirs = Channel.pair()
+    assert _asked_meanwhile(theirs) is None
+    ours.send(int(Say.PING))
+    assert _asked_meanwhile(theirs) is None
+    assert ours.receive(timeout_s=1.0).kind == Say.PING
+    ours.send(int(Say.TASK))
+    found = _asked_meanwhile(theirs)
+    assert found is not None
+    assert found.kind == Say.TASK
+    ours.close()
+    with pytest.raises(ChannelClosed):
+        _asked_meanwhile(theirs)
+    theirs.close()

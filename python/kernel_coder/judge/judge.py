@@ -83,8 +83,8 @@ EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
 
 STARTING, START_S = 4, 30.0
-"""Runners that are started ahead at a time, and how long one may take for its GPU's context. The driver makes contexts
-one after another, and whoever asks it for anything else meanwhile waits for all that are under way."""
+"""Runners started ahead that may lack their GPU's context at a time, and how long each may take for it. The driver
+makes contexts one after another, and whoever asks it for anything else meanwhile waits for all that are under way."""
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
 COMPILING = "kernel_coder.judge.warm_triton"
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
@@ -767,7 +767,7 @@ class _Slot:
             pass
 
     def _ahead(self, interpreted: bool) -> Started | None:
-        """A Runner that has its GPU's context and waits. It is no candidate's yet, so it is asked whether it does."""
+        """A Runner that has its GPU's context, or waits already. It is no candidate's yet, so its word is good."""
         process, channel = self._started(interpreted, self._judge.limits(None))
         try:
             channel.send(int(Say.PING))

@@ -37,7 +37,7 @@ from kernel_coder.judge.attribution import (
     without_tuning,
 )
 from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_math_mode, set_training, state_of
-from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout
+from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
 from kernel_coder.judge.kernel_facts import library_facts
@@ -95,14 +95,18 @@ def main(fds: list[int]) -> int:
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # the warm parent's are somebody else's
     has_driver = begin_with_built(os.environ["TRITON_CACHE_DIR"])
     channel = Channel(fds[0])
-    if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        start_gpu(has_driver)
     runner: _Runner | None = None
+    early: Frame | None = None
     awake_s, filled = 0.0, 0
     with contextlib.suppress(ChannelClosed):
+        if os.environ.get("CUDA_VISIBLE_DEVICES"):
+            make_context()
+            early = _asked_meanwhile(channel)
+            start_gpu(has_driver)
         while True:
             with contextlib.suppress(ChannelTimeout):
-                frame = channel.receive_at_once(timeout_s=3600.0, awake_s=awake_s)
+                frame = early or channel.receive_at_once(timeout_s=3600.0, awake_s=awake_s)
+                early = None
                 if frame.kind == Say.TASK:
                     if runner is not None:
                         runner.close()
@@ -169,11 +173,27 @@ def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[
     return Status.OK, values
 
 
-def start_gpu(has_driver: bool) -> None:
-    """What every candidate needs and takes a while: a context, memory, Triton's driver, kernels that look at launches.
+def make_context() -> None:
+    """On the GPU, which the driver makes for one process after another.
 
     What fails here fails again when it is needed, and is told then.
     """
+    with contextlib.suppress(Exception):
+        torch.zeros(2, device="cuda")
+
+
+def _asked_meanwhile(channel: Channel) -> Frame | None:
+    """What was asked while the context was made. Whether it is there is answered: the next process can have its own."""
+    with contextlib.suppress(ChannelTimeout):
+        frame = channel.receive(timeout_s=0.0)
+        if frame.kind != Say.PING:
+            return frame
+        _say(channel, Say.PING, Status.OK)
+    return None
+
+
+def start_gpu(has_driver: bool) -> None:
+    """What else every candidate needs and takes a while: memory, Triton's driver, kernels that look at launches."""
     with contextlib.suppress(Exception):
         numbers = torch.zeros(2, device="cuda")
         warm_audit(numbers)
