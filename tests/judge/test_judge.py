@@ -348,7 +348,7 @@ def test_a_judge_is_used_from_several_threads(judge: Judge) -> None:
 def test_an_examiner_that_is_killed_costs_no_verdict() -> None:
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timing=False)) as judge:
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
-        slot = judge._slots.queue[0]
+        slot = judge._slots[0]
         assert slot._examiner is not None
         os.kill(slot._examiner.pid, signal.SIGKILL)
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
@@ -361,7 +361,7 @@ def test_a_process_that_was_started_ahead_is_used_once_and_leaves_nothing() -> N
             verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
             assert verdict.correct
             assert verdict.speedup is not None
-            slot = judge._slots.queue[0]
+            slot = judge._slots[0]
             assert slot._next is not None
             pids.append(slot._next.result()[0].pid)
         assert len(set(pids)) == 3
@@ -390,7 +390,7 @@ def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_fo
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timing=False)) as judge:
         for _ in range(2):
             assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
-        found = judge._slots.queue[0]._next
+        found = judge._slots[0]._next
         assert found is not None
         assert found.result() is None
 
@@ -403,7 +403,7 @@ def test_one_process_runs_the_references_of_one_task_after_another() -> None:
             verdict = judge.evaluate(task, rewritten(task))
             assert verdict.correct, verdict.reason
             ratios.append(verdict.speedup)
-            reference_process = judge._slots.queue[0]._reference
+            reference_process = judge._slots[0]._reference
             assert reference_process is not None
             pids.append(reference_process.pid)
         assert len(set(pids)) == 1
@@ -416,7 +416,7 @@ def test_tasks_that_come_back_are_ready() -> None:
     tasks = [reference(f"torch.relu(x) + {number}") for number in range(3)]
     halves = [Task(id="half", source="test", reference=tasks[0], precision=one) for one in ("bf16", "fp32")]
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
-        slot, ready = judge._slots.queue[0], []
+        slot, ready = judge._slots[0], []
         for task in (*tasks, *tasks[::-1], *halves, *halves):
             verdict = judge.evaluate(task, rewritten(tasks[0] if isinstance(task, Task) else task))
             assert verdict.correct, verdict.reason
@@ -434,7 +434,7 @@ def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> Non
         "class ModelNew("
     )
     with Judge("cpu", "torch", config=JudgeConfig(retries=0, workers=1, timed_calls=5, checks=2)) as judge:
-        slot, examiners = judge._slots.queue[0], []
+        slot, examiners = judge._slots[0], []
         for task, candidate in (
             (plain, narrow),
             (altering, rewritten(SOFTMAX)),
@@ -481,7 +481,7 @@ def test_a_large_task_is_forgotten_after_its_verdict(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(_Slot, "_ask", as_of_a_gpu)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
-        slot = judge._slots.queue[0]
+        slot = judge._slots[0]
         for one, is_there in ((SOFTMAX, True), (task, False), (SOFTMAX, True)):
             assert judge.evaluate(one, rewritten(SOFTMAX)).correct
             assert (slot._reference is not None) is is_there

@@ -22,6 +22,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.problem import Problem, Refused, Seeds, TooLarge, refusing
 from kernel_coder.judge.protocol import (
+    READY,
     REPORT_BYTES,
     Say,
     Status,
@@ -63,8 +64,8 @@ def main(fds: list[int]) -> int:
 
 MESSAGE_BYTES = 1 << 20
 
-READY, READY_BYTES = 8, 128 << 20
-"""Tasks that stay ready, and the memory that those may take which are not the last one."""
+READY_BYTES = 128 << 20
+"""Memory that tasks may take which stay ready and are not the last one."""
 
 
 class _Service:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import re
 import select
 import socket
@@ -19,8 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,9 @@ from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, P
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
 from kernel_coder.judge.lock import PATIENCE_S
-from kernel_coder.judge.protocol import Say
+from kernel_coder.judge.places import Places
+from kernel_coder.judge.pool import askers
+from kernel_coder.judge.protocol import READY, Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
 from kernel_coder.judge.triton_cache import VARIABLE as BUILT
@@ -222,10 +223,8 @@ class Judge:
             print(f"sandbox:\n{self.profile}", file=log)
         self._servers: dict[bool, ForkServer] = {}
         self._servers_lock = threading.Lock()
-        self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
-        self._all_slots = [_Slot(self, number) for number in range(self.config.parallel())]
-        for slot in self._all_slots:
-            self._slots.put(slot)
+        self._slots = [_Slot(self, number) for number in range(self.config.parallel())]
+        self._places = Places(self._slots)
         self._room = Room()
         self._aside = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge-aside")
         self._starting = ThreadPoolExecutor(STARTING, thread_name_prefix="judge-start")
@@ -283,17 +282,20 @@ class Judge:
         if self.device == "cpu" or self._closed or not _short_of_memory(found[0]):
             return found
         with self._room.alone():
-            for slot in self._all_slots:
+            for slot in self._slots:
                 slot.close()
             self._await_leaving()
             return self._in_a_slot(maker)
 
     def _in_a_slot(self, maker: _Maker) -> tuple[Verdict, dict[str, Any]]:
-        slot = self._slots.get()
+        slot = self._places.take(maker.key)
+        if slot is None:
+            return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed"), {}
         try:
+            maker.started = time.monotonic()
             return self._evaluated(slot, maker), slot.facts
         finally:
-            self._slots.put(slot)
+            self._places.give_back(slot)
 
     def _evaluated(self, slot: _Slot, maker: _Maker) -> Verdict:
         if self._out_of_service:
@@ -347,7 +349,7 @@ class Judge:
         pool = self._workers()
         waiting: deque[Future[Verdict]] = deque()
         source = iter(pairs)
-        most = 2 * self.config.parallel()
+        most = askers(self.device, self.config)
         try:
             while True:
                 while len(waiting) < most and (pair := next(source, None)) is not None:
@@ -391,8 +393,10 @@ class Judge:
         self._closed, self._abandoned = True, not wait
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        for _ in self._all_slots:
-            self._free_slot().close()
+        if self._abandoned:
+            self._places.close()
+        for _ in self._slots:
+            self._idle_slot().close()
         self._await_leaving()
         self._aside.shutdown()
         self._starting.shutdown()
@@ -411,14 +415,16 @@ class Judge:
 
     # ---- processes
 
-    def _free_slot(self) -> _Slot:
+    def _idle_slot(self) -> _Slot:
         """The next slot that nobody works with, or, where verdicts are given up, that nobody can work with any more."""
         while self._abandoned:
-            for slot in self._all_slots:
+            for slot in self._slots:
                 slot.kill()
-            with contextlib.suppress(queue.Empty):
-                return self._slots.get(timeout=0.1)
-        return self._slots.get()
+            if (found := self._places.take_idle(0.1)) is not None:
+                return found
+        idle = self._places.take_idle()
+        assert idle is not None
+        return idle
 
     def start_ahead(self, start: Callable[[], Started | None]) -> Future[Started | None]:
         """A Runner that nobody waits for yet."""
@@ -450,7 +456,7 @@ class Judge:
 
     def _workers(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge")
+            self._pool = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="judge")
         return self._pool
 
     def server(self, interpreted: bool) -> ForkServer:
@@ -560,6 +566,7 @@ class _Maker:
         self.judge, self.task, self.candidate, self.backend = judge, task, candidate, backend
         self.interpreted = judge.device == "cpu" and backend == "triton"
         self.device = judge.device
+        self.key = task.reference, task.entry_point, task.precision
         self.started = time.monotonic()
         self.prepared_s = 0.0
 
@@ -653,6 +660,7 @@ class _Slot:
         self._reference: Process | None = None
         self._reference_channel: Channel | None = None
         self._large, self._judged_on, self._altered_by = False, "", ""
+        self.ready: OrderedDict[Hashable, None] = OrderedDict()  # tasks; the last one asked for is the last
         self._ending: dict[str, Future[None]] = {}  # by the reference: the end of its last candidate's process
         self._next: Future[Started | None] | None = None
         self._served = 0
@@ -678,6 +686,7 @@ class _Slot:
             if "refused" in answer:
                 raise TaskRefused(answer["refused"])
             self.facts = answer
+            self._remember(maker.key, answer["forget"])
             maker.device = answer["device"]
             plan, report, inputs, outputs, *of_reference = fds
             life_s = judge.config.life_s(maker.backend)
@@ -719,6 +728,15 @@ class _Slot:
             if found["outcome"] == Outcome.CORRECT.value and maker.interpreted and judge.config.compile_for:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
+
+    def _remember(self, task: Hashable, is_forgotten: bool) -> None:
+        """What the Examiner has ready now; but for what it gave up because of its size."""
+        self.ready[task] = None
+        self.ready.move_to_end(task)
+        if is_forgotten:
+            del self.ready[task]
+        while len(self.ready) > READY:
+            self.ready.popitem(last=False)
 
     def _forget(self, failure: type[BaseException] | None, *_: object) -> None:
         """Let others have a large task's memory; after a failure the whole slot is closed anyway."""
@@ -903,6 +921,7 @@ class _Slot:
 
     def close(self) -> None:
         """End what belongs to the slot."""
+        self.ready.clear()
         self._close_reference()
         self._drop_next()
         examiner, control = self._examiner, self._control

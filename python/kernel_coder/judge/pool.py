@@ -68,6 +68,15 @@ def parallel(device: str, config: JudgeConfig) -> int:
     return len(devices_of(device)) * config.parallel()
 
 
+def askers(device: str, config: JudgeConfig) -> int:
+    """Candidates to ask about at a time: as many as are judged wait, so that workers find tasks that they have ready.
+
+    >>> askers("cuda:1,cuda:2", JudgeConfig(workers=16))
+    64
+    """
+    return 2 * parallel(device, config)
+
+
 def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) -> AnyJudge:
     """A :class:`kernel_coder.judge.Judge` for one device, a :class:`JudgePool` for several (``cuda:1,cuda:2``).
 
@@ -151,15 +160,15 @@ class JudgePool:
         from tqdm import tqdm
 
         known = len(pairs) if isinstance(pairs, Sequence) else total
-        workers = len(self.judges) * self.config.parallel()
+        most = 2 * len(self.judges) * self.config.parallel()
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(workers, thread_name_prefix="judge")
+            self._threads = ThreadPoolExecutor(most, thread_name_prefix="judge")
         waiting: deque[Future[Verdict]] = deque()
         source = iter(pairs)
         with tqdm(total=known, unit="verdict", desc="judge", disable=not progress) as bar:
             try:
                 while True:
-                    while len(waiting) < 2 * workers and (pair := next(source, None)) is not None:
+                    while len(waiting) < most and (pair := next(source, None)) is not None:
                         waiting.append(self._threads.submit(self.evaluate, *pair))
                     if not waiting:
                         return

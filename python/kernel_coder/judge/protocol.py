@@ -24,6 +24,9 @@ REPORT_BYTES = 1 << 16
 TASK_DESCRIPTORS = 5
 """Of a task: plan, source, report, inputs, outputs."""
 
+READY = 8
+"""Tasks that an Examiner keeps ready."""
+
 MAX_SLOTS = 64
 """Calls that one request may ask for."""
 

@@ -12,7 +12,7 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
-from kernel_coder.judge.pool import AnyJudge, devices_of, open_judge, parallel
+from kernel_coder.judge.pool import AnyJudge, askers, devices_of, open_judge
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.rollout.conversations import Ask
 from kernel_coder.tasks import Task
@@ -88,7 +88,7 @@ class AnswerJudge:
             found.append(known[key])
             return found[-1]
 
-        with ThreadPoolExecutor(parallel(self.device, self.config), thread_name_prefix="verdicts") as pool:
+        with ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts") as pool:
             try:
                 yield ask
             except BaseException:

@@ -1,0 +1,136 @@
+"""Which candidate goes to which worker."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernel_coder.judge.places import Places
+
+pytestmark = pytest.mark.cpu
+
+
+def workers(*ready: str) -> list[Any]:
+    """Compared by identity, as slots are."""
+    return [SimpleNamespace(ready=set(one), name=place) for place, one in enumerate(ready)]
+
+
+class Line:
+    """Callers, one thread each, that begin to wait in a known order."""
+
+    def __init__(self, places: Places[Any]) -> None:
+        self.places = places
+        self.served: list[tuple[str, Any]] = []
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+
+    def wait_for(self, *tasks: str) -> None:
+        for task in tasks:
+            before = len(self.places._waiting)
+            self._threads.append(threading.Thread(target=self._take, args=(task,)))
+            self._threads[-1].start()
+            while len(self.places._waiting) == before:
+                time.sleep(0.001)
+
+    def _take(self, task: str) -> None:
+        worker = self.places.take(task)
+        with self._changed:
+            self.served.append((task, worker))
+            self._changed.notify_all()
+
+    def next_after(self, worker: Any) -> tuple[str, Any]:
+        """Give a worker back: who has it then."""
+        with self._changed:
+            count = len(self.served)
+            self.places.give_back(worker)
+            assert self._changed.wait_for(lambda: len(self.served) > count, 5.0)
+            return self.served[count]
+
+    def end(self) -> None:
+        self.places.close()
+        for thread in self._threads:
+            thread.join(5.0)
+            assert not thread.is_alive()
+
+
+def test_who_is_alone_has_the_worker_that_knows_the_task_or_else_the_last_one() -> None:
+    one, two, three = workers("a", "b", "")
+    places = Places([one, two, three])
+    assert places.take("a") is one
+    assert places.take("c") is three
+    places.give_back(one)
+    assert places.take("c") is one
+    assert places.take("d") is two
+
+
+def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
+    one, two = workers("a", "b")
+    line = Line(Places([one, two]))
+    line.places.take("a"), line.places.take("b")
+    line.wait_for("c", "a", "b", "b")
+    assert line.next_after(two) == ("b", two)
+    assert line.next_after(one) == ("a", one)
+    line.end()
+
+
+def test_then_to_the_first_whose_task_nobody_else_will_have_ready() -> None:
+    one, two = workers("a", "")
+    line = Line(Places([one, two]))
+    line.places.take("a"), line.places.take("d")
+    line.wait_for("a", "c", "a")
+    assert line.next_after(two) == ("c", two)  # the first one can have the other worker
+    assert line.next_after(two) == ("a", two)  # nothing else waits, and nobody is idle while somebody waits
+    line.end()
+
+
+def test_nobody_is_passed_over_for_ever() -> None:
+    one, two = workers("a", "b")
+    line = Line(Places([one, two]))
+    line.places.take("a"), line.places.take("b")
+    line.wait_for("old", *"aaaa")
+    assert [line.next_after(one)[0] for _ in range(4)] == ["a", "a", "old", "a"]
+    line.end()
+
+
+def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
+    (one,) = workers("")
+    line = Line(Places([one]))
+    assert line.places.take("a") is one
+    line.wait_for("a", "b")
+    assert line.places.take_idle(0.01) is None  # at work
+    line.end()
+    assert [worker for _, worker in line.served] == [None, None]
+    line.places.give_back(one)
+    assert line.places.take("a") is None
+    assert line.places.take_idle() is one
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) -> None:
+    rng = random.Random(seed)
+    team = workers("", "", "")
+    places, busy, served = Places(team), set(), []
+    tasks = [rng.choice("abcde") for _ in range(60)]
+
+    def work(task: str) -> None:
+        worker = places.take(task)
+        assert worker is not None
+        assert worker.name not in busy
+        busy.add(worker.name)
+        time.sleep(0.001)
+        worker.ready = {task, *sorted(worker.ready)[:1]}
+        busy.remove(worker.name)
+        served.append(task)
+        places.give_back(worker)
+
+    threads = [threading.Thread(target=work, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert sorted(served) == sorted(tasks)
+    assert all(places.take_idle(0.0) is not None for _ in team)
