@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cpu
 
 def workers(*ready: str) -> list[Any]:
     """Compared by identity, as slots are."""
-    return [SimpleNamespace(ready=set(one), name=place) for place, one in enumerate(ready)]
+    return [SimpleNamespace(ready=set(one), last=one[-1:], name=place) for place, one in enumerate(ready)]
 
 
 class Line:
@@ -77,6 +77,17 @@ def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
     line.end()
 
 
+def test_the_task_that_a_worker_has_just_been_at_comes_before_others_that_it_has_ready() -> None:
+    one, two = workers("ab", "dc")
+    line = Line(Places([one, two]))
+    line.places.take("b"), line.places.take("c")
+    line.wait_for("a", "b", "b", "a", "d")
+    assert [line.next_after(one) for _ in range(2)] == [("b", one), ("b", one)]
+    assert line.next_after(two) == ("a", two)  # passed over twice, as often as there are workers
+    assert line.next_after(one) == ("a", one)
+    line.end()
+
+
 def test_then_to_the_first_whose_task_nobody_else_will_have_ready() -> None:
     one, two = workers("a", "")
     line = Line(Places([one, two]))
@@ -122,7 +133,7 @@ def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) ->
         assert worker.name not in busy
         busy.add(worker.name)
         time.sleep(0.001)
-        worker.ready = {task, *sorted(worker.ready)[:1]}
+        worker.ready, worker.last = {task, *sorted(worker.ready)[:1]}, task
         busy.remove(worker.name)
         served.append(task)
         places.give_back(worker)

@@ -729,6 +729,11 @@ class _Slot:
                 found |= self._compiled(maker, source, [plan, report, inputs, outputs], life_s)
             return maker.of_findings(found, ended)
 
+    @property
+    def last(self) -> Hashable:
+        """The task that was judged on last, if it is ready."""
+        return next(reversed(self.ready), None)
+
     def _remember(self, task: Hashable, is_forgotten: bool) -> None:
         """What the Examiner has ready now; but for what it gave up because of its size."""
         self.ready[task] = None

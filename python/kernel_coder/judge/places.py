@@ -14,6 +14,10 @@ class Worker(Protocol):
     def ready(self) -> Container[Hashable]:
         """Tasks that it need not prepare."""
 
+    @property
+    def last(self) -> Hashable:
+        """The task of the last candidate, which takes least to go on with."""
+
 
 W = TypeVar("W", bound=Worker)
 
@@ -28,12 +32,12 @@ class _Waiting:
 class Places(Generic[W]):
     """Workers and those who wait for one.
 
-    A worker that is free goes to the first who waits with a task that it has ready; else to the first whose task nobody
-    has ready or at work, since the others are better off elsewhere; else to the first. Whoever was passed over as often
-    as there are workers is the next.
+    A worker that is free goes to the first who waits with its last task, or else with one that it has ready; else to
+    the first whose task nobody has ready or at work, since the others are better off elsewhere; else to the first.
+    Whoever was passed over as often as there are workers is the next.
 
     >>> from types import SimpleNamespace
-    >>> one, two = (SimpleNamespace(ready={task}) for task in ("a", "b"))
+    >>> one, two = (SimpleNamespace(ready={task}, last=task) for task in ("a", "b"))
     >>> places = Places([one, two])
     >>> places.take("a") is one, places.take("c") is two
     (True, True)
@@ -88,23 +92,25 @@ class Places(Generic[W]):
             self._changed.notify_all()
 
     def _match(self) -> tuple[_Waiting, W]:
-        first, last = self._waiting[0], self._free[-1]
+        first = self._waiting[0]
         if first.passed >= len(self._workers):
-            return first, self._with(first.task) or last
-        for position, one in enumerate(self._waiting):
-            if (worker := self._with(one.task)) is not None:
-                return self._passing(position), worker
-        for position, one in enumerate(self._waiting):
-            if not self._is_elsewhere(one.task):
-                return self._passing(position), last
-        return first, last
+            return first, self._with(first.task) or self._free[-1]
+        for suitable in (self._last_at, self._with, self._new_to_all):
+            for position, one in enumerate(self._waiting):
+                if (worker := suitable(one.task)) is not None:
+                    return self._passing(position), worker
+        return first, self._free[-1]
+
+    def _last_at(self, task: Hashable) -> W | None:
+        return next((worker for worker in reversed(self._free) if worker.last == task), None)
 
     def _with(self, task: Hashable) -> W | None:
         return next((worker for worker in reversed(self._free) if task in worker.ready), None)
 
-    def _is_elsewhere(self, task: Hashable) -> bool:
-        """With a worker that will be free again."""
-        return task in self._at_work.values() or any(task in self._workers[place].ready for place in self._at_work)
+    def _new_to_all(self, task: Hashable) -> W | None:
+        """Any worker, if none that will be free again has the task."""
+        is_known = task in self._at_work.values() or any(task in self._workers[place].ready for place in self._at_work)
+        return None if is_known else self._free[-1]
 
     def _passing(self, position: int) -> _Waiting:
         for one in self._waiting[:position]:
