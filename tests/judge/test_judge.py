@@ -623,3 +623,17 @@ def test_what_was_asked_while_a_context_was_made_is_not_lost() -> None:
     with pytest.raises(ChannelClosed):
         _asked_meanwhile(theirs)
     theirs.close()
+
+
+def test_candidates_that_share_a_device_s_lock_come_to_the_same_verdicts(tmp_path: Path) -> None:
+    """As on a GPU: one is timed alone, the others wait meanwhile, and say for how long."""
+    wrong = rewritten(SOFTMAX, ("dim=-1)", "dim=-1) * 1.01"))
+    candidates = [rewritten(SOFTMAX) + f"# {number}\n" for number in range(6)] + [wrong]
+    with Judge("cpu", "torch", config=JudgeConfig(workers=3, timed_calls=200, prestart=True)) as judge:
+        judge.lock_path = str(tmp_path / "lock")
+        Path(judge.lock_path).touch()
+        verdicts = list(judge.evaluate_many((SOFTMAX, one) for one in candidates))
+    assert [one.outcome for one in verdicts] == [Outcome.CORRECT] * 6 + [Outcome.WRONG_OUTPUT]
+    assert all(one.speedup is not None for one in verdicts[:6])
+    assert any(one.stage_s["wait"] > 0.001 for one in verdicts)
+    assert all(0 <= one.stage_s["wait"] <= one.stage_s["all"] for one in verdicts)
