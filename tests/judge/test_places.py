@@ -120,6 +120,26 @@ def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
     assert line.places.take_idle() is one
 
 
+@pytest.mark.parametrize("is_served", [False, True])
+def test_who_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
+    """Ctrl-C, before or just after a worker was found."""
+    (one,) = workers("")
+    places = Places([one])
+    if not is_served:
+        assert places.take("a") is one
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(places._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            places.take("b")
+    if not is_served:
+        places.give_back(one)
+    assert places.take_idle(0.0) is one
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) -> None:
     rng = random.Random(seed)

@@ -82,13 +82,13 @@ of CUDA's usual 8. Streams of one process wait for each other with one queue, wh
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
+TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
+COMPILING = "kernel_coder.judge.warm_triton"
+WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 STARTING, START_S = 4, 30.0
 """Runners started ahead that may lack their GPU's context at a time, and how long each may take for it. The driver
 makes contexts one after another, and whoever asks it for anything else meanwhile waits for all that are under way."""
-TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
-COMPILING = "kernel_coder.judge.warm_triton"
-WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 GLOBAL = ("torch.backends", "torch.set_", "default_dtype", "default_device")
 """A reference that says this may change what others compute: processes that have run it are for no other task."""

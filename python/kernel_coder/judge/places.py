@@ -22,11 +22,11 @@ class Worker(Protocol):
 W = TypeVar("W", bound=Worker)
 
 
-class _Waiting:
+class _Waiting(Generic[W]):
     def __init__(self, task: Hashable) -> None:
         self.task = task
         self.passed = 0
-        self.worker: object = None
+        self.worker: W | None = None
 
 
 class Places(Generic[W]):
@@ -47,27 +47,31 @@ class Places(Generic[W]):
         self._workers = tuple(workers)
         self._free = list(workers)  # the last one given back is the last, and the first to be taken
         self._at_work: dict[int, Hashable] = {}  # by the worker's place
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting[W]] = []
         self._changed = threading.Condition()
         self._is_closed = False
 
     def take(self, task: Hashable) -> W | None:
         """Wait for a worker, which is the caller's until it is given back; None if there is to be no more work."""
-        me = _Waiting(task)
+        me: _Waiting[W] = _Waiting(task)
         with self._changed:
             self._waiting.append(me)
             self._serve()
-            self._changed.wait_for(lambda: me.worker is not None or self._is_closed)
-            if me.worker is None:
-                self._waiting.remove(me)
-            return me.worker  # type: ignore[return-value]
+            try:
+                self._changed.wait_for(lambda: me.worker is not None or self._is_closed)
+            except BaseException:  # Ctrl-C: whoever closes waits for nobody who has left
+                if me.worker is not None:
+                    self._free_again(me.worker)
+                raise
+            finally:
+                if me in self._waiting:
+                    self._waiting.remove(me)
+                    self._changed.notify_all()
+            return me.worker
 
     def give_back(self, worker: W) -> None:
         with self._changed:
-            self._at_work.pop(self._workers.index(worker), None)
-            self._free.append(worker)
-            self._serve()
-            self._changed.notify_all()
+            self._free_again(worker)
 
     def take_idle(self, timeout_s: float | None = None) -> W | None:
         """A worker for good, when nobody waits for one; None if that takes too long."""
@@ -82,6 +86,12 @@ class Places(Generic[W]):
             self._is_closed = True
             self._changed.notify_all()
 
+    def _free_again(self, worker: W) -> None:
+        self._at_work.pop(self._workers.index(worker), None)
+        self._free.append(worker)
+        self._serve()
+        self._changed.notify_all()
+
     def _serve(self) -> None:
         while self._free and self._waiting and not self._is_closed:
             chosen, worker = self._match()
@@ -91,7 +101,7 @@ class Places(Generic[W]):
             chosen.worker = worker
             self._changed.notify_all()
 
-    def _match(self) -> tuple[_Waiting, W]:
+    def _match(self) -> tuple[_Waiting[W], W]:
         first = self._waiting[0]
         if first.passed >= len(self._workers):
             return first, self._with(first.task) or self._free[-1]
@@ -112,7 +122,7 @@ class Places(Generic[W]):
         is_known = task in self._at_work.values() or any(task in self._workers[place].ready for place in self._at_work)
         return None if is_known else self._free[-1]
 
-    def _passing(self, position: int) -> _Waiting:
+    def _passing(self, position: int) -> _Waiting[W]:
         for one in self._waiting[:position]:
             one.passed += 1
         return self._waiting[position]

@@ -160,7 +160,7 @@ class JudgePool:
         from tqdm import tqdm
 
         known = len(pairs) if isinstance(pairs, Sequence) else total
-        most = 2 * len(self.judges) * self.config.parallel()
+        most = askers(self.device, self.config)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(most, thread_name_prefix="judge")
         waiting: deque[Future[Verdict]] = deque()
