@@ -162,6 +162,21 @@ def test_other_precisions(judge: Judge, precision: str) -> None:
     assert judge.evaluate(task, coarse).outcome is Outcome.WRONG_OUTPUT
 
 
+def test_inputs_that_say_something_at_times_only_fail_no_candidate_and_no_harness() -> None:
+    said_once = """SEEN = []
+def late(x):
+    if x.dtype != torch.float32 or x.mean() < 3:  # not an input of the family shifted
+        return 0
+    SEEN.append(1)
+    return 1000 * (len(SEEN) > 1)
+"""
+    source = reference("torch.sigmoid(x) + late(x)").replace("class Model", f"{said_once}class Model")
+    config = JudgeConfig(families=("shifted",), timing=False, workers=1)
+    with Judge("cpu", "torch", config=config) as judge:
+        verdict = judge.evaluate(source, rewritten(reference("torch.sigmoid(x)")))
+    assert verdict.correct, verdict.reason
+
+
 def test_gradients_are_compared_when_asked_for() -> None:
     source = reference("torch.tanh(self.l(x))", init="self.l = nn.Linear(40, 8)")
     cut = rewritten(source, ("torch.tanh(self.l(x))", "torch.tanh(self.l(x.detach())) + 0 * x.sum()"))
