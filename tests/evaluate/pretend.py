@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.judge import Outcome, Verdict, example_verdict
+from kernel_coder.judge.places import Places
 from kernel_coder.tasks import Task
 
 REFERENCE = """import torch
@@ -45,7 +47,10 @@ def said(outcome: str, speedup: float | None = None) -> str:
 
 
 class PretendJudge:
-    """Gives the verdict that :func:`said` put into the first line of the code; ``die_after`` verdicts it breaks."""
+    """Gives the verdict that :func:`said` put into the first line of the code; ``die_after`` verdicts it breaks.
+
+    Called with a config it judges as many at a time as that says; the others wait, as with a real judge.
+    """
 
     def __init__(self, die_after: int | None = None, overrule: str | None = None) -> None:
         self.die_after, self.overrule = die_after, overrule
@@ -53,9 +58,12 @@ class PretendJudge:
         self.arguments: dict[str, Any] = {}
         self.open = 0
         self.lock = threading.Lock()
+        self.places: Places[Any] | None = None
 
     def __call__(self, **arguments: Any) -> PretendJudge:
         self.arguments = arguments
+        if (config := arguments.get("config")) is not None:
+            self.places = Places([SimpleNamespace(ready=(), last=None) for _ in range(config.parallel())])
         return self
 
     def __enter__(self) -> PretendJudge:
@@ -65,7 +73,21 @@ class PretendJudge:
     def __exit__(self, *_: object) -> None:
         self.open -= 1
 
+    def give_up_waiting(self) -> None:
+        assert self.places is not None
+        self.places.send_away()
+
     def evaluate(self, task: Task, code: str, backend: str) -> Verdict:
+        if self.places is None:
+            return self._evaluated(task, code)
+        if (worker := self.places.take(task.id)) is None:
+            return example_verdict("harness_failed", task=task.id, versions={"torch": "0"})
+        try:
+            return self._evaluated(task, code)
+        finally:
+            self.places.give_back(worker)
+
+    def _evaluated(self, task: Task, code: str) -> Verdict:
         with self.lock:
             if len(self.judged) == self.die_after:
                 raise KeyboardInterrupt

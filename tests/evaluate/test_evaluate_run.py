@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,23 @@ def test_a_local_model_answers_everything_before_anything_is_judged(tasks: Path,
     assert model.seen == [0] * 6
 
 
+@pytest.mark.parametrize(("workers", "order"), [(1, "111222333"), (4, "121212333"), (6, "123123123")])
+def test_a_local_models_answers_are_judged_with_two_workers_a_task(
+    workers: int, order: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    class Noting(ThreadPoolExecutor):
+        def submit(self, evaluate: Any, task: Task, *arguments: Any) -> Any:  # type: ignore[override]
+            begun.append(task.id.rpartition("/")[2][0])
+            return super().submit(evaluate, task, *arguments)
+
+    monkeypatch.setattr(run_module, "ThreadPoolExecutor", Noting)
+    model = PretendModel(lambda request: said("correct", 1.0 + request.sample))
+    run(config(tasks, tmp_path, samples=3, judge={"workers": workers}), model=model)
+    assert "".join(begun) == order
+
+
 @pytest.mark.parametrize("base_url", [None, "http://localhost/v1"])
 def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
     base_url: str | None, tasks: Path, tmp_path: Path
@@ -275,10 +293,12 @@ def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
 
     judge = Slow()
     chosen = config(tasks, tmp_path, base_url=base_url, judge={"workers": 2})
+    model = PretendModel(lambda request: said("correct", 1.0 + request.sample))
     with pytest.raises(KeyboardInterrupt):
-        evaluate(chosen, make_judge=judge, make_model=PretendModel(text_of), poll=stop, log=io.StringIO())
-    kept = records(tmp_path / "verdicts.jsonl")
-    assert len([r for r in kept if r["verdict"]["outcome"] != "format_error"]) == len(judge.judged) == 2
+        evaluate(chosen, make_judge=judge, make_model=model, poll=stop, log=io.StringIO())
+    kept = [record["verdict"]["outcome"] for record in records(tmp_path / "verdicts.jsonl")]
+    assert kept == ["correct"] * 2  # and nothing of those that waited for a worker
+    assert len(judge.judged) == 2
     assert judge.open == 0
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -556,6 +557,22 @@ def test_an_audit_record_lets_an_answer_be_judged_again(tmp_path: Path) -> None:
     with Judge("cpu", "torch", config=again) as judge:
         repeated = judge.evaluate(task, record["candidate"])
     assert replace(repeated, stage_s={}) == replace(verdict, stage_s={})
+
+
+def test_who_waits_for_a_worker_is_given_up_and_who_has_one_is_judged() -> None:
+    with (
+        Judge("cpu", "torch", config=JudgeConfig(timing=False, workers=1)) as judge,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+        slow = rewritten(SOFTMAX, ("return torch.softmax", "import time; time.sleep(0.2); return torch.softmax"))
+        asked = [pool.submit(judge.evaluate, SOFTMAX, slow) for _ in range(3)]
+        while len(judge._places._waiting) < 2:
+            time.sleep(0.01)
+        judge.give_up_waiting()
+        outcomes = [one.result().outcome for one in asked]
+        assert sorted(outcomes) == [Outcome.CORRECT, Outcome.HARNESS_FAILED, Outcome.HARNESS_FAILED]
+        assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
 def test_nothing_is_left_when_a_judge_is_closed() -> None:

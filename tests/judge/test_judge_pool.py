@@ -29,6 +29,7 @@ class Slow:
         self.judged: list[str] = []
         self.most = self.running = 0
         self.closed: list[bool] = []
+        self.given_up = 0
         self.lock = threading.Lock()
 
     def evaluate(self, task: Any, candidate: str, backend: str | None = None) -> Verdict:
@@ -47,6 +48,9 @@ class Slow:
 
     def admit(self, task: Any) -> str:
         return self.device
+
+    def give_up_waiting(self) -> None:
+        self.given_up += 1
 
     def close(self, *, wait: bool = True) -> None:
         self.closed.append(wait)
@@ -115,6 +119,12 @@ def test_a_device_out_of_service_loses_no_candidate() -> None:
 
 def test_the_judge_says_so_when_it_gives_a_device_up() -> None:
     assert LOST in inspect.getsource(kernel_coder.judge.judge.Judge._probe_device)
+
+
+def test_who_waits_on_any_device_is_given_up() -> None:
+    with pool(["cuda:1", "cuda:2"]) as judge:
+        judge.give_up_waiting()
+    assert [one.given_up for one in judge.judges] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_a_judge_that_cannot_be_opened_closes_the_others() -> None:

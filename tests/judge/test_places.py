@@ -120,6 +120,20 @@ def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
     assert line.places.take_idle() is one
 
 
+def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
+    (one,) = workers("")
+    line = Line(Places([one]))
+    assert line.places.take("a") is one
+    line.wait_for("a", "b")
+    line.places.send_away()
+    for thread in line._threads:
+        thread.join(5.0)
+    assert sorted(line.served) == [("a", None), ("b", None)]
+    line.wait_for("c")
+    assert line.next_after(one) == ("c", one)
+    line.end()
+
+
 @pytest.mark.parametrize("is_served", [False, True])
 def test_who_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
     """Ctrl-C, before or just after a worker was found."""

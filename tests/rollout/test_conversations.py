@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -360,6 +360,28 @@ def test_answers_are_judged_as_they_end_where_both_can_go_on(overlap: bool) -> N
     rollouts = converse(Telling(), start, SAMPLING, ask=ask, overlap=overlap)  # type: ignore[arg-type]
     assert asked_beside == (["answer 2", "answer 0", "answer 1"] if overlap else [])
     assert [one.verdicts[0].reason for one in rollouts] == ["answer 0", "answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize(("at_once", "order"), [(1, "aaabbbccc"), (2, "abababccc"), (3, "abcabcabc")])
+def test_tasks_take_turns_with_the_judge_and_verdicts_stay_with_their_answers(at_once: int, order: str) -> None:
+    asked: list[str] = []
+
+    def ask(task: Task, answer: str) -> Future[Verdict]:
+        asked.append(task.id)
+        done: Future[Verdict] = Future()
+        done.set_result(example_verdict("wrong_output", reason=f"{task.id}: {answer}"))
+        return done
+
+    class Numbered:
+        def generate(self, prompts: Any, *_: Any, poll: Any = None) -> list[Turn]:
+            return [Turn(tuple(prompt), (1,), (0.0,), f"answer {prompt[0]}", "stop") for prompt in prompts]
+
+    tasks = [replace(TASK, id=name) for name in "abc"]
+    start = [Conversation(Question(task, ASKED, (i,)), seeds(i)) for task in tasks for i in range(3)]
+    rollouts = converse(Numbered(), start, SAMPLING, ask=ask, tasks_at_once=at_once)
+    assert "".join(asked) == order
+    for rollout in rollouts:
+        assert rollout.verdicts[0].reason == f"{rollout.task.id}: {rollout.answers[0]}"
 
 
 def test_without_overlap_nothing_is_sampled_while_something_is_judged() -> None:

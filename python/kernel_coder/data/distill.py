@@ -34,11 +34,13 @@ from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.store import read_records
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.pool import askers, tasks_at_once
 from kernel_coder.judge.unjudged import sha256
 from kernel_coder.prompts import Message
 from kernel_coder.rollout.engine import completion_seed
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator.fingerprint import fingerprint
+from kernel_coder.tasks.order import in_turn
 from kernel_coder.tasks.task import Task
 from kernel_coder.train.errors import StopRequested
 
@@ -371,19 +373,22 @@ class Distillation:
             return
         # The judge first: what cannot be judged here should not be paid for.
         with ExitStack() as stack:
-            pool = stack.enter_context(ThreadPoolExecutor(config.parallel(), thread_name_prefix="verdict"))
+            most = askers(teacher.device, config)
+            pool = stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix="verdict"))
             judge = stack.enter_context(make_judge(device=teacher.device, backend="triton", config=config))
             arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
             if teacher.base_url is None:  # a local model has the machine for itself, then the judge
                 self._ask(missing, teacher, make_model, poll, lambda one: None)
-                self._judge(iter(self.asked), judge, pool, config.parallel(), poll)
+                at_once = tasks_at_once(teacher.device, config)
+                ordered = in_turn(self.asked, lambda one: one.question.hash, at_once)
+                self._judge(iter(ordered), judge, pool, most, poll)
                 return
             asking = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="answers")).submit(
                 self._ask, missing, teacher, make_model, poll, arrived.put
             )
             asking.add_done_callback(lambda _: arrived.put(None))
             try:
-                self._judge(_chained(there, arrived), judge, pool, config.parallel(), poll)
+                self._judge(_chained(there, arrived), judge, pool, most, poll)
             finally:
                 self.abandoned.set()
             asking.result()
@@ -414,14 +419,14 @@ class Distillation:
             model.close()
 
     def _judge(
-        self, ready: Iterator[Asked | None], judge: Judging, pool: ThreadPoolExecutor, workers: int, poll: Poll
+        self, ready: Iterator[Asked | None], judge: Judging, pool: ThreadPoolExecutor, most: int, poll: Poll
     ) -> None:
         """`ready` gives what has its answer, and None where the next one has not come yet."""
         running: dict[Future[Finding], str] = {}
         exhausted = False
         self.progress.start("verdicts", 0, len(self.asked))
         while running or not exhausted:
-            while not exhausted and len(running) < workers:
+            while not exhausted and len(running) < most:
                 try:
                     one = next(ready)
                 except StopIteration:

@@ -34,11 +34,12 @@ from kernel_coder.evaluate.store import Key, Sample, Store
 from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
-from kernel_coder.judge.pool import devices_of, parallel
+from kernel_coder.judge.pool import AnyJudge, askers, devices_of, tasks_at_once
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet, load_tasks
+from kernel_coder.tasks.order import in_turn
 from kernel_coder.train.errors import StopRequested
 
 MEASURED_IN = "fp32"
@@ -225,7 +226,9 @@ class Collector:
         self.progress.start("answers", len(there), len(self.requests))
         if self.config.base_url is None and not self.config.judged_elsewhere:
             self.ask(missing, lambda request: None)
-            self.judge(iter(self.requests))
+            at_once = tasks_at_once(self.config.judged_on, self.config.judge)
+            ordered = in_turn(self.requests, lambda request: request.task.id, at_once)
+            self.judge(iter(ordered))
             return
         arrived: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         with ThreadPoolExecutor(1, thread_name_prefix="answers") as pool:
@@ -255,16 +258,16 @@ class Collector:
         ``requests`` gives those whose answer is there, and None where the next one is not there yet.
         """
         config = self.config
-        workers = parallel(config.judged_on, config.judge)
+        most = askers(config.judged_on, config.judge)
         running: dict[Future[Verdict], list[Key]] = {}
         known: dict[tuple[str, str], Verdict | Future[Verdict]] = {}  # by task and code, if they are remembered
         self.progress.start("verdicts", 0, len(self.requests))
         with ExitStack() as stack:
             judge = None
-            pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="verdict"))
+            pool = stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix="verdict"))
             exhausted = False
             while running or not exhausted:
-                while not exhausted and len(running) < workers:
+                while not exhausted and len(running) < most:
                     try:
                         request = next(requests)
                     except StopIteration:
@@ -287,7 +290,7 @@ class Collector:
                     else:
                         if judge is None:
                             judge = stack.enter_context(self._open_judge())
-                            stack.callback(self._keep_the_last, running)
+                            stack.callback(self._keep_the_last, running, judge)
                         future = pool.submit(judge.evaluate, request.task, sample.code, config.backend)
                         running[future] = [key]
                         known[same] = future
@@ -299,7 +302,7 @@ class Collector:
                     for key in keys:
                         self._keep(key, verdict)
 
-    def _open_judge(self) -> Any:
+    def _open_judge(self) -> AnyJudge:
         config = self.config
         return self.make_judge(
             device=config.judged_on, backend=config.backend, config=config.judge, log=self.progress.file
@@ -309,10 +312,12 @@ class Collector:
         self.store.add_verdict(key, verdict)
         self.progress.advance("verdicts")
 
-    def _keep_the_last(self, running: dict[Future[Verdict], list[Key]]) -> None:
+    def _keep_the_last(self, running: dict[Future[Verdict], list[Key]], judge: AnyJudge) -> None:
         """Of a run that ends early: verdicts that are being made come to their end; the others are not begun."""
+        if running:
+            judge.give_up_waiting()
         for future, keys in running.items():
-            if not future.cancel() and future.exception() is None:
+            if not future.cancel() and future.exception() is None and future.result().is_scored:
                 for key in keys:
                     self._keep(key, future.result())
         running.clear()

@@ -290,7 +290,8 @@ class Judge:
     def _in_a_slot(self, maker: _Maker) -> tuple[Verdict, dict[str, Any]]:
         slot = self._places.take(maker.key)
         if slot is None:
-            return maker.verdict(Outcome.HARNESS_FAILED, "the judge was closed"), {}
+            why = "the judge was closed" if self._closed else "it was given up before a worker was free"
+            return maker.verdict(Outcome.HARNESS_FAILED, why), {}
         try:
             maker.started = time.monotonic()
             return self._evaluated(slot, maker), slot.facts
@@ -385,6 +386,13 @@ class Judge:
             reason = f"{why}: {verdict.reason}"
             return Admission(**known, admitted=False, reason=reason, verdict=verdict)
         return Admission(**known, admitted=True, verdict=verdict)
+
+    def give_up_waiting(self) -> None:
+        """Give up the candidates that wait for a worker, in other threads: their verdict is the harness's failure.
+
+        Those that are being judged come to their end. For a run that is stopped.
+        """
+        self._places.send_away()
 
     def close(self, *, wait: bool = True) -> None:
         """End every process. Verdicts that are being made come first; without `wait` they are given up."""

@@ -27,6 +27,7 @@ class _Waiting(Generic[W]):
         self.task = task
         self.passed = 0
         self.worker: W | None = None
+        self.is_sent_away = False
 
 
 class Places(Generic[W]):
@@ -58,7 +59,7 @@ class Places(Generic[W]):
             self._waiting.append(me)
             self._serve()
             try:
-                self._changed.wait_for(lambda: me.worker is not None or self._is_closed)
+                self._changed.wait_for(lambda: me.worker is not None or me.is_sent_away or self._is_closed)
             except BaseException:  # Ctrl-C: whoever closes waits for nobody who has left
                 if me.worker is not None:
                     self._free_again(me.worker)
@@ -79,6 +80,13 @@ class Places(Generic[W]):
             if not self._changed.wait_for(lambda: self._free and not self._waiting, timeout_s):
                 return None
             return self._free.pop()
+
+    def send_away(self) -> None:
+        """Who waits gets none; who comes later may."""
+        with self._changed:
+            for one in self._waiting:
+                one.is_sent_away = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Who waits, or comes later, gets none."""

@@ -34,6 +34,7 @@ class AnyJudge(Protocol):
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
     ) -> Iterator[Verdict]: ...
     def admit(self, task: Task | str) -> Admission: ...
+    def give_up_waiting(self) -> None: ...
     def close(self, *, wait: bool = True) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, kind: Any, *rest: Any) -> Any: ...
@@ -75,6 +76,15 @@ def askers(device: str, config: JudgeConfig) -> int:
     64
     """
     return 2 * parallel(device, config)
+
+
+def tasks_at_once(device: str, config: JudgeConfig) -> int:
+    """Tasks whose candidates take turns, see :func:`kernel_coder.tasks.order.in_turn`: two workers for each.
+
+    >>> tasks_at_once("cuda:1,cuda:2", JudgeConfig(workers=16)), tasks_at_once("cpu", JudgeConfig(workers=1))
+    (16, 1)
+    """
+    return max(parallel(device, config) // 2, 1)
 
 
 def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) -> AnyJudge:
@@ -177,6 +187,11 @@ class JudgePool:
             finally:
                 for one in waiting:
                     one.cancel()
+
+    def give_up_waiting(self) -> None:
+        """As :meth:`kernel_coder.judge.Judge.give_up_waiting`, on every device."""
+        for judge in self.judges:
+            judge.give_up_waiting()
 
     def close(self, *, wait: bool = True) -> None:
         """End every process; without `wait`, verdicts that are being made are given up."""

@@ -18,6 +18,7 @@ from kernel_coder.prompts import Message, build_feedback, encode_prompt, extend_
 from kernel_coder.rollout.engine import RolloutEngine, Sampling
 from kernel_coder.rollout.types import Rollout, Turn, answer_to
 from kernel_coder.tasks import Task
+from kernel_coder.tasks.order import in_turn
 
 POLL_S = 0.2
 """Seconds between two looks at whether the work is to be abandoned."""
@@ -173,6 +174,7 @@ def converse(
     ask: Ask | None = None,
     follow_up: FollowUp | Callable[[Conversation], Next | None] | None = None,
     batch_size: int | None = None,
+    tasks_at_once: int = 1,
     fixed_batches: bool = True,
     overlap: bool = True,
     poll: Callable[[], None] | None = None,
@@ -187,6 +189,8 @@ def converse(
         ask: begins to judge an answer; None: nothing judges, and no turn follows the first.
         follow_up: the next prompt, or None where a conversation ends; None: after its first turn.
         batch_size: conversations that are sampled at once; None: all.
+        tasks_at_once: answers that are there together are asked about in such an order that so many tasks take turns;
+            see :func:`kernel_coder.tasks.order.in_turn`.
         fixed_batches: conversations stay in the batch that they began in, and a batch goes on when all its verdicts are
             there: the same bits, however long a verdict takes. Without, a batch is made of whichever conversations are
             ready, so that one slow verdict holds up no other conversation.
@@ -209,7 +213,7 @@ def converse(
                 while not fixed_batches and ready and len(batch) < size:
                     batch += ready.popleft()
                 with phase("rollout"):
-                    futures = _answer(engine, batch, sampling, poll, ask, overlap)
+                    futures = _answer(engine, batch, sampling, poll, ask, overlap, tasks_at_once)
                 parts = [batch] if fixed_batches else [[one] for one in batch]
                 for part in parts:
                     begin = batch.index(part[0])
@@ -243,6 +247,7 @@ def _answer(
     poll: Callable[[], None],
     ask: Ask | None,
     overlap: bool,
+    tasks_at_once: int,
 ) -> list[Future[Any]]:
     """The next turn of every conversation of a batch, and what judges it; nothing if there is no judge.
 
@@ -264,12 +269,14 @@ def _answer(
         turns = engine.generate(ids, sampling, seeds, poll=poll, ended=judged)  # type: ignore[call-arg]
     else:
         turns = engine.generate(ids, sampling, seeds, poll=poll)
-    for place, (one, prompt, turn) in enumerate(zip(batch, prompts, turns, strict=True)):
+    for one, prompt, turn in zip(batch, prompts, turns, strict=True):
         assert prompt is not None
         one.shown.append(prompt.messages)
         one.turns.append(turn)
-        if ask is not None and place not in early:
-            judged(place, turn)
+    if ask is not None:
+        late = [place for place in range(len(batch)) if place not in early]
+        for place in in_turn(late, lambda place: batch[place].opening.task.id, tasks_at_once):
+            judged(place, turns[place])
     return [early[place] for place in range(len(batch))] if ask is not None else []
 
 

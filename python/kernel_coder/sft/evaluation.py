@@ -42,7 +42,8 @@ def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, f
     # Answers grow token by token: each length would be compiled anew.
     plain = nullcontext() if session.filled is None else torch.compiler.set_stance("force_eager")
     with plain, session.judge.asking() as ask:
-        rollouts = converse(session.engine, asked, session.sampling, ask=ask, overlap=overlap)
+        at_once = session.judge.tasks_at_once
+        rollouts = converse(session.engine, asked, session.sampling, ask=ask, tasks_at_once=at_once, overlap=overlap)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]

@@ -12,7 +12,7 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
-from kernel_coder.judge.pool import AnyJudge, askers, devices_of, open_judge
+from kernel_coder.judge.pool import AnyJudge, askers, devices_of, open_judge, tasks_at_once
 from kernel_coder.judge.unjudged import unjudged
 from kernel_coder.rollout.conversations import Ask
 from kernel_coder.tasks import Task
@@ -33,6 +33,7 @@ class AnswerJudge:
     def __init__(self, config: JudgeSection | None) -> None:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
+        self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config.judge_config())
         self._judge: AnyJudge | None = None
         self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
 

@@ -162,6 +162,7 @@ def answer(
             ask=ask,
             follow_up=session.follow_up,
             batch_size=config.rollout.batch_size_of(len(prompts) * group),
+            tasks_at_once=session.judge.tasks_at_once,
             fixed_batches=config.rollout.fixed_batches,
             overlap=session.overlap,
             poll=poll,
