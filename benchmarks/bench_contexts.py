@@ -31,8 +31,7 @@ SETTINGS = (
     "CUDA_SCALE_LAUNCH_QUEUES=0.25x",
     "CUDA_DEVICE_MAX_CONNECTIONS=1,CUDA_SCALE_LAUNCH_QUEUES=0.25x",
 )
-"""What programs without a driver's knowledge can ask of it. The first stands for 8 queues to the GPU, or as many as
-the driver makes on its own; the second for how many launches each of them takes before a launch waits."""
+"""None; one queue to the GPU where CUDA makes 8; a quarter of the launches that a queue holds; both."""
 
 ALLOCATIONS, ALLOCATED = 10, 4 << 20
 

@@ -33,7 +33,7 @@ class AnswerJudge:
     def __init__(self, config: JudgeSection | None) -> None:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
-        self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config.judge_config())
+        self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
         self._judge: AnyJudge | None = None
         self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
 
