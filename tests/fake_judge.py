@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
@@ -17,13 +18,18 @@ SPEEDUP = re.compile(r"# speedup: ([\d.]+)")
 
 
 class FakeJudge:
-    """The interface of ``kernel_coder.judge.Judge``. ``made`` holds every one that was opened."""
+    """The interface of ``kernel_coder.judge.Judge``. ``made`` holds every one that was opened.
+
+    ``begun`` is for a test that does something at one of many candidates: ``next`` gives each number once, however many
+    threads ask, where ``len(judged)`` may pass over one.
+    """
 
     made: ClassVar[list[FakeJudge]] = []
 
     def __init__(self, device: str = "cpu", backend: str = "triton", config: Any = None) -> None:
         self.device, self.backend, self.config = device, backend, config
         self.judged: list[str] = []
+        self.begun = itertools.count()
         self.is_open = False
         self.opened = 0
         self.profile = probe()

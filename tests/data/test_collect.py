@@ -137,7 +137,7 @@ def test_stopped_in_the_middle_it_goes_on_to_the_same_conversations(
     judged = FakeJudge.evaluate
 
     def evaluate(self: FakeJudge, *given: Any) -> Verdict:
-        if len(self.judged) == 16 and self is FakeJudge.made[1]:
+        if self is FakeJudge.made[1] and next(self.begun) == 16:
             os.kill(os.getpid(), signal.SIGTERM)
         return judged(self, *given)
 

@@ -159,7 +159,7 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     judged = FakeJudge.evaluate
 
     def evaluate(self: FakeJudge, *given: Any, **more: Any) -> Verdict:
-        if len(self.judged) == 12:
+        if next(self.begun) == 12:
             os.kill(os.getpid(), signal.SIGTERM)
         random.random(), torch.rand(3)
         return judged(self, *given, **more)
@@ -167,8 +167,7 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
     assert main(flags(tasks, tmp_path / "run", **JUDGED)) == EXIT_STOPPED
     assert 0 < summary(tmp_path / "run")["steps"] < 4
-    # The step is given up, with what was under way in it: who sent the signal may find the judge closed.
-    assert 12 <= len(fake[1].judged) <= 16
+    assert len(fake[1].judged) <= 16  # the step is given up, and nothing of the next one begun
     assert main([*flags(tasks, tmp_path / "run", **JUDGED), "--resume"]) == 0
     assert timeless(tmp_path / "run") == timeless(tmp_path / "straight")
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]

@@ -419,7 +419,7 @@ def test_run_stopped_in_the_middle_of_a_conversation_goes_on_to_the_same_bits(
 
     def evaluate(self: FakeJudge, task: Task, candidate: str, *given: Any) -> Verdict:
         time.sleep(zlib.crc32(candidate.encode()) % 5 / 200)
-        if len(self.judged) == first_step + 6 and self is FakeJudge.made[1]:
+        if self is FakeJudge.made[1] and next(self.begun) == first_step + 6:
             os.kill(os.getpid(), signal.SIGTERM)
         return judged(self, task, candidate, *given)
 
