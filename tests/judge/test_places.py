@@ -126,6 +126,8 @@ def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
     assert line.places.take("a") is one
     line.wait_for("a", "b")
     line.places.send_away()
+    line.places.give_back(one)
+    assert line.places.take_idle(0.0) is one  # none of them has it, not even before their threads wake up
     for thread in line._threads:
         thread.join(5.0)
     assert sorted(line.served) == [("a", None), ("b", None)]

@@ -19,6 +19,7 @@ import torch
 from fake_judge import FakeJudge
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.pool import askers
 from kernel_coder.judge.sandbox import SandboxError
 from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.train import loop
@@ -167,7 +168,8 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
     assert main(flags(tasks, tmp_path / "run", **JUDGED)) == EXIT_STOPPED
     assert 0 < summary(tmp_path / "run")["steps"] < 4
-    assert len(fake[1].judged) <= 16  # the step is given up, and nothing of the next one begun
+    # The step is given up, with what was under way in it: whoever had begun by then may find the judge closed.
+    assert 12 - askers("cpu", fake[1].config) < len(fake[1].judged) <= 16
     assert main([*flags(tasks, tmp_path / "run", **JUDGED), "--resume"]) == 0
     assert timeless(tmp_path / "run") == timeless(tmp_path / "straight")
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]

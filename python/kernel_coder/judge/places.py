@@ -86,6 +86,7 @@ class Places(Generic[W]):
         with self._changed:
             for one in self._waiting:
                 one.is_sent_away = True
+            self._waiting.clear()  # at once, lest a worker that is given back goes to one of them
             self._changed.notify_all()
 
     def close(self) -> None:
