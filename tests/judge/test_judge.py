@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.judge import PROBES, HarnessError, _Slot
+from kernel_coder.judge.lock import alone
+from kernel_coder.judge.session import HELD_S
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -669,3 +671,84 @@ def test_candidates_that_share_a_device_s_lock_come_to_the_same_verdicts(tmp_pat
     assert all(one.speedup is not None for one in verdicts[:6])
     assert any(one.stage_s["wait"] > 0.001 for one in verdicts)
     assert all(0 <= one.stage_s["wait"] <= one.stage_s["all"] for one in verdicts)
+
+
+def hanging_from(call: int) -> str:
+    """A candidate for :data:`SOFTMAX` whose calls from that one on, the first being 1, do not end."""
+    return rewritten(
+        SOFTMAX,
+        (
+            "def forward(self, x):",
+            f"calls = 0\n    def forward(self, x):\n        self.calls += 1\n"
+            f"        while self.calls >= {call}:\n            pass",
+        ),
+    )
+
+
+def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    is_over = threading.Event()
+
+    def neighbour() -> None:
+        """Times for long, and again as soon as it comes to its turn."""
+        with lock.open("r+b") as file:
+            while not is_over.is_set():
+                with alone(file.fileno()):
+                    is_over.wait(0.7)
+                time.sleep(0.01)
+
+    config = JudgeConfig(workers=1, timed_calls=200, timeout_s=4)
+    with Judge("cpu", "torch", config=config) as judge, ThreadPoolExecutor(1) as pool:
+        judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+        judge.lock_path = str(lock)
+        busy = pool.submit(neighbour)
+        try:
+            verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+        finally:
+            is_over.set()
+        busy.result()
+    assert verdict.correct, verdict.reason
+    assert verdict.stage_s["wait"] > 4
+
+
+def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    with (
+        Judge("cpu", "torch", config=JudgeConfig(workers=1, timeout_s=20)) as judge,
+        lock.open("r+b") as file,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+        judge.lock_path = str(lock)
+        verdict = pool.submit(judge.evaluate, SOFTMAX, hanging_from(3))
+        longest = 0.0
+        while not verdict.done():
+            asked = time.monotonic()
+            with alone(file.fileno()):
+                longest = max(longest, time.monotonic() - asked)
+            time.sleep(0.01)
+        assert verdict.result().outcome is Outcome.TIMEOUT
+        assert verdict.result().stage_s["all"] > 20
+    assert HELD_S - 2 < longest < HELD_S + 5
+
+
+def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(tmp_path: Path) -> None:
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, checks=1, timed_calls=400, timeout_s=60)) as judge:
+        judge.lock_path = str(tmp_path / "lock")
+        Path(judge.lock_path).touch()
+        verdict = judge.evaluate(SOFTMAX, hanging_from(10))
+    assert verdict.outcome is Outcome.TIMEOUT
+    assert verdict.reason == f"a request took over {HELD_S:g} s"
+    assert verdict.stage_s["all"] < 40
+
+
+def test_life_that_ends_while_the_reference_is_timed_is_the_candidate_s() -> None:
+    reference = rewritten(SOFTMAX, ("def forward(self, x):", "def forward(self, x):\n        time.sleep(0.15)"))
+    reference = f"import time\n{reference}".replace("class ModelNew(", "class Model(")
+    candidate = reference.replace("class Model(", "class ModelNew(")
+    config = JudgeConfig(workers=1, checks=1, timed_calls=64, timeout_s=3, retries=0, null_candidates=False)
+    with Judge("cpu", "torch", config=config) as judge:
+        verdicts = [judge.evaluate(reference, f"{candidate}time.sleep({number} * 0.075)\n") for number in range(4)]
+    assert [one.outcome for one in verdicts] == [Outcome.TIMEOUT] * 4, [one.reason for one in verdicts]

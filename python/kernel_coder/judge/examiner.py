@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -63,6 +62,9 @@ def main(fds: list[int]) -> int:
 
 
 MESSAGE_BYTES = 1 << 20
+
+LATER_S = 10.0
+"""The reference's Runner may answer for so long after a candidate's life, whose end then is the candidate's fault."""
 
 READY_BYTES = 128 << 20
 """Memory that tasks may take which stay ready and are not the last one."""
@@ -162,14 +164,14 @@ class _Service:
         """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
         problem = self.problem
         assert problem is not None
-        deadline = time.monotonic() + request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
+        life_s = request["life_s"]
+        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, life_s)
         reference = None
         lock = fds.pop(2) if request["locked"] else None
         if len(fds) > 2:
             outputs = problem.reference_outputs()
             channel = Channel(os.dup(fds[2]))
-            reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, deadline)
+            reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, life_s + LATER_S)
             if request["reference_is_new"] and reference.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
         session = Session(problem, link, reference, request["backend"], request["source"])
@@ -193,8 +195,8 @@ class _Service:
         """Have a correct candidate's kernels compiled by another Runner, where kernels are not interpreted."""
         problem = self.problem
         assert problem is not None
-        deadline = time.monotonic() + request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, deadline)
+        outputs, life_s = problem.outputs_of_candidate, request["life_s"]
+        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s)
         link.forget_text()
         try:
             session = Session(problem, link, None, request["backend"], request["source"])

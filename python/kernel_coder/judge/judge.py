@@ -53,6 +53,9 @@ COMPILE_S = 150.0
 GRACE_S = 20.0
 """What the Examiner may take beyond a candidate's life before it counts as hung."""
 
+WAITED_S = 300.0
+"""More, where a GPU is shared. Nobody keeps it for long, and waiting for it is no part of a candidate's life."""
+
 LARGE = 1 << 30
 """Bytes of a task's shared memory from which on a candidate's process is waited for, so that its memory is free."""
 
@@ -496,11 +499,15 @@ class Judge:
                 own[name] = os.environ[name]
         return own
 
+    def grace_s(self) -> float:
+        """What judging may take beyond a candidate's life."""
+        return GRACE_S + (WAITED_S if self.lock_path else 0.0)
+
     def limits(self, life_s: float | None, backend: str = "torch") -> Limits:
         memory = self.config.memory_bytes
         active = self.profile.active
         return Limits(
-            wall_s=None if life_s is None else life_s + GRACE_S,
+            wall_s=None if life_s is None else life_s + self.grace_s(),
             memory_bytes=memory if "memory_cgroup" in active else None,
             data_bytes=memory if "memory_cgroup" not in active and self.device == "cpu" else None,
             processes=1024 if backend in BUILDS or self.device != "cpu" else 256,
@@ -724,7 +731,7 @@ class _Slot:
                     "reference_is_new": is_new,
                 },
                 handed,
-                life_s + GRACE_S + (COMPILE_S if judge.config.compile_baseline else 0.0),
+                life_s + judge.grace_s() + (COMPILE_S if judge.config.compile_baseline else 0.0),
             )
             if "refused" in found:
                 raise HarnessError(f"inputs that say nothing were drawn: {found['refused']}")

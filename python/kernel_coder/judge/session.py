@@ -43,13 +43,27 @@ class Ended(Exception):
 KERNELS = 1000
 """Characters about own kernels."""
 
+HELD_S = 10.0
+"""For so long may a call keep others from being timed. Then it goes on beside them, as first calls do."""
+
 
 class Link:
     """The Examiner's end of a Runner."""
 
-    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, deadline: float) -> None:
-        self.channel, self.pidfd, self.outputs, self.deadline = channel, pidfd, outputs, deadline
+    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float) -> None:
+        self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
         self._report = report
+        self._began, self._waited_s = time.monotonic(), Turn.waited_s
+
+    @property
+    def left_s(self) -> float:
+        """Of its life. Waiting for a GPU that others have is no part of it."""
+        return self.life_s + (Turn.waited_s - self._waited_s) - (time.monotonic() - self._began)
+
+    @property
+    def request_s(self) -> float:
+        """What a timed request may take. So many are timed that nobody comes to an end who takes longer."""
+        return max(HELD_S, self.life_s / 10)
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
         """What a Runner's silence, end or nonsense means: the candidate's fault."""
@@ -61,13 +75,15 @@ class Link:
         except (ChannelClosed, ChannelTimeout, OSError):
             raise self.failed(Outcome.CRASHED, "its process ended") from None
 
-    def answer(self, say: Say, awake_s: float = 0.0) -> Frame:
-        """The Runner's answer, for the first `awake_s` without going to sleep. What is no answer is its end."""
-        left = self.deadline - time.monotonic()
+    def answer(self, say: Say, awake_s: float = 0.0, most_s: float = math.inf) -> Frame:
+        """The Runner's answer, for the first `awake_s` without going to sleep. What is no answer is its end, and so is
+        one that takes longer than its life, or than `most_s`."""
+        left = max(self.left_s, 0.0)
         try:
-            frame = self.channel.receive_at_once(timeout_s=max(left, 0.0), pidfd=self.pidfd, awake_s=awake_s)
+            frame = self.channel.receive_at_once(timeout_s=min(left, most_s), pidfd=self.pidfd, awake_s=awake_s)
         except ChannelTimeout:
-            raise self.failed(Outcome.TIMEOUT, "no result came within the time limit") from None
+            why = "no result came within the time limit" if left <= most_s else f"a request took over {most_s:g} s"
+            raise self.failed(Outcome.TIMEOUT, why) from None
         except ChannelClosed:
             raise self.failed(Outcome.CRASHED, "its process ended") from None
         except ProtocolBreach:
@@ -75,6 +91,10 @@ class Link:
         if frame.kind != say or not 0 <= frame.status <= max(Status):
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
         return frame
+
+    def wait(self, most_s: float) -> None:
+        """For an answer, which then is still to be taken."""
+        self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
 
     def text(self) -> str:
         (length,) = struct.unpack("<I", self._report[:4])
@@ -177,7 +197,7 @@ class Session:
     def compile_for_target(self) -> None:
         """Raises Ended if the kernels do not compile for the architecture that was asked for."""
         self._built()
-        self.link.ask(Say.CALL, 0, 1, 0, int(Mode.FOR_TARGET))
+        self._ask_for_call(0, 0, Mode.FOR_TARGET)
         frame = self.link.answer(Say.CALL)
         if frame.status != Status.OK:
             end = self._failure(Outcome.COMPILE_ERROR, self.link.text(), compiled=False)
@@ -206,9 +226,11 @@ class Session:
             before = self._prepare(variant, slot, sample)
             free_memory(self.device)
             if not is_first:
-                frame = self._call(slot, number, mode)
+                self._ask_for_call(slot, number, mode)
+                self.link.wait(HELD_S)
         if is_first:
-            frame = self._call(slot, number, mode)
+            self._ask_for_call(slot, number, mode)
+        frame = self.link.answer(Say.CALL)
         self.called.add(number)
         if mode is Mode.ABLATED and frame.status != Status.OK:
             return False
@@ -240,9 +262,8 @@ class Session:
                 raise
         return self.problem.sample("own", second)
 
-    def _call(self, slot: int, variant: int, mode: Mode) -> Frame:
+    def _ask_for_call(self, slot: int, variant: int, mode: Mode) -> None:
         self.link.ask(Say.CALL, slot, 1, variant, int(mode))
-        return self.link.answer(Say.CALL)
 
     def _prepare(self, variant: Variant, slot: int, sample: Sample) -> Tensor:
         """Inputs written, outputs poisoned, nothing left for the device to do; the inputs' hashes."""
@@ -358,7 +379,9 @@ class Session:
             turn.pause()
             self._prepare(variant, 0, sample)
             free_memory(self.device)
-            frame = self._call(0, 0, mode)
+            self._ask_for_call(0, 0, mode)
+            self.link.wait(HELD_S)
+        frame = self.link.answer(Say.CALL)
         self.refuse_status(frame)
         return frame.values
 

@@ -12,6 +12,7 @@ at a time; what came out is copied back, and compared afterwards.
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 import time
@@ -135,8 +136,7 @@ class Timer:
             pairs += self._rounds(calls, rounds - len(pairs))
         compiled_s = None
         if config.compile_baseline:
-            with alone(self.session.lock):
-                compiled_s = self._compiled_s(calls)
+            compiled_s = self._compiled_s(calls)
         reference_s, candidate_s = (median_interval(times).median for times in zip(*pairs, strict=True))
         self._refuse_below_floor(candidate_s, reference_s)
         speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
@@ -274,12 +274,17 @@ class Timer:
 
     def _compiled_s(self, calls: int) -> float | None:
         """Seconds a call of the reference under torch.compile; None if that cannot be had."""
-        self.reference.deadline += COMPILE_S
+        self.reference.life_s += COMPILE_S
+        lock = self.session.lock
         try:
-            self._answer(self._request(self.reference, calls, False), Mode.COMPILED)
-            answers = [
-                self._answer(self._request(self.reference, calls, False), Mode.COMPILED) for _ in range(LEAST_ROUNDS)
-            ]
+            with shared(lock):
+                request = self._request(self.reference, calls, False)
+            self._answer(request, Mode.COMPILED)  # which takes long, and need not be timed
+            with alone(lock):
+                answers = [
+                    self._answer(self._request(self.reference, calls, False), Mode.COMPILED)
+                    for _ in range(LEAST_ROUNDS)
+                ]
         except ReferenceFailed as failed:
             print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
@@ -325,7 +330,7 @@ class Timer:
         self._flush()
         started = time.perf_counter()
         link.ask(Say.CALL, 0, request.calls, 0, int(mode), 1)
-        frame = link.answer(Say.CALL, AWAKE_S)
+        frame = link.answer(Say.CALL, AWAKE_S, math.inf if mode is Mode.COMPILED else link.request_s)
         seen = self._canaries(outputs)
         taken = time.perf_counter() - started
         if request.hashes is None:
