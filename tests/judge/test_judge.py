@@ -685,7 +685,12 @@ def hanging_from(call: int) -> str:
     )
 
 
-def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(tmp_path: Path) -> None:
+def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the supervisor take an Examiner that waits for one that hangs."""
+    monkeypatch.setattr("kernel_coder.judge.judge.GRACE_S", 1.0)
+    monkeypatch.setattr("kernel_coder.judge.judge.PATIENCE_S", 1.0)
     lock = tmp_path / "lock"
     lock.touch()
     is_over = threading.Event()
@@ -695,7 +700,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
         with lock.open("r+b") as file:
             while not is_over.is_set():
                 with alone(file.fileno()):
-                    is_over.wait(0.7)
+                    is_over.wait(1.0)
                 time.sleep(0.01)
 
     config = JudgeConfig(workers=1, timed_calls=200, timeout_s=4)
@@ -709,7 +714,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
             is_over.set()
         busy.result()
     assert verdict.correct, verdict.reason
-    assert verdict.stage_s["wait"] > 4
+    assert verdict.stage_s["wait"] > 6
 
 
 def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from kernel_coder.judge.calling import set_math_mode
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.lock import Turn
 from kernel_coder.judge.memory import free_memory
 from kernel_coder.judge.problem import Problem, Refused, Seeds, TooLarge, refusing
 from kernel_coder.judge.protocol import (
@@ -36,6 +37,7 @@ def main(fds: list[int]) -> int:
 
     control = socket.socket(fileno=fds[0])
     service = _Service()
+    Turn.tell = lambda waited_s: control.sendall(json.dumps({"waited": waited_s}).encode())
     while True:
         message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
         if not message:

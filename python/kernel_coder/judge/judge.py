@@ -53,9 +53,6 @@ COMPILE_S = 150.0
 GRACE_S = 20.0
 """What the Examiner may take beyond a candidate's life before it counts as hung."""
 
-WAITED_S = 300.0
-"""More, where a GPU is shared. Nobody keeps it for long, and waiting for it is no part of a candidate's life."""
-
 LARGE = 1 << 30
 """Bytes of a task's shared memory from which on a candidate's process is waited for, so that its memory is free."""
 
@@ -499,15 +496,11 @@ class Judge:
                 own[name] = os.environ[name]
         return own
 
-    def grace_s(self) -> float:
-        """What judging may take beyond a candidate's life."""
-        return GRACE_S + (WAITED_S if self.lock_path else 0.0)
-
     def limits(self, life_s: float | None, backend: str = "torch") -> Limits:
         memory = self.config.memory_bytes
         active = self.profile.active
         return Limits(
-            wall_s=None if life_s is None else life_s + self.grace_s(),
+            wall_s=None if life_s is None or self.lock_path else life_s + GRACE_S,  # who knows how long it has to wait
             memory_bytes=memory if "memory_cgroup" in active else None,
             data_bytes=memory if "memory_cgroup" not in active and self.device == "cpu" else None,
             processes=1024 if backend in BUILDS or self.device != "cpu" else 256,
@@ -731,7 +724,10 @@ class _Slot:
                     "reference_is_new": is_new,
                 },
                 handed,
-                life_s + judge.grace_s() + (COMPILE_S if judge.config.compile_baseline else 0.0),
+                life_s
+                + GRACE_S
+                + (PATIENCE_S if lock else 0.0)
+                + (COMPILE_S if judge.config.compile_baseline else 0.0),
             )
             if "refused" in found:
                 raise HarnessError(f"inputs that say nothing were drawn: {found['refused']}")
@@ -864,7 +860,7 @@ class _Slot:
         self._served += 1
 
     def _ask(self, request: dict[str, Any], fds: Sequence[int], patience_s: float) -> tuple[dict[str, Any], list[int]]:
-        """The Examiner's answer; HarnessError if there is none."""
+        """The Examiner's answer; HarnessError if there is none in time, its waiting for the GPU left aside."""
         assert self._control is not None
         assert self._examiner is not None
         message = json.dumps(request).encode()
@@ -874,18 +870,11 @@ class _Slot:
             socket.send_fds(self._control, [message], list(fds))
         except OSError as error:
             raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        poller.register(self._examiner.pidfd, select.POLLIN)
-        ready = dict(poller.poll(patience_s * 1000))
-        if not ready:
-            raise ExaminerLost(f"the Examiner gave no answer within {patience_s:g} s")
-        if self._control.fileno() not in ready:
-            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
-        data, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 16)
-        if not data:
-            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
-        answer = json.loads(data)
+        until = time.monotonic() + patience_s
+        answer, received = self._answer(until)
+        while "waited" in answer:
+            until += answer["waited"]
+            answer, received = self._answer(until)
         if "failed" in answer:
             for fd in received:
                 os.close(fd)
@@ -893,6 +882,25 @@ class _Slot:
             LOG.error("the Examiner failed:\n%s", what)
             kind = ExaminerLost if "OutOfMemoryError" in what.splitlines()[-1] else HarnessError
             raise kind(f"the Examiner failed: {what.splitlines()[-1]}")
+        return answer, received
+
+    def _answer(self, until: float) -> tuple[dict[str, Any], list[int]]:
+        """What the Examiner says next."""
+        assert self._control is not None
+        assert self._examiner is not None
+        asked = time.monotonic()
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._examiner.pidfd, select.POLLIN)
+        ready = dict(poller.poll(max(until - asked, 0.0) * 1000))
+        if not ready:
+            raise ExaminerLost(f"the Examiner gave no answer for {time.monotonic() - asked:.3g} s")
+        if self._control.fileno() not in ready:
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
+        data, received, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 16)
+        if not data:
+            raise ExaminerLost(f"the Examiner ended{self._last_words()}")
+        answer: dict[str, Any] = json.loads(data)
         return answer, received
 
     def _last_words(self) -> str:

@@ -6,8 +6,9 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import ClassVar
 
 GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
 """Bytes of the lock's file. Whoever wants the device holds the gate while waiting for it, so that many who share it
@@ -19,7 +20,7 @@ SHARES = 16
 TURN_S = 0.01
 """To share the device for so long at a time keeps nobody waiting; to ask for it more often is to wait more often."""
 
-POLL_S, PATIENCE_S = 0.02, 60.0
+POLL_S, PATIENCE_S, TELL_S = 0.02, 60.0, 1.0
 
 
 class Turn:
@@ -27,6 +28,12 @@ class Turn:
 
     waited_s = 0.0
     """By this process, for all of its turns."""
+
+    told_s = 0.0
+    """Of that, what was told."""
+
+    tell: ClassVar[Callable[[float], None] | None] = None
+    """Is called with every second or more that was waited, for whoever is patient meanwhile."""
 
     def __init__(self, lock: int | None, kind: int) -> None:
         self._lock, self._kind, self._until = lock, kind, 0.0
@@ -41,7 +48,10 @@ class Turn:
                 _lock(self._lock, GATE, fcntl.F_UNLCK)
             begun = time.monotonic()
             Turn.waited_s += begun - asked
-            self._until = begun + TURN_S
+            if Turn.tell is not None and (untold_s := Turn.waited_s - Turn.told_s) > TELL_S:
+                Turn.tell(untold_s)
+                Turn.told_s += untold_s
+            self._until = time.monotonic() + TURN_S
 
     def end(self) -> None:
         if self._lock is not None:

@@ -107,6 +107,11 @@ class Link:
 class ReferenceLink(Link):
     """The end of the reference's own Runner, whose faults are not the candidate's."""
 
+    @property
+    def request_s(self) -> float:
+        """Whatever is left of its life: its first call is one of those, and may have to compile."""
+        return math.inf
+
     def failed(self, outcome: Outcome, reason: str) -> Exception:
         return RuntimeError(f"the reference in its own Runner: {outcome}: {reason}")
 
