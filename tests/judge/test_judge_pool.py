@@ -99,13 +99,30 @@ def test_takes_no_more_pairs_than_twice_what_it_works_on() -> None:
     def pairs() -> Any:
         for number in range(100):
             taken.append(number)
-            yield "task", "0.0", "torch"
+            yield "task", "0.0" if number == 0 else "0.3", "torch"
 
     with pool(["cuda:1", "cuda:2"]) as judge:
         verdicts = judge.evaluate_many(pairs())
         assert next(verdicts).backend == "torch"
         assert len(taken) == 8
         verdicts.close()  # type: ignore[attr-defined]
+
+
+def test_who_takes_long_keeps_only_so_many_verdicts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel_coder.judge.pool.AHEAD", 30)
+    taken: list[int] = []
+
+    def pairs() -> Any:
+        for number in range(100):
+            taken.append(number)
+            yield "task", "1.0" if number == 0 else "0.0"
+
+    with pool(["cuda:1", "cuda:2"]) as judge:
+        verdicts = judge.evaluate_many(pairs())
+        assert next(verdicts).task == "1.0"
+        assert len(taken) == 30
+        assert sum(len(one.judged) for one in judge.judges) == 30  # type: ignore[attr-defined]
+        assert len(list(verdicts)) == 99
 
 
 def test_a_device_out_of_service_loses_no_candidate() -> None:

@@ -54,7 +54,9 @@ class JudgeConfig(BaseModel):
         default=True, description="refuse a task on which zeros, ones and the like would pass"
     )
     timeout_s: float | None = Field(
-        default=None, gt=0, description="a candidate's whole life; None: 60, or 300 with a build"
+        default=None,
+        gt=0,
+        description="a candidate's life, without waiting for a GPU; None: 60, or 300 with a build",
     )
     memory_bytes: int | None = Field(default=8 << 30, gt=0, description="host memory of a candidate; None: not bounded")
     workers: int | None = Field(default=None, ge=1, description="candidates at a time; None: one a core, at most 12")

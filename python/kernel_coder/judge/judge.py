@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +33,7 @@ from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.fork_server import ForkServer
 from kernel_coder.judge.lock import PATIENCE_S
 from kernel_coder.judge.places import Places
-from kernel_coder.judge.pool import askers
+from kernel_coder.judge.pool import askers, verdicts_of
 from kernel_coder.judge.protocol import READY, Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
@@ -344,27 +344,10 @@ class Judge:
     ) -> Iterator[Verdict]:
         """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order.
 
-        Takes from `pairs` no more than it works on, so that they may be made on the way.
+        Takes from `pairs` no more than twice what it works on, and what waits for a verdict before it; so they may be
+        made on the way.
         """
-        bar = _bar(pairs, total) if progress else None
-        pool = self._workers()
-        waiting: deque[Future[Verdict]] = deque()
-        source = iter(pairs)
-        most = askers(self.device, self.config)
-        try:
-            while True:
-                while len(waiting) < most and (pair := next(source, None)) is not None:
-                    waiting.append(pool.submit(self.evaluate, *pair))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-                if bar is not None:
-                    bar.update()
-        finally:
-            for one in waiting:
-                one.cancel()
-            if bar is not None:
-                bar.close()
+        return verdicts_of(self, pairs, self._workers(), progress=progress, total=total)
 
     def admit(self, task: Task | str) -> Admission:
         """Whether candidates can be judged on a task: those that compute nothing must fail, the reference pass."""
@@ -543,13 +526,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def _bar(pairs: Iterable[Any], total: int | None) -> Any:
-    from tqdm import tqdm
-
-    known = len(pairs) if isinstance(pairs, Sequence) else total
-    return tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr)
 
 
 def _format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:

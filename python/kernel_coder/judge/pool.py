@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,6 +89,67 @@ def tasks_at_once(device: str, config: JudgeConfig) -> int:
     return max(parallel(device, config) // 2, 1)
 
 
+AHEAD = 1000
+"""Verdicts that may wait for one before them."""
+
+
+def in_order(
+    ask: Callable[..., Verdict], pairs: Iterable[Sequence[Any]], at_once: int, threads: Executor
+) -> Generator[Verdict, None, None]:
+    """Verdicts in the order of the pairs, so many of which are asked about at a time.
+
+    One that takes long keeps no worker idle: those after it are judged meanwhile, and up to :data:`AHEAD` verdicts
+    wait for it.
+
+    >>> with ThreadPoolExecutor(2) as threads:
+    ...     list(in_order(lambda task, candidate: f"{task}: {candidate}", [("a", "x"), ("b", "y")], 2, threads))
+    ['a: x', 'b: y']
+    """
+    source = iter(pairs)
+    waiting: deque[Future[Verdict]] = deque()
+    under_way: set[Future[Verdict]] = set()
+    try:
+        while True:
+            while (
+                len(under_way) < at_once
+                and len(waiting) < max(AHEAD, at_once)
+                and (pair := next(source, None)) is not None
+            ):
+                waiting.append(threads.submit(ask, *pair))
+                under_way.add(waiting[-1])
+            if not waiting:
+                return
+            if not waiting[0].done():
+                wait(under_way, return_when=FIRST_COMPLETED)
+            under_way = {one for one in under_way if not one.done()}
+            if waiting[0].done():
+                yield waiting.popleft().result()
+    finally:
+        for one in waiting:
+            one.cancel()
+
+
+def verdicts_of(
+    judge: AnyJudge,
+    pairs: Iterable[Sequence[Any]],
+    threads: Executor,
+    *,
+    progress: bool = False,
+    total: int | None = None,
+) -> Iterator[Verdict]:
+    """A judge's verdicts in the order of the pairs, with a bar on stderr if wanted."""
+    from tqdm import tqdm
+
+    known = len(pairs) if isinstance(pairs, Sequence) else total
+    with (
+        tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr, disable=not progress) as bar,
+        contextlib.closing(in_order(judge.evaluate, pairs, askers(judge.device, judge.config), threads)) as verdicts,
+    ):
+        for verdict in verdicts:
+            yield verdict
+            bar.update()
+
+
 def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) -> AnyJudge:
     """A :class:`kernel_coder.judge.Judge` for one device, a :class:`JudgePool` for several (``cuda:1,cuda:2``).
 
@@ -165,28 +228,11 @@ class JudgePool:
     ) -> Iterator[Verdict]:
         """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order.
 
-        Takes from `pairs` no more than twice what it works on.
+        Takes from `pairs` no more than twice what it works on, and what waits for a verdict before it.
         """
-        from tqdm import tqdm
-
-        known = len(pairs) if isinstance(pairs, Sequence) else total
-        most = askers(self.device, self.config)
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(most, thread_name_prefix="judge")
-        waiting: deque[Future[Verdict]] = deque()
-        source = iter(pairs)
-        with tqdm(total=known, unit="verdict", desc="judge", disable=not progress) as bar:
-            try:
-                while True:
-                    while len(waiting) < most and (pair := next(source, None)) is not None:
-                        waiting.append(self._threads.submit(self.evaluate, *pair))
-                    if not waiting:
-                        return
-                    yield waiting.popleft().result()
-                    bar.update()
-            finally:
-                for one in waiting:
-                    one.cancel()
+            self._threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="judge")
+        return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def give_up_waiting(self) -> None:
         """As :meth:`kernel_coder.judge.Judge.give_up_waiting`, on every device."""
