@@ -63,17 +63,22 @@ def processes() -> set[int]:
     return found
 
 
+def limits(device: str, is_built: bool) -> JudgeConfig:
+    """How the corpus is judged: those that are built live longer."""
+    timeout_s = 240.0 if is_built else 12.0 if device == "cpu" else 60.0
+    return JudgeConfig(timeout_s=timeout_s, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
+
+
 @pytest.fixture(scope="module")
 def verdicts() -> dict[str, tuple[Candidate, Verdict]]:
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
-    config = JudgeConfig(timeout_s=12 if device == "cpu" else 60, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
     before, descriptors = processes(), len(os.listdir("/proc/self/fd"))
     everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
     random.Random(0).shuffle(everybody)
     quick, built = [one for one in everybody if not one.slow], [one for one in everybody if one.slow]
     found: dict[str, tuple[Candidate, Verdict]] = {}
-    for some, limits in ((quick, config), (built, config.model_copy(update={"timeout_s": 240.0}))):
-        with Judge(device, config=limits) as judge:
+    for some, is_built in ((quick, False), (built, True)):
+        with Judge(device, config=limits(device, is_built)) as judge:
             for one, verdict in zip(some, judge.evaluate_many(pairs(some)), strict=True):
                 found[one.name] = (one, verdict)
     assert processes() <= before

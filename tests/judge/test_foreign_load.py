@@ -56,6 +56,14 @@ def slower_than_one(verdict: Verdict) -> None:
     assert verdict.speedup < 0.8, verdict.speedup
 
 
+def speedup_of_nine(judge: Judge) -> float:
+    """Of a candidate that computes everything twice; the median, since one is up to a fifth away from another."""
+    found = [judge.evaluate(TASK, TWICE, "torch") for _ in range(9)]
+    for one in found:
+        slower_than_one(one)
+    return statistics.median(one.speedup for one in found if one.speedup is not None)
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> None:
@@ -63,16 +71,12 @@ def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> No
     burner = next(one for one in corpus.hostile() if one.name == "h40_gpu_burner")
     task = Task(id=burner.task.name, source="corpus", reference=burner.task.source)
     with Judge(device, config=CONFIG) as judge:
-        alone = judge.evaluate(TASK, TWICE, "torch")
+        alone = speedup_of_nine(judge)
         judge.evaluate(task, burner.source, burner.backend)
-        after = judge.evaluate(TASK, TWICE, "torch")
+        after = speedup_of_nine(judge)
         judge.evaluate(task, burner.source, burner.backend)
         like_itself(judge.evaluate(TASK, SAME, "torch"))
-    slower_than_one(alone)
-    slower_than_one(after)
-    assert alone.runtime_ms is not None
-    assert after.runtime_ms is not None
-    assert after.runtime_ms < 1.5 * alone.runtime_ms  # who shares the GPU has half of it
+    assert after == pytest.approx(alone, rel=0.15)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,116 @@
+"""The judge's corpus, whole, with a row for every candidate; goes on where a run of the same commit ended.
+
+    python benchmarks/judge_corpus.py --device cuda                  # rows into results/judge_corpus_cuda.csv
+    python benchmarks/judge_corpus.py --device cuda --seconds 540    # and as much as fits into that
+
+Limits are those of tests/judge/test_corpus.py. `good` says that a hostile candidate did not get what it wanted, or that
+an honest one is correct. A failure of the harness is no verdict: it is judged again by the next run, and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernel_coder.judge import Judge, Outcome
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
+os.environ["KC_CORPUS"] = "all"
+
+import corpus  # noqa: E402 (the two lines above find it, and have all of it judged)
+from test_corpus import accepted, chosen, limits, pairs  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun after so many")
+    arguments = parser.parse_args()
+    device = arguments.device
+    facts = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "cores": str(len(os.sched_getaffinity(0))),
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+    }
+    path = RESULTS / f"judge_corpus_{device}.csv"
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in facts.items())]
+    known = {row["candidate"] for row in rows}
+    everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
+    left = [one for one in everybody if one.name not in known]
+    random.Random(0).shuffle(left)
+    until = time.monotonic() + arguments.seconds
+    failures: list[str] = []
+    for is_built in (False, True):
+        some = [one for one in left if bool(one.slow) == is_built]
+
+        def in_time(some: list[corpus.Candidate] = some) -> Iterator[tuple[Any, str, str]]:
+            for pair in pairs(some):
+                if time.monotonic() > until:
+                    return
+                yield pair
+
+        with Judge(device, config=limits(device, is_built)) as judge:
+            for one, verdict in zip(some, judge.evaluate_many(in_time()), strict=False):
+                if verdict.outcome is Outcome.HARNESS_FAILED:
+                    failures.append(f"{one.name}: {verdict.reason}")
+                    continue
+                good = not accepted(one, verdict) if one.is_hostile else verdict.correct
+                rows.append(
+                    {
+                        "candidate": one.name,
+                        "kind": "hostile" if one.is_hostile else "honest",
+                        "backend": one.backend,
+                        "outcome": verdict.outcome.value,
+                        "good": good,
+                        "speedup_low": verdict.speedup_low,
+                        "seconds": round(verdict.stage_s.get("all", 0.0), 2),
+                        "waited": round(verdict.stage_s.get("wait", 0.0), 2),
+                        "command": f"python benchmarks/judge_corpus.py --device {device}",
+                        **facts,
+                    }
+                )
+                if not good:
+                    print(f"{one.name}: {verdict.outcome.value}: {verdict.reason}", flush=True)
+                write(path, rows)
+    found = Counter((row["kind"], str(row["good"]) == "True") for row in rows)
+    for kind in ("hostile", "honest"):
+        of = sum(one.is_hostile == (kind == "hostile") for one in everybody)
+        print(f"{kind}: {found[kind, True] + found[kind, False]} of {of} judged, {found[kind, False]} wrongly")
+    for failure in failures:
+        print(f"the harness failed: {failure}")
+    return 1 if failures or any(not good for _, good in found) else 0
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """At once or not at all: a run that is killed loses no rows."""
+    beside = path.with_suffix(".tmp")
+    with beside.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    beside.replace(path)
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
