@@ -67,7 +67,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "A36": ("disk, output and descriptor floods", "H68", ("test_sandbox.py",), "C G"),
     "A37": ("broken CUDA contexts", "H69", (), "G"),
     "A38": ("a thousand hostile, then a hundred honest", "", ("test_corpus.py::test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before",), "C; on the GPU 200 and 20"),
-    "A39": ("honest candidates", "", ("test_corpus.py::test_honest_candidates_are_correct",), "C G"),
+    "A39": ("honest candidates", "", ("test_corpus.py::test_honest_candidates_are_correct",), "C; on the GPU in parts"),
     "A40": ("one kernel thirty times", "", ("test_foreign_load.py::test_one_kernel_many_times_keeps_its_verdict",), "G (alone and beside 11 that compile: no verdict changed; speedup 1.04 to 1.40, 0.88 to 1.33)"),
     "B01": ("each layer missing", "", ("test_sandbox.py",), "C"),
     "B02": ("started as root", "", ("test_sandbox.py",), "C G"),
