@@ -413,6 +413,16 @@ def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_fo
         assert found.result() is None
 
 
+def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel_coder.judge.judge._Slot._ahead", lambda slot, interpreted: time.sleep(1.5))
+    config = JudgeConfig(workers=1, prestart=True, timed_calls=5, ablation=False)
+    with Judge("cpu", "torch", config=config) as judge:
+        for _ in range(2):
+            verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
+            assert verdict.correct
+            assert sum(verdict.stage_s[name] for name in ("build", "check", "time")) > 1.4
+
+
 def test_one_process_runs_the_references_of_one_task_after_another() -> None:
     other = reference("torch.relu(x) + 1")
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5)) as judge:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kernel_coder.judge import lock
-from kernel_coder.judge.lock import SHARES, Turn, alone, reserve, shared
+from kernel_coder.judge.lock import SHARES, Turn, alone, await_closed, reserve, shared
 from kernel_coder.judge.problem import Problem
 
 pytestmark = pytest.mark.cpu
@@ -136,3 +136,16 @@ def test_nobody_waits_without_a_lock() -> None:
     with shared(None) as turn, alone(None):
         turn.pause()
     assert Turn.waited_s == waited_s
+
+
+def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ever() -> None:
+    ours, theirs = os.pipe()
+    waited_s = Turn.waited_s
+    await_closed(ours, 0.1)
+    assert Turn.waited_s - waited_s >= 0.1
+    closing = threading.Timer(0.1, os.close, [theirs])
+    closing.start()
+    await_closed(ours, 60.0)
+    assert 0.2 <= Turn.waited_s - waited_s < 30
+    closing.join()
+    os.close(ours)

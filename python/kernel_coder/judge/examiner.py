@@ -163,12 +163,14 @@ class _Service:
         return {}
 
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two."""
+        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two, and what
+        is closed when another process is started."""
         problem = self.problem
         assert problem is not None
         life_s = request["life_s"]
         link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, life_s)
         reference = None
+        starting = fds.pop() if request["starting"] else None
         lock = fds.pop(2) if request["locked"] else None
         if len(fds) > 2:
             outputs = problem.reference_outputs()
@@ -178,6 +180,7 @@ class _Service:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
         session = Session(problem, link, reference, request["backend"], request["source"])
         session.lock = problem.lock = lock
+        session.starting = starting
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
             session.run()
@@ -189,8 +192,9 @@ class _Service:
             if reference is not None:
                 reference.channel.close()
             problem.lock = None
-            if lock is not None:
-                os.close(lock)
+            for fd in (lock, starting):
+                if fd is not None:
+                    os.close(fd)
         return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
 
     def compile(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -227,7 +227,8 @@ class Judge:
         self._places = Places(self._slots)
         self._room = Room()
         self._aside = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge-aside")
-        self._starting = ThreadPoolExecutor(STARTING, thread_name_prefix="judge-start")
+        self._starting = ThreadPoolExecutor(self.config.parallel(), thread_name_prefix="judge-start")
+        self.contexts = threading.Semaphore(STARTING)
         self._leaving: set[Future[None]] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
@@ -418,7 +419,7 @@ class Judge:
         return idle
 
     def start_ahead(self, start: Callable[[], Started | None]) -> Future[Started | None]:
-        """A Runner that nobody waits for yet."""
+        """A Runner that no candidate waits for yet."""
         return self._starting.submit(start)
 
     def retire(self, process: Process) -> Future[None]:
@@ -682,6 +683,7 @@ class _Slot:
                 stack.push(self._forget)
             source = self._buffer(stack, maker.candidate)
             process, ours = self._runner(maker, life_s)
+            is_starting = self._next is not None and not self._next.done()
             maker.prepared_s = time.monotonic() - began
             stack.callback(self._retire, process)
             stack.callback(ours.close)
@@ -690,6 +692,8 @@ class _Slot:
             handed = [ours.fd, process.pidfd, *lock]
             if self._reference is not None and self._reference_channel is not None and of_reference:
                 handed += [self._reference_channel.fd, self._reference.pidfd]
+            if is_starting:
+                handed.append(self._until_started(stack))
             found, _ = self._ask(
                 {
                     "do": "judge",
@@ -698,6 +702,7 @@ class _Slot:
                     "life_s": life_s,
                     "locked": bool(judge.lock_path),
                     "reference_is_new": is_new,
+                    "starting": is_starting,
                 },
                 handed,
                 life_s
@@ -777,16 +782,21 @@ class _Slot:
             pass
 
     def _ahead(self, interpreted: bool) -> Started | None:
-        """A Runner that has its GPU's context, or waits already. It is no candidate's yet, so its word is good."""
-        process, channel = self._started(interpreted, self._judge.limits(None))
-        try:
-            channel.send(int(Say.PING))
-            channel.receive(timeout_s=START_S, pidfd=process.pidfd)
-        except (ChannelClosed, ChannelTimeout, ProtocolBreach) as error:
-            LOG.warning("a Runner that was started ahead is of no use: %s", error)
-            _end(process, channel)
-            return None
-        return process, channel
+        """A Runner that waits for its task. It is no candidate's yet, so its word is good."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._judge.contexts)
+            process, channel = self._started(interpreted, self._judge.limits(None))
+            try:
+                channel.send(int(Say.PING))
+                channel.send(int(Say.PING))
+                channel.receive(timeout_s=START_S, pidfd=process.pidfd)  # it has its GPU's context
+                stack.close()
+                channel.receive(timeout_s=START_S, pidfd=process.pidfd)  # and all that it needs besides
+                return process, channel
+            except (ChannelClosed, ChannelTimeout, ProtocolBreach) as error:
+                LOG.warning("a Runner that was started ahead is of no use: %s", error)
+                _end(process, channel)
+                return None
 
     def _runner(self, maker: _Maker, life_s: float) -> Started:
         """For a candidate. Where a GPU's context takes a while, the next one's is started already."""
@@ -801,6 +811,14 @@ class _Slot:
             process, channel = self._started(interpreted, judge.limits(None))
         self._next = judge.start_ahead(lambda: self._ahead(interpreted))
         return process, channel
+
+    def _until_started(self, stack: contextlib.ExitStack) -> int:
+        """A descriptor whose other end is closed once the next candidate's process is started."""
+        assert self._next is not None
+        ours, theirs = os.pipe()
+        stack.callback(os.close, ours)
+        self._next.add_done_callback(lambda _: os.close(theirs))
+        return ours
 
     def _buffer(self, stack: contextlib.ExitStack, text: str) -> int:
         data = text.encode(errors="replace")

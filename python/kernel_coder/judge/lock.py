@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -87,6 +88,15 @@ def shared(lock: int | None) -> AbstractContextManager[Turn]:
 def alone(lock: int | None) -> AbstractContextManager[Turn]:
     """Use a GPU alone, to time."""
     return _locked(lock, fcntl.F_WRLCK)
+
+
+def await_closed(fd: int, patience_s: float) -> None:
+    """Wait until the other end of a pipe is closed; like a wait for the device, it is no part of anybody's life."""
+    asked = time.monotonic()
+    poller = select.poll()
+    poller.register(fd, 0)
+    poller.poll(patience_s * 1000)
+    Turn.waited_s += time.monotonic() - asked
 
 
 def reserve(lock: int, shares: int, patience_s: float = PATIENCE_S) -> bool:

@@ -17,7 +17,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
-from kernel_coder.judge.lock import Turn, shared
+from kernel_coder.judge.lock import Turn, await_closed, shared
 from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Refused, Sample, Variant
 from kernel_coder.judge.protocol import (
@@ -42,6 +42,9 @@ class Ended(Exception):
 
 KERNELS = 1000
 """Characters about own kernels."""
+
+STARTING_S = 2.0
+"""For so long may the start of the next candidate's process, which makes a GPU's context, put off this one's timing."""
 
 HELD_S = 10.0
 """For so long may a call keep others from being timed. Then it goes on beside them, as first calls do."""
@@ -134,6 +137,7 @@ class Session:
         self.compiled = False
         self.called: set[int] = set()
         self.lock: int | None = None
+        self.starting: int | None = None
 
     def run(self) -> None:
         """Raises Ended; without, the candidate is correct."""
@@ -410,6 +414,8 @@ class Session:
         from kernel_coder.judge.timing import Timer
 
         assert self.reference is not None
+        if self.starting is not None:
+            await_closed(self.starting, STARTING_S)
         self.timing = Timer(self, self.reference).measure()
 
     def findings(self) -> dict[str, Any]:
