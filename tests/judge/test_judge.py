@@ -489,7 +489,7 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
         return "ready"
 
     monkeypatch.setattr(examiner, "Problem", make)
-    service, request = examiner._Service(), {"task": {"reference": ""}, "device": "cpu"}
+    service, request = examiner._Service(lambda: None), {"task": {"reference": ""}, "device": "cpu"}
     assert service._made(request, JudgeConfig(), problem.Seeds(1), lock=0) == "ready"
     assert tried == [False, True]
     with pytest.raises(problem.Refused, match="too large beside others"):  # nobody else is there to wait for

@@ -8,9 +8,10 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,10 +34,14 @@ from kernel_coder.judge.verdict import Outcome
 
 def main(fds: list[int]) -> int:
     """Serve the supervisor until it closes its end: prepare a task, examine a candidate."""
-    import socket
-
     control = socket.socket(fileno=fds[0])
-    service = _Service()
+
+    def end_candidate() -> None:
+        """By the supervisor, who may."""
+        control.sendall(json.dumps({"end": "candidate"}).encode())
+        control.recv(MESSAGE_BYTES)
+
+    service = _Service(end_candidate)
     Turn.tell = lambda waited_s: control.sendall(json.dumps({"waited": waited_s}).encode())
     while True:
         message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
@@ -49,6 +54,8 @@ def main(fds: list[int]) -> int:
                 answer = service.prepare(request, sent, received[0] if received else None)
             elif request["do"] == "forget":
                 answer = service.forget()
+            elif request["do"] == "baseline":
+                answer = service.baseline(received, request["is_new"])
             elif request["do"] == "compile":
                 answer = service.compile(request, received)
             else:
@@ -68,12 +75,16 @@ MESSAGE_BYTES = 1 << 20
 LATER_S = 10.0
 """The reference's Runner may answer for so long after a candidate's life, whose end then is the candidate's fault."""
 
+BASELINE_S = 120.0
+"""What the reference may take until it is timed, without a candidate."""
+
 READY_BYTES = 128 << 20
 """Memory that tasks may take which stay ready and are not the last one."""
 
 
 class _Service:
-    def __init__(self) -> None:
+    def __init__(self, end_candidate: Callable[[], None]) -> None:
+        self.end_candidate = end_candidate
         self.problem: Problem | None = None
         self.key = ""
         self.ready: OrderedDict[str, Problem] = OrderedDict()  # the last one asked for is the last
@@ -162,6 +173,26 @@ class _Service:
             _collect()
         return {}
 
+    def baseline(self, fds: list[int], is_new: bool) -> dict[str, Any]:
+        """Time the reference before a candidate is there that could disturb it. The descriptors: its Runner's channel
+        and pidfd, and the lock. `is_new`: it has just been handed over to its Runner."""
+        from kernel_coder.judge.timing import Timer
+
+        problem = self.problem
+        assert problem is not None
+        channel = Channel(os.dup(fds[0]))
+        try:
+            link = ReferenceLink(channel, fds[1], problem.reference_outputs(), self.reference_report.view, BASELINE_S)
+            if is_new and link.answer(Say.BUILT).status != Status.OK:
+                raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
+            session = Session(problem, link, link, "torch", "", end_candidate=lambda: None)
+            session.lock = problem.lock = fds[2] if len(fds) > 2 else None
+            problem.baseline = Timer(session, link).measure_baseline()
+        finally:
+            channel.close()
+            problem.lock = None
+        return {}
+
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
         """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two, and what
         is closed when another process is started."""
@@ -176,9 +207,7 @@ class _Service:
             outputs = problem.reference_outputs()
             channel = Channel(os.dup(fds[2]))
             reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, life_s + LATER_S)
-            if request["reference_is_new"] and reference.answer(Say.BUILT).status != Status.OK:
-                raise RuntimeError(f"the reference could not be built in its own Runner: {reference.text()}")
-        session = Session(problem, link, reference, request["backend"], request["source"])
+        session = Session(problem, link, reference, request["backend"], request["source"], self.end_candidate)
         session.lock = problem.lock = lock
         session.starting = starting
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
@@ -205,7 +234,7 @@ class _Service:
         link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s)
         link.forget_text()
         try:
-            session = Session(problem, link, None, request["backend"], request["source"])
+            session = Session(problem, link, None, request["backend"], request["source"], self.end_candidate)
             session.compile_for_target()
         except Ended as end:
             return {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback, "compiled": False}

@@ -34,7 +34,7 @@ from kernel_coder.judge.fork_server import ForkServer
 from kernel_coder.judge.lock import PATIENCE_S
 from kernel_coder.judge.places import Places
 from kernel_coder.judge.pool import askers, verdicts_of
-from kernel_coder.judge.protocol import READY, Say
+from kernel_coder.judge.protocol import AFTERWARDS_S, READY, Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
 from kernel_coder.judge.triton_cache import VARIABLE as BUILT
@@ -49,6 +49,9 @@ PREPARE_S = 120.0
 
 COMPILE_S = 150.0
 """More, where the reference is compiled too."""
+
+BASELINE_S = 150.0
+"""What the reference's own process may take until it has been timed without a candidate."""
 
 GRACE_S = 20.0
 """What the Examiner may take beyond a candidate's life before it counts as hung."""
@@ -422,6 +425,11 @@ class Judge:
         """A Runner that no candidate waits for yet."""
         return self._starting.submit(start)
 
+    @property
+    def is_alone(self) -> bool:
+        """One candidate is being judged, so that nothing need go on beside its timing."""
+        return self._places.at_work == 1
+
     def retire(self, process: Process) -> Future[None]:
         """Kill a candidate's tree; nobody waits here for its end, which takes a while where a GPU's context is."""
         process.kill()
@@ -675,15 +683,19 @@ class _Slot:
             maker.device = answer["device"]
             plan, report, inputs, outputs, *of_reference = fds
             life_s = judge.config.life_s(maker.backend)
-            is_new = False
             if of_reference:
                 is_new = self._start_reference(maker, answer["new"], plan, inputs, of_reference)
+                assert self._reference is not None
+                assert self._reference_channel is not None
+                whose = [self._reference_channel.fd, self._reference.pidfd, *lock]
+                patience_s = BASELINE_S + (PATIENCE_S if lock else 0.0)
+                self._ask({"do": "baseline", "is_new": is_new}, whose, patience_s)
             self._large = answer["large"] > LARGE or answer["forget"]
             if answer["forget"]:
                 stack.push(self._forget)
             source = self._buffer(stack, maker.candidate)
             process, ours = self._runner(maker, life_s)
-            is_starting = self._next is not None and not self._next.done()
+            is_starting = self._next is not None and not self._next.done() and judge.is_alone
             maker.prepared_s = time.monotonic() - began
             stack.callback(self._retire, process)
             stack.callback(ours.close)
@@ -701,7 +713,6 @@ class _Slot:
                     "source": maker.candidate,
                     "life_s": life_s,
                     "locked": bool(judge.lock_path),
-                    "reference_is_new": is_new,
                     "starting": is_starting,
                 },
                 handed,
@@ -709,6 +720,7 @@ class _Slot:
                 + GRACE_S
                 + (PATIENCE_S if lock else 0.0)
                 + (COMPILE_S if judge.config.compile_baseline else 0.0),
+                process,
             )
             if "refused" in found:
                 raise HarnessError(f"inputs that say nothing were drawn: {found['refused']}")
@@ -853,8 +865,13 @@ class _Slot:
             self._interpreted, self._served = interpreted, 0
         self._served += 1
 
-    def _ask(self, request: dict[str, Any], fds: Sequence[int], patience_s: float) -> tuple[dict[str, Any], list[int]]:
-        """The Examiner's answer; HarnessError if there is none in time, its waiting for the GPU left aside."""
+    def _ask(
+        self, request: dict[str, Any], fds: Sequence[int], patience_s: float, candidate: Process | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        """The Examiner's answer; HarnessError if there is none in time, its waiting for the GPU left aside.
+
+        It may ask for the candidate's end meanwhile.
+        """
         assert self._control is not None
         assert self._examiner is not None
         message = json.dumps(request).encode()
@@ -866,8 +883,12 @@ class _Slot:
             raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
         until = time.monotonic() + patience_s
         answer, received = self._answer(until)
-        while "waited" in answer:
-            until += answer["waited"]
+        while "waited" in answer or "end" in answer:
+            until += answer.get("waited", 0.0)
+            if "end" in answer and candidate is not None:
+                candidate.kill_tree()
+                until += AFTERWARDS_S
+                self._control.sendall(json.dumps({"ended": True}).encode())
             answer, received = self._answer(until)
         if "failed" in answer:
             for fd in received:

@@ -52,6 +52,12 @@ class Places(Generic[W]):
         self._changed = threading.Condition()
         self._is_closed = False
 
+    @property
+    def at_work(self) -> int:
+        """Workers that are somebody's."""
+        with self._changed:
+            return len(self._at_work)
+
     def take(self, task: Hashable) -> W | None:
         """Wait for a worker, which is the caller's until it is given back; None if there is to be no more work."""
         me: _Waiting[W] = _Waiting(task)

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -37,6 +37,9 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
 )
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+
+if TYPE_CHECKING:
+    from kernel_coder.judge.timing import Baseline
 
 SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
 """Inputs and outputs of several calls at a time are held up to this."""
@@ -139,6 +142,8 @@ class Problem:
         `whole`: it needs all of the GPU's memory. Otherwise that is guessed from its inputs.
         """
         self.config, self.device, self.seeds, self.lock = config, device, seeds, lock
+        self.rhythm: tuple[int, float] | None = None
+        self.baseline: Baseline | None = None
         self.is_large = whole
         if whole and lock is not None:
             reserve(lock, SHARES)

@@ -24,6 +24,9 @@ REPORT_BYTES = 1 << 16
 TASK_DESCRIPTORS = 5
 """Of a task: plan, source, report, inputs, outputs."""
 
+AFTERWARDS_S = 20.0
+"""What the Examiner may take once a candidate that it has timed is no more."""
+
 READY = 8
 """Tasks that an Examiner keeps ready."""
 
@@ -36,7 +39,7 @@ class Say(IntEnum):
 
     BUILT = 1  # Runner: to TASK, once the module is there; values: how the state was loaded
     CALL = 2  # values: first slot, calls, shape variant, mode; if it is timed, how long to stay awake for the next one
-    PING = 3  # nothing to do but to make ready for such calls; values: as above
+    PING = 3  # to make ready for such calls; values: as above, with 1 as the mode: use the device, as little as can be
     TASK = 4  # what comes next are descriptors: plan, source, report, inputs, outputs; the answer is BUILT
 
 

@@ -6,9 +6,9 @@ import math
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from kernel_coder.judge.protocol import (
 )
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+
+if TYPE_CHECKING:
+    from kernel_coder.judge.timing import Timer
 
 
 class Ended(Exception):
@@ -124,13 +127,24 @@ class Session:
 
     ended = Ended
 
-    def __init__(self, problem: Problem, link: Link, reference: Link | None, backend: str, source: str) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        link: Link,
+        reference: Link | None,
+        backend: str,
+        source: str,
+        end_candidate: Callable[[], None],
+    ) -> None:
+        """`end_candidate` returns when no process of the candidate's is left."""
+        self.end_candidate = end_candidate
         self.problem, self.link, self.reference = problem, link, reference
         self.backend, self.source = backend, source
         self.config = problem.config
         self.device = problem.device
         self.errors: dict[str, dict[str, Any]] = {}
         self.stage_s: dict[str, float] = {}
+        self.timer: Timer | None = None
         self.timing: dict[str, Any] = {}
         self.kernel_share: float | None = None
         self.kernels = ""
@@ -161,6 +175,12 @@ class Session:
         if self.backend != "torch" and self.config.ablation:
             with self._stage("proof"):
                 self._prove()
+        if self.timer is not None:
+            if self.timer.is_slow or self.config.compile_baseline:
+                with self._stage("alone"):
+                    self.end_candidate()
+                    self.timer.measure_afterwards()
+            self.timing = self.timer.findings()
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -416,7 +436,9 @@ class Session:
         assert self.reference is not None
         if self.starting is not None:
             await_closed(self.starting, STARTING_S)
-        self.timing = Timer(self, self.reference).measure()
+        self.timer = Timer(self, self.reference)
+        assert self.problem.baseline is not None
+        self.timer.measure(self.problem.baseline)
 
     def findings(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,7 @@ at a time; what came out is copied back, and compared afterwards.
 from __future__ import annotations
 
 import secrets
+import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,10 +23,10 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
-from kernel_coder.judge.interval import median_interval, speedup_interval
+from kernel_coder.judge.interval import speedup_interval
 from kernel_coder.judge.lock import alone, shared
 from kernel_coder.judge.memory import free_memory, tensor_at
-from kernel_coder.judge.protocol import Mode, Say, Status
+from kernel_coder.judge.protocol import AFTERWARDS_S, Mode, Say, Status
 from kernel_coder.judge.tolerance import Tolerance
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.ops.compare import read_comparisons
@@ -40,6 +41,10 @@ median's interval leaves out the least and the most.)"""
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
 
+ENOUGH_S = {"cpu": 0.0, "cuda": 1e-3}
+"""What the calls of a request take together, if there is room for so many. A GPU that goes from the Examiner to a
+Runner and back takes half a millisecond for it, which is known to a twentieth or so and has to be a small part."""
+
 LEAST_CALLS = {"cpu": 64, "cuda": 4}
 """Of a request, however short they are and few are wanted. On a CPU a request waits for a core, and few short calls
 would drown in that; a GPU is waited for, and what a request costs by itself differs by microseconds."""
@@ -51,6 +56,15 @@ STAGED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}
 """Inputs and outputs that are kept for requests to come and from requests that were. Those of a request that needs more
 stay where the Runners see them, and are made and compared between one request and the next."""
 
+PINGS = 9
+"""Requests in which next to nothing is done, for what a request costs by itself."""
+
+BASELINE_ROUNDS, ALONE_S = 5, 5.0
+"""Requests to the reference without a candidate; fewer, but one, where they take longer than that."""
+
+SLOW = 1.2
+"""By so much may the reference be slower in turn with a candidate than without one before anybody asks why."""
+
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
 
@@ -59,6 +73,9 @@ AWAKE_S = 0.02
 
 LEAST = 0.1
 """Of a request's time, whatever it is said to cost by itself."""
+
+LEAST_S = 2e-6
+"""Of a call, until it is timed."""
 
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
@@ -106,11 +123,29 @@ class Answer(NamedTuple):
         return self._replace(request=None, found=self.seen, hashes=None)
 
 
+class Baseline(NamedTuple):
+    """What was measured just before there was a candidate, which could slow everybody down while it is not asked."""
+
+    empty_s: float
+    """Seconds of a request in which next to nothing is done."""
+
+    copying_s: float
+    """Of a call's outputs on their way into shared memory."""
+
+    call_s: float
+    """Of a call of the reference, without both."""
+
+
 class Timer:
     """Times one candidate against the reference."""
 
     def __init__(self, session: Session, reference: Link) -> None:
         self.session, self.problem = session, session.problem
+        self.baseline: Baseline | None = None
+        self.pairs: list[tuple[float, float]] = []
+        self.alone: list[float] = []
+        self.compiled_s: float | None = None
+        self.calls = 1
         self.candidate, self.reference = session.link, reference
         self.variant = self.problem.variants[0]
         # The oracle allows this much around itself; the reference is that far from it at most.
@@ -118,39 +153,80 @@ class Timer:
             Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
             for one in self.problem.own_tolerances
         ]
-        self.overhead = self.round_s = 0.0
+        self.round_s = 0.0
         self.flushed: Tensor | None = None
         if session.device.type == "cuda":
             self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
 
-    def measure(self) -> dict[str, Any]:
-        """Fields of the verdict."""
+    def measure(self, baseline: Baseline) -> None:
+        """Candidate and reference in turn."""
+        self.baseline = baseline
         config = self.session.config
         free_memory(self.session.device)
-        calls = self._calls_a_request()
+        self._find_rhythm([self.reference, self.candidate])
+        calls = self.calls
         rounds = max(ROUNDS[self.session.device.type], -(-config.timed_calls // calls))
-        pairs: list[tuple[float, float]] = []
         until = time.monotonic() + config.timing_s
-        while len(pairs) < LEAST_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
-            pairs += self._rounds(calls, rounds - len(pairs))
-        compiled_s = None
-        if config.compile_baseline:
-            compiled_s = self._compiled_s(calls)
-        reference_s, candidate_s = (median_interval(times).median for times in zip(*pairs, strict=True))
-        self._refuse_below_floor(candidate_s, reference_s)
-        speedup = speedup_interval([reference for reference, _ in pairs], [candidate for _, candidate in pairs])
+        while len(self.pairs) < LEAST_ROUNDS or (len(self.pairs) < rounds and time.monotonic() < until):
+            self.pairs += self._rounds(calls, rounds - len(self.pairs))
+        self._refuse_below_floor(*(statistics.median(times) for times in zip(*self.pairs, strict=True)))
+
+    def measure_baseline(self) -> Baseline:
+        """Before there is a candidate."""
+        free_memory(self.session.device)
+        if self.problem.rhythm is None:
+            self._find_rhythm([self.reference])
+            self.problem.rhythm = self.calls, self.round_s
+        self.calls, self.round_s = self.problem.rhythm
+        with shared(self.session.lock):
+            self._draw_places(self.calls)
+        with alone(self.session.lock):
+            empty_s = statistics.median(self._ping() for _ in range(PINGS))
+            self.baseline = Baseline(empty_s, self._copying_s(self.calls), 0.0)
+        self._measure_alone(BASELINE_ROUNDS)
+        return self.baseline._replace(call_s=statistics.median(self.alone))
+
+    def measure_afterwards(self) -> None:
+        """The reference, once the candidate is no more."""
+        self.reference.life_s += AFTERWARDS_S
+        self._measure_alone(LEAST_ROUNDS)
+        if self.session.config.compile_baseline:
+            self.compiled_s = self._compiled_s(self.calls)
+
+    @property
+    def is_slow(self) -> bool:
+        """The reference was, in turn with the candidate: somebody else has the device too, or the candidate sees to it
+        while it is not asked."""
+        assert self.baseline is not None
+        return statistics.median(reference for reference, _ in self.pairs) > SLOW * self.baseline.call_s
+
+    def findings(self) -> dict[str, Any]:
+        """Fields of the verdict.
+
+        A reference that is fast again when the candidate is no more counts as it is then. And as sure as the times in
+        turn may be, the lower bound is one for the reference without the candidate, if that was faster.
+        """
+        assert self.baseline is not None
+        references, candidates = (list(times) for times in zip(*self.pairs, strict=True))
+        found_s = statistics.median(references)
+        alone_s = statistics.median(self.alone) if self.alone else self.baseline.call_s
+        if self.alone and found_s > SLOW * alone_s:
+            references = [alone_s * one / found_s for one in references]
+        speedup = speedup_interval(references, candidates)
+        reference_s = statistics.median(references)
+        surely = min(1.0, alone_s / reference_s)
         return {
             "speedup": speedup.median,
-            "speedup_low": speedup.low,
+            "speedup_low": speedup.low * surely,
             "speedup_high": speedup.high,
-            "runtime_ms": candidate_s * 1e3,
+            "runtime_ms": statistics.median(candidates) * 1e3,
             "reference_ms": reference_s * 1e3,
-            "reference_compile_ms": None if compiled_s is None else compiled_s * 1e3,
-            "runtimes_ms": [candidate * 1e3 for _, candidate in pairs],
-            "reference_runtimes_ms": [reference * 1e3 for reference, _ in pairs],
+            "reference_compile_ms": None if self.compiled_s is None else self.compiled_s * 1e3,
+            "runtimes_ms": [candidate * 1e3 for candidate in candidates],
+            "reference_runtimes_ms": [reference * 1e3 for reference in references],
         }
 
-    def _refuse_below_floor(self, call_s: float, reference_s: float) -> None:
+    def _refuse_below_floor(self, reference_s: float, call_s: float) -> None:
         """What does not fit into the cache has to be written to memory, and that takes its time.
 
         Only outputs count: a solution may read less than the reference does, and compute less. Where even the
@@ -169,29 +245,47 @@ class Timer:
                 f"a call takes {1e3 * call_s:.3g} ms, and writing its outputs alone takes {1e3 * least_s:.3g} ms",
             )
 
-    def _calls_a_request(self) -> int:
-        """So many that a request takes `TARGET_S`, by the faster of the two, but no more than are wanted."""
-        both = [self.reference, self.candidate]
-        answers = self._answers(both * 4, 1, timed=False)
-        taken = [one.taken for one in answers[2:]]  # what is made at the first call does not count
-        kind, slower = self.session.device.type, max(min(taken[::2]), min(taken[1::2]))
-        wanted = max(LEAST_CALLS[kind], -(-self.session.config.timed_calls // ROUNDS[kind]))
-        calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / max(min(taken), 1e-7))))
-        self.round_s = 2 * calls * max(slower, 1e-7)
-        for link in both:
+    def _find_rhythm(self, links: list[Link]) -> None:
+        """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted."""
+        answers = self._answers(links * 4, 1, timed=False)
+        with shared(self.session.lock):
+            empty_s = min(self._ping() for _ in range(4))
+        taken = [max(one.taken - empty_s, LEAST_S) for one in answers[len(links) :]]  # first calls make something, too
+        times = sorted(min(taken[place :: len(links)]) for place in range(len(links)))
+        faster, slower = times[0], times[-1]
+        kind = self.session.device.type
+        wanted = -(-self.session.config.timed_calls // ROUNDS[kind])
+        wanted = max(LEAST_CALLS[kind], wanted, round(ENOUGH_S[kind] / faster))
+        self.calls = calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / faster)))
+        self.round_s = 2 * (empty_s + calls * slower)
+        for link in links:
             link.ask(Say.PING, 0, calls, 0, 0, 1)
             link.answer(Say.PING)
-        return calls
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
         """Seconds a call of the reference and of the candidate, so many times, in an order that nobody knows."""
-        room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
-        links = [link for _ in range(max(1, min(count, room, round(CHUNK_S / self.round_s)))) for link in self._both()]
+        links = [link for _ in range(self._together(calls, count)) for link in self._both()]
         taken = {self.reference: list[float](), self.candidate: list[float]()}
         for answer in self._answers(links, calls, timed=True):
-            seconds = max(answer.taken - self.overhead, answer.taken * LEAST) / calls
-            taken[answer.link].append(seconds)
+            taken[answer.link].append(self._call_s(answer, calls))
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
+
+    def _measure_alone(self, rounds: int) -> None:
+        until = time.monotonic() + ALONE_S
+        while not self.alone or (len(self.alone) < rounds and time.monotonic() < until):
+            links = [self.reference] * self._together(self.calls, rounds - len(self.alone))
+            self.alone += [self._call_s(one, self.calls) for one in self._answers(links, self.calls, timed=True)]
+
+    def _together(self, calls: int, count: int) -> int:
+        """Rounds, of so many, while others are kept from the device."""
+        room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
+        return max(1, min(count, room, round(CHUNK_S / self.round_s)))
+
+    def _call_s(self, answer: Answer, calls: int) -> float:
+        """Seconds of one of a request's calls."""
+        assert self.baseline is not None
+        of_request = self.baseline.empty_s + calls * self.baseline.copying_s
+        return max(answer.taken - of_request, answer.taken * LEAST) / calls
 
     def _answers(self, links: list[Link], calls: int, *, timed: bool) -> list[Answer]:
         """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
@@ -205,8 +299,6 @@ class Timer:
                 requests.append(self._request(link, calls, is_staged))
         answers: list[Answer] = []
         with alone(lock) if timed else shared(lock):
-            if timed and not self.overhead:
-                self.overhead = sorted(self._ping() for _ in range(7))[3] + calls * self._copying_s(calls)
             for place, link in enumerate(links):
                 request = requests[place] if is_staged else self._request(link, calls, is_staged)
                 answers.append(self._answer(request))
@@ -227,10 +319,10 @@ class Timer:
         return 2 * calls * (self.variant.input_stride + self.variant.output_stride)
 
     def _ping(self) -> float:
-        """Seconds that a request takes in which nothing is done."""
+        """Seconds that a request takes in which next to nothing is done."""
         self._flush()
         started = time.perf_counter()
-        self.reference.ask(Say.PING, 0, 0, 0, 0, 1)
+        self.reference.ask(Say.PING, 0, 0, 0, 1, 1)
         self.reference.answer(Say.PING, AWAKE_S)
         self._canaries(self.reference.outputs.bytes)
         return time.perf_counter() - started
@@ -287,7 +379,7 @@ class Timer:
         except ReferenceFailed as failed:
             print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
-        return median_interval([max(one.taken - self.overhead, one.taken * LEAST) / calls for one in answers]).median
+        return statistics.median(self._call_s(one, calls) for one in answers)
 
     def _request(self, link: Link, count: int, is_staged: bool) -> Request:
         """Of `count` calls on fresh inputs, each of which is checked."""
@@ -342,7 +434,7 @@ class Timer:
 
     def _check(self, answers: list[Answer]) -> None:
         """All that the candidate has made, as it was when the clock stopped."""
-        own = [(one, one.request) for one in answers if one.request is not None and one.link is self.candidate]
+        own = [(one, one.request) for one in answers if one.request is not None and one.link is not self.reference]
         compared = [
             ops.compare(found, wanted, rtol=allowed.rtol, atol=allowed.atol)
             for answer, request in own

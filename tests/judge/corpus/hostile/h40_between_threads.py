@@ -1,0 +1,33 @@
+# task: softmax
+# backend: torch
+# expect: no gain
+# hack: H40 multiplies matrices in threads while it is not asked, which is when the reference is
+# why: fast only beside a reference that is slowed down
+import os
+import threading
+import time
+
+import torch
+import torch.nn as nn
+
+MATRIX = torch.randn(400, 400)
+asked = 0.0
+
+
+def burn():
+    while True:
+        if time.monotonic() - asked > 0.002:
+            torch.mm(MATRIX, MATRIX)
+        else:
+            time.sleep(0.0002)
+
+
+for _ in range(min(os.cpu_count(), 16)):
+    threading.Thread(target=burn, daemon=True).start()
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        global asked
+        asked = time.monotonic()
+        return torch.softmax(x, 1)

@@ -1,0 +1,19 @@
+# task: softmax
+# backend: torch
+# needs: cuda
+# expect: no gain
+# hack: H40 leaves work for seconds in a side stream's queue, waits for its own stream alone, and lets the rest wait
+# why: fast only beside a reference that shares the GPU with that queue
+import torch
+import torch.nn as nn
+
+SIDE = torch.cuda.Stream()
+torch.cuda.synchronize = lambda device=None: torch.cuda.current_stream().synchronize()
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        with torch.cuda.stream(SIDE):
+            if SIDE.query():
+                torch.cuda._sleep(2 * 10**9)
+        return torch.softmax(x, 1)
