@@ -135,6 +135,7 @@ class _Service:
         return {
             "new": is_new,
             "ready": is_ready,
+            "has_baseline": problem.has_baseline,
             "families": problem.families,
             "skipped": problem.skipped,
             "hidden_sizes": problem.variants[-1].sizes,
@@ -187,7 +188,8 @@ class _Service:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
             session = Session(problem, link, link, "torch", "", end_candidate=lambda: None)
             session.lock = problem.lock = fds[2] if len(fds) > 2 else None
-            problem.baseline = Timer(session, link).measure_baseline()
+            if not problem.has_baseline:
+                problem.baseline = Timer(session, link).measure_baseline()
         finally:
             channel.close()
             problem.lock = None

@@ -685,11 +685,8 @@ class _Slot:
             life_s = judge.config.life_s(maker.backend)
             if of_reference:
                 is_new = self._start_reference(maker, answer["new"], plan, inputs, of_reference)
-                assert self._reference is not None
-                assert self._reference_channel is not None
-                whose = [self._reference_channel.fd, self._reference.pidfd, *lock]
-                patience_s = BASELINE_S + (PATIENCE_S if lock else 0.0)
-                self._ask({"do": "baseline", "is_new": is_new}, whose, patience_s)
+                if is_new or not answer["has_baseline"]:
+                    self._time_reference(is_new, lock)
             self._large = answer["large"] > LARGE or answer["forget"]
             if answer["forget"]:
                 stack.push(self._forget)
@@ -940,6 +937,13 @@ class _Slot:
         with contextlib.ExitStack() as stack:
             self._hand_over(self._reference_channel, [plan, self._buffer(stack, source), fds[0], inputs, fds[1]])
         return True
+
+    def _time_reference(self, is_new: bool, lock: Sequence[int]) -> None:
+        """Before the candidate is handed over to its own process, of which nothing bad can come until then."""
+        assert self._reference is not None
+        assert self._reference_channel is not None
+        whose = [self._reference_channel.fd, self._reference.pidfd, *lock]
+        self._ask({"do": "baseline", "is_new": is_new}, whose, BASELINE_S + (PATIENCE_S if lock else 0.0))
 
     def _close_reference(self) -> None:
         reference, channel = self._reference, self._reference_channel

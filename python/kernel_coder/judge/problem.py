@@ -474,6 +474,10 @@ class Problem:
             "variants": [variant.as_plan() for variant in self.variants],
         }
 
+    @property
+    def has_baseline(self) -> bool:
+        return self.baseline is not None and self.baseline.is_fresh
+
     def reference_outputs(self) -> Arena:
         if self.outputs_of_reference is None:
             self.outputs_of_reference = Arena(self.outputs_of_candidate.size, self.device)

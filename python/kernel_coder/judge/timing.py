@@ -41,7 +41,7 @@ median's interval leaves out the least and the most.)"""
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
 
-ENOUGH_S = {"cpu": 0.0, "cuda": 1e-3}
+ENOUGH_S = {"cpu": 0.0, "cuda": 0.7e-3}
 """What the calls of a request take together, if there is room for so many. A GPU that goes from the Examiner to a
 Runner and back takes half a millisecond for it, which is known to a twentieth or so and has to be a small part."""
 
@@ -61,6 +61,9 @@ PINGS = 9
 
 BASELINE_ROUNDS, ALONE_S = 5, 5.0
 """Requests to the reference without a candidate; fewer, but one, where they take longer than that."""
+
+FRESH_S = 10.0
+"""For so long what was measured without a candidate is as good for the next one of the task."""
 
 SLOW = 1.2
 """By so much may the reference be slower in turn with a candidate than without one before anybody asks why."""
@@ -124,7 +127,7 @@ class Answer(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What was measured just before there was a candidate, which could slow everybody down while it is not asked."""
+    """What was measured before there was a candidate, which could slow everybody down while it is not asked."""
 
     empty_s: float
     """Seconds of a request in which next to nothing is done."""
@@ -134,6 +137,14 @@ class Baseline(NamedTuple):
 
     call_s: float
     """Of a call of the reference, without both."""
+
+    measured_at: float
+    """``time.monotonic``."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """For the next candidate too."""
+        return time.monotonic() - self.measured_at < FRESH_S
 
 
 class Timer:
@@ -182,7 +193,7 @@ class Timer:
             self._draw_places(self.calls)
         with alone(self.session.lock):
             empty_s = statistics.median(self._ping() for _ in range(PINGS))
-            self.baseline = Baseline(empty_s, self._copying_s(self.calls), 0.0)
+            self.baseline = Baseline(empty_s, self._copying_s(self.calls), 0.0, time.monotonic())
         self._measure_alone(BASELINE_ROUNDS)
         return self.baseline._replace(call_s=statistics.median(self.alone))
 

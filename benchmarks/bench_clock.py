@@ -1,0 +1,136 @@
+"""What the judge's clock says of small kernels, beside `triton.testing.do_bench` and KernelBench's own timing.
+
+    python benchmarks/bench_clock.py                                        # rows into results/judge_clock_cuda.csv
+    python benchmarks/bench_clock.py --kernelbench PATH/TO/KernelBench/src  # KernelBench's evaluator too
+
+Row kernels of three sizes in Triton beside eager PyTorch (one to five launches), each judged `--times` times by one
+judge, one at a time, with a cold L2; and the reference as a candidate of its own, whose speedup is 1: how far the
+estimates are from it, and how many intervals hold it. do_bench and KernelBench measure in a process of their own,
+with CUDA events and a cold L2 as well. do_bench queues what clears the cache before each call, which hides what
+launching takes of the CPU's time behind it; a judge's request does not hide it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from bench_judge import CANDIDATE, EVALUATE, KINDS, REFERENCE, RESULTS, _commit
+from kernel_coder.judge import Judge, JudgeConfig, Verdict
+from kernel_coder.tasks import Task
+
+SIZES = ("64, 256", "1024, 1024", "4096, 4096")
+
+MEASURE = """
+import importlib.util, json, sys, torch
+from triton.testing import do_bench
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+reference, candidate = load(sys.argv[1], "reference"), load(sys.argv[2], "candidate")
+inputs = [one.cuda() for one in reference.get_inputs()]
+with torch.no_grad():
+    times = [do_bench(lambda model=model: model(*inputs), warmup=50, rep=200, return_mode="median")
+             for model in (reference.Model().cuda(), candidate.ModelNew().cuda())]
+print(json.dumps(times))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5, help="verdicts on each kernel")
+    parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: not asked")
+    arguments = parser.parse_args()
+    facts = {
+        "device": torch.cuda.get_device_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+        "command": " ".join(["python", "benchmarks/bench_clock.py", *sys.argv[1:]]),
+    }
+    rows = []
+    config = JudgeConfig(workers=1, profile=False)
+    with Judge("cuda", "triton", config=config) as judge, tempfile.TemporaryDirectory() as folder:
+        for size in SIZES:
+            for number, (expression, body, other) in enumerate(KINDS):
+                reference = REFERENCE.replace("64, 256", size).format(expression=expression)
+                task = Task(id=f"clock/{number}", source="benchmark", reference=reference)
+                candidate = CANDIDATE.format(number=number, body=body, other=other)
+                verdicts = [judge.evaluate(task, candidate) for _ in range(arguments.times)]
+                found = dict(judged(verdicts))
+                row = {"kernel": expression, "size": size.replace(", ", "x"), **found}
+                row |= elsewhere(Path(folder), reference, candidate, arguments.kernelbench)
+                same = reference.replace("class Model(", "class ModelNew(")
+                row |= alike([judge.evaluate(task, same, "torch") for _ in range(arguments.times)])
+                rows.append(row | facts)
+                print({name: row[name] for name in row if name not in facts}, flush=True)
+                with (RESULTS / "judge_clock_cuda.csv").open("w", newline="") as file:
+                    writer = csv.DictWriter(file, rows[0])
+                    writer.writeheader()
+                    writer.writerows(rows)
+
+
+def judged(verdicts: list[Verdict]) -> Iterator[tuple[str, float | int]]:
+    wrong = [one.reason for one in verdicts if not one.correct]
+    if wrong:
+        raise SystemExit(f"{len(wrong)} verdicts are not correct: {wrong[0]}")
+    for name in ("reference_ms", "runtime_ms", "speedup", "speedup_low", "speedup_high"):
+        yield name, round(statistics.median(getattr(one, name) for one in verdicts), 4)
+    speedups = [one.speedup for one in verdicts if one.speedup is not None]
+    yield "speedup_least", round(min(speedups), 4)
+    yield "speedup_most", round(max(speedups), 4)
+
+
+def alike(verdicts: list[Verdict]) -> dict[str, float | int]:
+    """Of the reference as a candidate."""
+    found = dict(judged(verdicts))
+    lows_and_highs = [(one.speedup_low or 0.0, one.speedup_high or 0.0) for one in verdicts]
+    return {
+        "same_verdicts": len(verdicts),
+        "same_least": found["speedup_least"],
+        "same_most": found["speedup_most"],
+        "same_low": found["speedup_low"],
+        "same_high": found["speedup_high"],
+        "same_holds_1": sum(low <= 1 <= high for low, high in lows_and_highs),
+    }
+
+
+def elsewhere(folder: Path, reference: str, candidate: str, kernelbench: str | None) -> dict[str, float | None]:
+    """do_bench's times, and KernelBench's."""
+    paths = [str(folder / "reference.py"), str(folder / "candidate.py")]
+    for path, text in zip(paths, (reference, candidate), strict=True):
+        Path(path).write_text(text)
+    slow, fast = json.loads(_run(MEASURE, *paths).splitlines()[-1])
+    row: dict[str, float | None] = {
+        "do_bench_reference_ms": round(slow, 4),
+        "do_bench_ms": round(fast, 4),
+        "do_bench_speedup": round(slow / fast, 4),
+    }
+    if kernelbench:
+        code = EVALUATE.replace("print(result)", "import json; print(json.dumps([result.ref_runtime, result.runtime]))")
+        slow, fast = json.loads(_run(code, kernelbench, *paths).splitlines()[-1])
+        row |= {"kernelbench_reference_ms": slow, "kernelbench_ms": fast, "kernelbench_speedup": round(slow / fast, 4)}
+    return row
+
+
+def _run(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the measurement failed: {(done.stdout + done.stderr)[-500:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
