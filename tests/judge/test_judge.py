@@ -423,6 +423,19 @@ def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: 
             assert sum(verdict.stage_s[name] for name in ("build", "check", "time")) > 1.4
 
 
+def test_references_of_the_same_length_are_not_taken_for_each_other() -> None:
+    """Python takes bytecode for that of a file which is as long and as old, to the second."""
+    one = reference("torch.softmax(x, 1)")
+    two = reference("torch.maximum(x, y)", "torch.rand(6, 40), torch.rand(6, 40)").replace("(self, x)", "(self, x, y)")
+    one += "#" * (len(two) - len(one))
+    assert len(one) == len(two)
+    config = JudgeConfig(workers=1, checks=1, timed_calls=1, timing_s=0.1, hidden_shapes=False, retries=0)
+    with Judge("cpu", "torch", config=config) as judge:
+        for task in (one, two) * 4:
+            verdict = judge.evaluate(task, rewritten(task))
+            assert verdict.correct, verdict.reason
+
+
 def test_one_process_runs_the_references_of_one_task_after_another() -> None:
     other = reference("torch.relu(x) + 1")
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5)) as judge:

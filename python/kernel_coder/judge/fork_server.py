@@ -61,7 +61,7 @@ class ForkServer:
             )
             own = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
             self._parent = subprocess.Popen(
-                [sys.executable, "-I", "-c", boot],
+                [sys.executable, "-I", "-B", "-c", boot],  # -B: who runs one source after another finds no old bytecode
                 pass_fds=[theirs.fileno()],
                 env=own | dict(environment or {}),
                 stdin=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ import ctypes
 import gc
 import importlib.util
 import json
+import linecache
 import mmap
 import os
 import struct
@@ -251,6 +252,7 @@ def _candidate(source: str) -> ModuleType:
     """Import the source from a file: triton.jit reads its function's text from there."""
     with open(FILE, "w") as file:
         file.write(source)
+    linecache.clearcache()
     spec = importlib.util.spec_from_file_location("candidate", os.path.abspath(FILE))
     assert spec is not None
     assert spec.loader is not None
