@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge.timing import SLOW, Answer, Baseline, Timer
+from kernel_coder.judge.timing import SHOWN_BYTES, SLOW, Answer, Baseline, Timer
 
 pytestmark = pytest.mark.cpu
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
@@ -17,7 +17,7 @@ NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
 def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s: float | None = None) -> Timer:
     """That has timed both in turn, and the reference before and, if it says so, afterwards."""
     found = Timer.__new__(Timer)
-    found.baseline = Baseline(0.0, 0.0, before_s, 0.0)
+    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0)
     found.pairs = [(reference_s * one, candidate_s * one) for one in NOISE * 3]
     found.alone = [] if afterwards_s is None else [afterwards_s * one for one in NOISE]
     found.compiled_s = None
@@ -90,3 +90,35 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     assert found.calls == expected
     assert found.round_s == pytest.approx(2 * (empty_s + expected * call_s))
     assert [values[2] for values in asked] == [expected, expected]
+
+
+@pytest.mark.parametrize("kept_back", [False, True])
+def test_the_clock_runs_before_anybody_sees_inputs_that_are_kept_back(
+    monkeypatch: pytest.MonkeyPatch, kept_back: bool
+) -> None:
+    staged, region, events = torch.ones(8), torch.zeros(8), list[str]()
+
+    def clock() -> float:
+        events.append("inputs are there" if torch.equal(region, staged) else "no inputs yet")
+        return float(len(events))
+
+    monkeypatch.setattr("kernel_coder.judge.timing.time.perf_counter", clock)
+    found = Timer.__new__(Timer)
+    found.flushed = torch.ones(4)
+    found.problem = SimpleNamespace(keeps_inputs_back=kept_back)  # type: ignore[assignment]
+    found.session = SimpleNamespace(synchronise=lambda: None)  # type: ignore[assignment]
+    started = found._started(region, staged)
+    assert events[int(started) - 1] == ("no inputs yet" if kept_back else "inputs are there")
+    assert torch.equal(region, staged)
+    assert not found.flushed.any()
+
+
+def test_what_is_shown_while_the_clock_runs_is_no_part_of_a_call() -> None:
+    found = timer(1.0, 1.0, 1.0)
+    found.baseline = Baseline(500e-6, 10e-6, 1e-12, 1.0, 0.0)
+    found.variant = SimpleNamespace(input_stride=SHOWN_BYTES)  # type: ignore[assignment]
+    nothing = torch.empty(0)
+    taken = 500e-6 + 4 * 10e-6 + 3 * SHOWN_BYTES * 1e-12 + 4 * 25e-6
+    answer = Answer(SimpleNamespace(), None, taken, nothing, nothing, None)  # type: ignore[arg-type]
+    assert found._call_s(answer, 4) == pytest.approx(25e-6)
+    assert found._call_s(answer._replace(taken=500e-6), 4) == pytest.approx(0.1 * 500e-6 / 4)

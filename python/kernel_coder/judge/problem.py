@@ -143,6 +143,7 @@ class Problem:
         """
         self.config, self.device, self.seeds, self.lock = config, device, seeds, lock
         self.rhythm: tuple[int, float] | None = None
+        self.keeps_inputs_back = False
         self.baseline: Baseline | None = None
         self.is_large = whole
         if whole and lock is not None:

@@ -7,7 +7,8 @@ and taken off both.
 
 Nobody else may use the device meanwhile, so as little as possible is done then: inputs of several requests, and what
 has to come out, are made beforehand in memory of the Examiner's own and copied to where Runners see them one request
-at a time; what came out is copied back, and compared afterwards.
+at a time; what came out is copied back, and compared afterwards. On a GPU inputs are copied, and the cache is flushed,
+when the clock runs already: a thread of a candidate's may be looking out for them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import secrets
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -74,6 +76,9 @@ CANARIES = 4096
 AWAKE_S = 0.02
 """Waking up takes time that is clocked, so nobody goes to sleep between timed requests that follow soon."""
 
+SHOWN_BYTES, MEASURED_BYTES = 1 << 20, 1 << 28
+"""Of inputs: to copy so many is part of an empty request; what more of them take is measured with so many."""
+
 LEAST = 0.1
 """Of a request's time, whatever it is said to cost by itself."""
 
@@ -107,6 +112,7 @@ class Request(NamedTuple):
     link: Link
     calls: int
     staged: Tensor | None  # bytes: inputs of all calls; None: they are in their place
+    is_kept: bool  # beside others, so that nothing of it may stay where the next one will be
     expected: list[list[Tensor]]  # of each call, in the task's own precision; empty if nothing is compared
     hashes: Tensor | None  # of the inputs, if the request is the candidate's
 
@@ -134,6 +140,9 @@ class Baseline(NamedTuple):
 
     copying_s: float
     """Of a call's outputs on their way into shared memory."""
+
+    showing_s: float
+    """Of a byte of inputs on its way there."""
 
     call_s: float
     """Of a call of the reference, without both."""
@@ -186,6 +195,7 @@ class Timer:
         """Before there is a candidate."""
         free_memory(self.session.device)
         if self.problem.rhythm is None:
+            self.problem.keeps_inputs_back = self._can_keep_inputs_back()
             self._find_rhythm([self.reference])
             self.problem.rhythm = self.calls, self.round_s
         self.calls, self.round_s = self.problem.rhythm
@@ -193,7 +203,8 @@ class Timer:
             self._draw_places(self.calls)
         with alone(self.session.lock):
             empty_s = statistics.median(self._ping() for _ in range(PINGS))
-            self.baseline = Baseline(empty_s, self._copying_s(self.calls), 0.0, time.monotonic())
+            copying_s, showing_s = self._copying_s(self.calls), self._showing_s(self.calls)
+            self.baseline = Baseline(empty_s, copying_s, showing_s, 0.0, time.monotonic())
         self._measure_alone(BASELINE_ROUNDS)
         return self.baseline._replace(call_s=statistics.median(self.alone))
 
@@ -295,25 +306,26 @@ class Timer:
     def _call_s(self, answer: Answer, calls: int) -> float:
         """Seconds of one of a request's calls."""
         assert self.baseline is not None
-        of_request = self.baseline.empty_s + calls * self.baseline.copying_s
+        shown = max(calls * self.variant.input_stride - SHOWN_BYTES, 0)
+        of_request = self.baseline.empty_s + calls * self.baseline.copying_s + shown * self.baseline.showing_s
         return max(answer.taken - of_request, answer.taken * LEAST) / calls
 
     def _answers(self, links: list[Link], calls: int, *, timed: bool) -> list[Answer]:
         """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
         lock = self.session.lock
-        is_staged = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
+        is_kept = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
         requests: list[Request] = []
         with shared(lock) as turn:
             self._draw_places(calls)
-            for link in links if is_staged else ():
+            for link in links if is_kept else ():
                 turn.pause()
-                requests.append(self._request(link, calls, is_staged))
+                requests.append(self._request(link, calls, is_kept))
         answers: list[Answer] = []
         with alone(lock) if timed else shared(lock):
             for place, link in enumerate(links):
-                request = requests[place] if is_staged else self._request(link, calls, is_staged)
+                request = requests[place] if is_kept else self._request(link, calls, is_kept)
                 answers.append(self._answer(request))
-                if not is_staged:  # the next request takes its place
+                if not is_kept:  # the next request takes its place
                     self._check(answers[-1:])
                     answers[-1] = answers[-1].forgotten()
         with shared(lock):
@@ -331,8 +343,8 @@ class Timer:
 
     def _ping(self) -> float:
         """Seconds that a request takes in which next to nothing is done."""
-        self._flush()
-        started = time.perf_counter()
+        region = self._inputs(1)[:SHOWN_BYTES]
+        started = self._started(region, torch.empty_like(region))
         self.reference.ask(Say.PING, 0, 0, 0, 1, 1)
         self.reference.answer(Say.PING, AWAKE_S)
         self._canaries(self.reference.outputs.bytes)
@@ -341,24 +353,45 @@ class Timer:
     def _copying_s(self, calls: int) -> float:
         """Seconds of a GPU that a call's outputs take on their way into shared memory, which is none of the candidate's
         work. On the CPU the caches decide, and nothing is taken off."""
-        if self.session.device.type != "cuda":
+        if self.flushed is None:
             return 0.0
         found = [one for slot in range(calls) for one in self.problem.found(self.reference.outputs, self.variant, slot)]
         made = [torch.empty_like(one) for one in found[: len(self.variant.output_specs)]]
+        return self._device_s(list(zip(made, found, strict=False)))
+
+    def _showing_s(self, calls: int) -> float:
+        """Seconds of a GPU that a byte of inputs takes on its way into shared memory, where they are many."""
+        region = self._inputs(calls)[:MEASURED_BYTES]
+        if self.flushed is None or not self.problem.keeps_inputs_back or region.numel() <= SHOWN_BYTES:
+            return 0.0
+        return self._device_s([(torch.empty_like(region), region)]) / region.numel()
+
+    def _device_s(self, copies: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """Of the GPU's time, that copying takes from the one to the other."""
         taken = []
         for _ in range(5):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             self._flush()
-            for one in made:  # fresh from the kernel, as a candidate's
+            for one, _ in copies:  # fresh from the kernel, as a candidate's
                 one.zero_()
             torch.cuda._sleep(100_000)  # the copies wait in line behind this, so that only the device's time counts
             begin.record()
-            for one, place in zip(made, found, strict=False):
+            for one, place in copies:
                 place.copy_(one)
             end.record()
             torch.cuda.synchronize()
             taken.append(begin.elapsed_time(end) / 1e3)
-        return sorted(taken)[2]
+        return statistics.median(taken)
+
+    def _can_keep_inputs_back(self) -> bool:
+        """Until the clock runs: on a GPU, and where there is memory for them twice."""
+        if self.flushed is None:
+            return False
+        try:
+            torch.empty(self.variant.slots * self.variant.input_stride, dtype=torch.uint8, device=self.session.device)
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def _draw_places(self, calls: int) -> None:
         size = calls * self.variant.output_stride
@@ -373,6 +406,15 @@ class Timer:
         if self.flushed is not None:
             self.flushed.zero_()
         self.session.synchronise()
+
+    def _started(self, region: Tensor, staged: Tensor | None) -> float:
+        """When: before Runners can see the inputs, where those are kept back, and otherwise once they are there."""
+        self.session.synchronise()
+        started = time.perf_counter()
+        if staged is not None:
+            region.copy_(staged)
+        self._flush()
+        return started if self.problem.keeps_inputs_back else time.perf_counter()
 
     def _compiled_s(self, calls: int) -> float | None:
         """Seconds a call of the reference under torch.compile; None if that cannot be had."""
@@ -392,17 +434,17 @@ class Timer:
             return None
         return statistics.median(self._call_s(one, calls) for one in answers)
 
-    def _request(self, link: Link, count: int, is_staged: bool) -> Request:
+    def _request(self, link: Link, count: int, is_kept: bool) -> Request:
         """Of `count` calls on fresh inputs, each of which is checked."""
         problem = self.problem
         seed_all(problem.seeds.next(), self.session.device)
         is_candidate = link is not self.reference
         region = self._inputs(count)
-        staged = torch.empty_like(region) if is_staged else None
+        staged = torch.empty_like(region) if is_kept or problem.keeps_inputs_back else None
         memory = region if staged is None else staged
         expected = [self._fresh(memory, slot, is_candidate) for slot in range(count)]
         hashes = problem.fingerprint.of([memory]) if is_candidate else None
-        return Request(link, count, staged, expected, hashes)
+        return Request(link, count, staged, is_kept, expected, hashes)
 
     def _inputs(self, calls: int) -> Tensor:
         """Bytes that Runners read."""
@@ -426,11 +468,8 @@ class Timer:
         """With the clock running."""
         problem, link, region = self.problem, request.link, self._inputs(request.calls)
         outputs = link.outputs.bytes[: request.calls * self.variant.output_stride]
-        if request.staged is not None:
-            region.copy_(request.staged)
         fill_random(outputs, problem.rng)
-        self._flush()
-        started = time.perf_counter()
+        started = self._started(region, request.staged)
         link.ask(Say.CALL, 0, request.calls, 0, int(mode), 1)
         frame = link.answer(Say.CALL, AWAKE_S, link.request_s)
         seen = self._canaries(outputs)
@@ -440,7 +479,7 @@ class Timer:
                 raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
             return Answer(link, request, taken, outputs, seen, None)
         self.session.refuse_status(frame)
-        found = outputs if request.staged is None else outputs.clone()
+        found = outputs.clone() if request.is_kept else outputs
         return Answer(link, request, taken, found, seen, problem.fingerprint.of([region]))
 
     def _check(self, answers: list[Answer]) -> None:
