@@ -125,8 +125,11 @@ def ours(device: str, workers: int, count: int, profile: bool, first: int, make:
     wrong = [one.reason for one in (*warm, *verdicts) if not one.correct]
     if wrong:
         raise SystemExit(f"{len(wrong)} candidates were not found correct: {wrong[0]}")
-    stages = {name: statistics.mean(one.stage_s[name] for one in verdicts) for name in verdicts[0].stage_s}
+    names = list(dict.fromkeys(name for one in verdicts for name in one.stage_s))
+    stages = {name: statistics.mean(one.stage_s.get(name, 0.0) for one in verdicts) for name in names}
     print("  seconds by stage:", ", ".join(f"{name} {mean:.2f}" for name, mean in stages.items()), flush=True)
+    again = sum("alone" in one.stage_s for one in verdicts)
+    print(f"  the reference was timed once more, without the candidate, for {again} of {count}", flush=True)
     return taken / count
 
 
