@@ -423,6 +423,15 @@ def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: 
             assert sum(verdict.stage_s[name] for name in ("build", "check", "time")) > 1.4
 
 
+def test_what_a_candidate_meets_is_the_same_whether_the_reference_was_timed_before_it_or_not() -> None:
+    wrong = rewritten(SOFTMAX, ("return torch.softmax(x, dim=-1)", "return torch.softmax(x, dim=-1) + 0.01 * x"))
+    config = JudgeConfig(workers=1, timed_calls=5, timing_s=0.1, checks=2, hidden_shapes=False, seed=5)
+    with Judge("cpu", "torch", config=config) as judge:
+        found = [judge.evaluate(SOFTMAX, wrong) for _ in range(2)]  # the first one finds no baseline
+    one, other = (replace(verdict, stage_s={}) for verdict in found)
+    assert one == other
+
+
 def test_references_of_the_same_length_are_not_taken_for_each_other() -> None:
     """Python takes bytecode for that of a file which is as long and as old, to the second."""
     one = reference("torch.softmax(x, 1)")

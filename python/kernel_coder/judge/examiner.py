@@ -113,7 +113,7 @@ class _Service:
             is_ready = key in self.ready
             if not is_ready:
                 self._make_room(READY - 1, READY_BYTES)
-                self.ready[key] = self._made(request, config, seeds, lock)
+                self.ready[key] = self._made(request, config, Seeds(seeds.key, "task"), lock)
             self.ready.move_to_end(key)
             self.problem, self.key = self.ready[key], key
             set_math_mode(self.problem.precision, config.threads)
@@ -189,7 +189,8 @@ class _Service:
             session = Session(problem, link, link, "torch", "", end_candidate=lambda: None)
             session.lock = problem.lock = fds[2] if len(fds) > 2 else None
             if not problem.has_baseline:
-                problem.baseline = Timer(session, link).measure_baseline()
+                with problem.aside():
+                    problem.baseline = Timer(session, link).measure_baseline()
         finally:
             channel.close()
             problem.lock = None

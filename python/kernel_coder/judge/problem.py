@@ -64,19 +64,19 @@ class TooLarge(Refused):
 
 
 class Seeds:
-    """Numbers that nobody knows beforehand, all from one key that the verdict keeps.
+    """Numbers that nobody knows beforehand, all from one key that the verdict keeps; others for each use.
 
     >>> Seeds(7).next() == Seeds(7).next() != Seeds(None).next()
     True
     """
 
-    def __init__(self, key: int | None) -> None:
+    def __init__(self, key: int | None, use: str = "candidate") -> None:
         self.key = secrets.randbits(62) if key is None else key
-        self._drawn = 0
+        self._use, self._drawn = use, 0
 
     def next(self) -> int:
         self._drawn += 1
-        digest = hashlib.sha256(f"kernel_coder.judge {self.key} {self._drawn}".encode()).digest()
+        digest = hashlib.sha256(f"kernel_coder.judge {self._use} {self.key} {self._drawn}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 2
 
 
@@ -474,6 +474,17 @@ class Problem:
             "output_bytes": self.outputs_of_candidate.size,
             "variants": [variant.as_plan() for variant in self.variants],
         }
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """With random numbers of its own: what a candidate meets is the same whether this was done before it or not."""
+        seeds, rng = self.seeds, self.rng
+        self.seeds = Seeds(None)
+        self.rng = torch.Generator(device=self.device).manual_seed(self.seeds.next())
+        try:
+            yield
+        finally:
+            self.seeds, self.rng = seeds, rng
 
     @property
     def has_baseline(self) -> bool:
