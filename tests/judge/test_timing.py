@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge.timing import SHOWN_BYTES, SLOW, Answer, Baseline, Timer
+from kernel_coder.judge import Judge, JudgeConfig
+from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.gate import gate_of, wait_for, write_later
+from kernel_coder.judge.protocol import Say, Status
+from kernel_coder.judge.session import Ended, Link
+from kernel_coder.judge.timing import AHEAD_S, LEAST_S, SHOWN_BYTES, SLOW, Answer, Baseline, Timer
+from kernel_coder.tasks import Task
 
-pytestmark = pytest.mark.cpu
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
 
 
 def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s: float | None = None) -> Timer:
     """That has timed both in turn, and the reference before and, if it says so, afterwards."""
     found = Timer.__new__(Timer)
-    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0)
+    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0, "cuda")
     found.pairs = [(reference_s * one, candidate_s * one) for one in NOISE * 3]
     found.alone = [] if afterwards_s is None else [afterwards_s * one for one in NOISE]
     found.compiled_s = None
@@ -56,8 +62,10 @@ def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
-        ("cuda", 20e-6, 64, 35),  # enough of them
-        ("cuda", 20e-6, 16, 16),  # as many as there is room for
+        ("cuda", 6e-6, 64, 25),  # enough of them
+        ("cuda", 6e-6, 16, 16),  # as many as there is room for
+        ("cuda", 1e-9, 64, 30),  # nobody knows what takes less than the clock's noise
+        ("cuda", 20e-6, 64, 9),
         ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
         ("cuda", 1e-3, 64, 6),  # six milliseconds of calls
         ("cuda", 1.0, 64, 1),
@@ -88,34 +96,213 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     found.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
     found._find_rhythm([link, link])  # type: ignore[list-item]
     assert found.calls == expected
-    assert found.round_s == pytest.approx(2 * (empty_s + expected * call_s))
+    assert found.round_s == pytest.approx(2 * (empty_s + expected * max(call_s, LEAST_S)))
     assert [values[2] for values in asked] == [expected, expected]
+
+
+class Fakes:
+    """A GPU, a gate and a Runner which write down what happens."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kept_back: bool, has_gate: bool) -> None:
+        self.staged, self.region, self.events = torch.ones(8), torch.zeros(8), list[str]()
+        monkeypatch.setattr("kernel_coder.judge.timing.time.perf_counter", self.clock)
+        monkeypatch.setattr("kernel_coder.judge.timing.gate_of", lambda device: self if has_gate else None)
+        monkeypatch.setattr("kernel_coder.judge.timing.write_later", self.write_later)
+        self.timer = Timer.__new__(Timer)
+        self.timer.flushed = torch.ones(4)
+        self.timer.problem = SimpleNamespace(keeps_inputs_back=kept_back, plan={"gate_at": 512})  # type: ignore[assignment]
+        self.timer.session = SimpleNamespace(device=None, synchronise=lambda: None)  # type: ignore[assignment]
+        self.outputs = SimpleNamespace(bytes=torch.zeros(1024, dtype=torch.uint8))
+        self.number, self.fails = 0, False
+
+    def clock(self) -> float:
+        self.events.append("clock, inputs are there" if torch.equal(self.region, self.staged) else "clock, no inputs")
+        return float(len(self.events))
+
+    def shut(self) -> None:
+        assert not torch.equal(self.region, self.staged)
+        self.events.append("shut")
+
+    def open(self) -> float:
+        self.events.append("open")
+        return float(len(self.events))
+
+    def write_later(self, address: int, number: int, device: object) -> None:
+        assert address == self.outputs.bytes.data_ptr() + 512
+        assert torch.equal(self.region, self.staged)
+        assert not self.timer.flushed.any()  # type: ignore[union-attr]
+        self.number = number
+
+    def ask(self, say: Say, *values: int) -> None:
+        self.events.append(f"asked {len(values)}")
+        if len(values) == 6:
+            assert values[5] == self.number != 0
+        if self.fails:
+            raise ValueError("its process ended")
+
+    def await_queued(self, most_s: float) -> None:
+        self.events.append(f"queued {most_s / AHEAD_S:g}")
+
+    def asked(self) -> str:
+        """The event at which the clock started."""
+        started = self.timer._asked(self, 3, self.region, self.staged, Say.CALL, 0, 3, 0, 0)  # type: ignore[arg-type]
+        return self.events[int(started) - 1]
 
 
 @pytest.mark.parametrize("kept_back", [False, True])
 def test_the_clock_runs_before_anybody_sees_inputs_that_are_kept_back(
     monkeypatch: pytest.MonkeyPatch, kept_back: bool
 ) -> None:
-    staged, region, events = torch.ones(8), torch.zeros(8), list[str]()
+    fakes = Fakes(monkeypatch, kept_back, has_gate=not kept_back)
+    assert fakes.asked() == ("clock, no inputs" if kept_back else "clock, inputs are there")
+    assert torch.equal(fakes.region, fakes.staged)
+    assert not fakes.timer.flushed.any()  # type: ignore[union-attr]
+    assert fakes.events[-1] == "asked 5"  # no gate where somebody could read what is there behind it
 
-    def clock() -> float:
-        events.append("inputs are there" if torch.equal(region, staged) else "no inputs yet")
-        return float(len(events))
 
-    monkeypatch.setattr("kernel_coder.judge.timing.time.perf_counter", clock)
-    found = Timer.__new__(Timer)
-    found.flushed = torch.ones(4)
-    found.problem = SimpleNamespace(keeps_inputs_back=kept_back)  # type: ignore[assignment]
-    found.session = SimpleNamespace(synchronise=lambda: None)  # type: ignore[assignment]
-    started = found._started(region, staged)
-    assert events[int(started) - 1] == ("no inputs yet" if kept_back else "inputs are there")
-    assert torch.equal(region, staged)
-    assert not found.flushed.any()
+def test_the_clock_starts_when_all_calls_are_in_line_behind_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Fakes(monkeypatch, kept_back=True, has_gate=True)
+    assert fakes.asked() == "open"
+    assert fakes.events == ["shut", "asked 6", "queued 3", "open"]
+
+
+def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Fakes(monkeypatch, kept_back=True, has_gate=True)
+    fakes.fails = True
+    with pytest.raises(ValueError, match="its process ended"):
+        fakes.asked()
+    assert fakes.events[-1] == "open"
+
+
+def link_to_runner() -> tuple[Link, Channel]:
+    ours, theirs = Channel.pair()
+    return Link(ours, -1, None, bytearray(8), 300.0), theirs  # type: ignore[arg-type]
+
+
+def asked(link: Link, runner: Channel) -> None:
+    link.ask(Say.CALL, 0, 1)
+    assert runner.receive(timeout_s=1.0).kind == Say.CALL
+
+
+def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
+    link, runner = link_to_runner()
+    for _ in range(2):
+        asked(link, runner)
+        runner.send(Say.QUEUED)
+        link.await_queued(10.0)
+        runner.send(Say.CALL, values=(3,))
+        assert link.answer(Say.CALL).values[0] == 3
+
+
+def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
+    link, runner = link_to_runner()
+    for _ in range(2):
+        asked(link, runner)
+        link.await_queued(1e-3)
+        runner.send(Say.QUEUED)
+        runner.send(Say.CALL, values=(3,))
+        assert link.answer(Say.CALL).values[0] == 3
+
+
+def test_a_request_that_fails_before_it_is_in_line_is_answered_at_once() -> None:
+    link, runner = link_to_runner()
+    asked(link, runner)
+    runner.send(Say.CALL, status=Status.RAISED)
+    started = time.monotonic()
+    link.await_queued(10.0)
+    assert time.monotonic() - started < 5
+    assert link.answer(Say.CALL).status == Status.RAISED
+    asked(link, runner)
+    link.await_queued(1e-3)
+    runner.send(Say.CALL, status=Status.RAISED)
+    assert link.answer(Say.CALL).status == Status.RAISED
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_who_says_twice_that_a_request_is_in_line_or_unasked_is_rejected(awaited: bool) -> None:
+    link, runner = link_to_runner()
+    asked(link, runner)
+    runner.send(Say.QUEUED)
+    if awaited:
+        link.await_queued(10.0)
+        runner.send(Say.QUEUED)
+    with pytest.raises(Ended, match="it wrote to the judge's channel"):
+        link.answer(Say.CALL)
+
+
+def test_a_runner_that_ends_in_line_has_crashed() -> None:
+    link, runner = link_to_runner()
+    asked(link, runner)
+    runner.close()
+    with pytest.raises(Ended, match="its process ended"):
+        link.await_queued(10.0)
+
+
+@pytest.mark.gpu
+def test_a_stream_waits_at_the_gate_until_it_is_opened(device: str) -> None:
+    gate = gate_of(torch.device(device))
+    assert gate is not None
+    x, number = torch.zeros(8, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    for value in (7, 8):
+        gate.shut()
+        x.fill_(value)
+        write_later(number.data_ptr(), value, x.device)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            wait_for(number.data_ptr(), value, x.device)
+            event = side.record_event()
+        time.sleep(0.05)
+        assert not event.query()
+        gate.open()
+        torch.cuda.synchronize()
+        assert x.tolist() == [value] * 8
+        assert number.item() == value
+
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+def get_inputs():
+    return [torch.rand(2048, 2048)]
+def get_init_inputs():
+    return []
+"""
+SAME = REFERENCE.replace("class Model(", "class ModelNew(")
+HOST = SAME.replace("import torch\n", "import time, torch\n", 1)
+RESULT = "return torch.softmax(x, -1)"
+BUSY = HOST.replace(RESULT, "until = time.perf_counter() + 1e-4\n        while time.perf_counter() < until:\n"
+                    "            pass\n        " + RESULT)  # fmt: skip
+WAITS = HOST.replace(RESULT, "torch.cuda.synchronize()\n        if x.sum().item() < 0:\n            raise ValueError\n"
+                     "        " + RESULT)  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_the_clock_says_what_the_gpu_takes(device: str) -> None:
+    """Not what a call takes of the CPU's time while the GPU could be busy; but that, too, where the call waits."""
+    task = Task(id="timing/softmax", source="test", reference=REFERENCE)
+    with Judge(device, config=JudgeConfig(workers=1, checks=1, profile=False)) as judge:
+        same, busy, waits = (judge.evaluate(task, source, "torch") for source in (SAME, BUSY, WAITS))
+        slow = judge.evaluate(task, BUSY.replace("1e-4", "3e-3"), "torch")
+    for verdict in (same, busy, waits, slow):
+        assert verdict.correct, verdict.reason
+    from triton.testing import do_bench
+
+    x = torch.rand(2048, 2048, device=device)
+    expected_ms = do_bench(lambda: torch.softmax(x, -1), return_mode="median")
+    for verdict in (same, busy):
+        assert verdict.runtime_ms == pytest.approx(expected_ms, rel=0.25)
+        assert verdict.speedup == pytest.approx(1.0, abs=0.1)
+    assert waits.speedup is not None
+    assert waits.speedup < 0.6
+    assert slow.runtime_ms is not None
+    assert slow.runtime_ms > 2.0
 
 
 def test_what_is_shown_while_the_clock_runs_is_no_part_of_a_call() -> None:
     found = timer(1.0, 1.0, 1.0)
-    found.baseline = Baseline(500e-6, 10e-6, 1e-12, 1.0, 0.0)
+    found.baseline = Baseline(500e-6, 10e-6, 1e-12, 1.0, 0.0, "cuda")
     found.variant = SimpleNamespace(input_stride=SHOWN_BYTES)  # type: ignore[assignment]
     nothing = torch.empty(0)
     taken = 500e-6 + 4 * 10e-6 + 3 * SHOWN_BYTES * 1e-12 + 4 * 25e-6

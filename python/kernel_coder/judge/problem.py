@@ -29,6 +29,7 @@ from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_fam
 from kernel_coder.judge.lock import SHARES, reserve, shared
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
+    ALIGNMENT,
     MAX_SLOTS,
     TensorSpec,
     Unsendable,
@@ -453,7 +454,7 @@ class Problem:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         inputs = self.slots_at + max(v.slots * v.input_stride for v in self.variants)
-        outputs = max(v.slots * v.output_stride for v in self.variants)
+        outputs = max(v.slots * v.output_stride for v in self.variants) + ALIGNMENT
         self.inputs = Arena(inputs, self.device)
         self.outputs_of_candidate = Arena(outputs, self.device)
         self.outputs_of_reference: Arena | None = None
@@ -469,6 +470,7 @@ class Problem:
             "state": [(name, *spec) for name, spec in self.state_specs],
             "random_state": self.random_state,
             "slots_at": self.slots_at,
+            "gate_at": self.outputs_of_candidate.size - ALIGNMENT,
             "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a GPU machine has cores to spare
             "input_bytes": self.inputs.size,
             "output_bytes": self.outputs_of_candidate.size,

@@ -38,9 +38,10 @@ class Say(IntEnum):
     """Kinds of frames. The Runner's answer to each request has the same kind."""
 
     BUILT = 1  # Runner: to TASK, once the module is there; values: how the state was loaded
-    CALL = 2  # values: first slot, calls, shape variant, mode; if it is timed, how long to stay awake for the next one
+    CALL = 2  # values: first slot, calls, shape variant, mode; 1 if it is timed; the number at the gate, or 0
     PING = 3  # to make ready for such calls; values: as above, with 1 as the mode: use the device, as little as can be
     TASK = 4  # what comes next are descriptors: plan, source, report, inputs, outputs; the answer is BUILT
+    QUEUED = 5  # Runner: where there is a gate, before the answer: all that was asked for waits behind it
 
 
 class Mode(IntEnum):

@@ -20,7 +20,7 @@ import os
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from kernel_coder.judge.calling import COMPUTE, built, called, load_state, set_m
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.cross_compile import compile_kernels
+from kernel_coder.judge.gate import wait_for
 from kernel_coder.judge.kernel_facts import library_facts
 from kernel_coder.judge.memory import DIRTY, Arena, dirty_device_memory, dirty_for_outputs, free_memory
 from kernel_coder.judge.native import is_native, native_model
@@ -124,7 +125,7 @@ def main(fds: list[int]) -> int:
                     if runner is not None:
                         runner.make_ready(*frame.values[:3])
                         if frame.values[3]:
-                            runner.do_next_to_nothing()
+                            runner.do_next_to_nothing(frame.values[5])
                     _say(channel, Say.PING, Status.OK)
                 elif runner is not None:
                     if filled != (pattern := 0 if frame.values[4] else PATTERN):  # not between timed requests
@@ -163,7 +164,7 @@ def _begun(channel: Channel) -> _Runner | None:
     for which in (PLAN, SOURCE, REPORT):
         os.close(fds[which])
     try:
-        runner = _Runner(plan, fds, source, report)
+        runner = _Runner(plan, fds, source, report, lambda: _say(channel, Say.QUEUED, Status.OK))
     except Failed as failed:
         _tell(report, str(failed))
         _say(channel, Say.BUILT, failed.status)
@@ -177,9 +178,9 @@ def _begun(channel: Channel) -> _Runner | None:
 
 
 def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[int, ...]]:
-    first, count, variant, mode = request[:4]
+    first, count, variant, mode, _, number = request[:6]
     try:
-        values = runner.call(first, count, variant, Mode(mode))
+        values = runner.call(first, count, variant, Mode(mode), number)
     except Wrong as wrong:
         _tell(runner.report, str(wrong))
         return Status.WRONG_STRUCTURE, ()
@@ -275,8 +276,10 @@ class _Prepared(NamedTuple):
 
 
 class _Runner:
-    def __init__(self, plan: dict[str, Any], fds: list[int], source: str, report: mmap.mmap) -> None:
-        self.plan, self.report = plan, report
+    def __init__(
+        self, plan: dict[str, Any], fds: list[int], source: str, report: mmap.mmap, say_queued: Callable[[], None]
+    ) -> None:
+        self.plan, self.report, self.say_queued = plan, report, say_queued
         self.facts = ""  # of own kernels, from the last call
         self.device = torch.device(plan["device"])
         self.returned: list[Tensor] = []
@@ -338,10 +341,11 @@ class _Runner:
         self.report.close()
         free_memory(self.device)
 
-    def call(self, first: int, count: int, variant: int, mode: Mode) -> tuple[int, ...]:
+    def call(self, first: int, count: int, variant: int, mode: Mode, number: int = 0) -> tuple[int, ...]:
         def calls() -> None:
-            for slot in range(first, first + count):
-                self._call(variant, slot)
+            with self._behind_gate(number):
+                for slot in range(first, first + count):
+                    self._call(variant, slot)
             self._synchronise()
 
         if mode is Mode.COMPILED:
@@ -388,10 +392,20 @@ class _Runner:
             if (variant, slot) not in self.prepared:
                 self._prepare(variant, slot)
 
-    def do_next_to_nothing(self) -> None:
+    def do_next_to_nothing(self, number: int) -> None:
         """On the device. A GPU that another process has used last comes over for it."""
-        self.scratch.zero_()
+        with self._behind_gate(number):
+            self.scratch.zero_()
         self._synchronise()
+
+    @contextlib.contextmanager
+    def _behind_gate(self, number: int) -> Iterator[None]:
+        """What the GPU is asked for here waits for the number, if there is one."""
+        if number:
+            wait_for(self.outputs.bytes.data_ptr() + self.plan["gate_at"], number, self.device)
+        yield
+        if number:
+            self.say_queued()
 
     def _call(self, variant: int, slot: int) -> None:
         """One call. What can be known before it is, so that the clock sees little but the candidate."""

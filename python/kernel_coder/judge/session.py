@@ -59,6 +59,8 @@ class Link:
     def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float) -> None:
         self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
         self._report = report
+        self._is_queueing = False
+        self._answered: Frame | None = None
         self._began, self._waited_s = time.monotonic(), Turn.waited_s
 
     @property
@@ -76,6 +78,7 @@ class Link:
         return Ended(outcome, reason)
 
     def ask(self, say: Say, *values: int) -> None:
+        self._is_queueing, self._answered = False, None
         try:
             self.channel.send(int(say), values=values, timeout_s=1.0)
         except (ChannelClosed, ChannelTimeout, OSError):
@@ -85,18 +88,38 @@ class Link:
         """The Runner's answer, for the first `awake_s` without going to sleep. What is no answer is its end, and so is
         one that takes longer than its life, or than `most_s`."""
         left = max(self.left_s, 0.0)
+        frame, self._answered = self._answered, None
         try:
-            frame = self.channel.receive_at_once(timeout_s=min(left, most_s), pidfd=self.pidfd, awake_s=awake_s)
+            if frame is None:
+                frame = self._receive(min(left, most_s), awake_s)
+            if frame.kind == Say.QUEUED and self._is_queueing:
+                self._is_queueing = False
+                frame = self._receive(min(left, most_s), awake_s)
         except ChannelTimeout:
             why = "no result came within the time limit" if left <= most_s else f"a request took over {most_s:g} s"
             raise self.failed(Outcome.TIMEOUT, why) from None
+        if frame.kind != say or not 0 <= frame.status <= max(Status):
+            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
+        return frame
+
+    def await_queued(self, most_s: float) -> None:
+        """Until all that was asked for waits behind the gate; an answer that comes without that, for
+        :meth:`answer`; or `most_s`."""
+        try:
+            frame = self._receive(min(max(self.left_s, 0.0), most_s), most_s)
+        except ChannelTimeout:
+            self._is_queueing = True
+            return
+        if frame.kind != Say.QUEUED:
+            self._answered = frame
+
+    def _receive(self, most_s: float, awake_s: float) -> Frame:
+        try:
+            return self.channel.receive_at_once(timeout_s=most_s, pidfd=self.pidfd, awake_s=awake_s)
         except ChannelClosed:
             raise self.failed(Outcome.CRASHED, "its process ended") from None
         except ProtocolBreach:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
-        if frame.kind != say or not 0 <= frame.status <= max(Status):
-            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
-        return frame
 
     def wait(self, most_s: float) -> None:
         """For an answer, which then is still to be taken."""
