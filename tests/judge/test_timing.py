@@ -14,7 +14,7 @@ from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.gate import gate_of, wait_for, write_later
 from kernel_coder.judge.protocol import Say, Status
 from kernel_coder.judge.session import Ended, Link
-from kernel_coder.judge.timing import AHEAD_S, LEAST_S, SHOWN_BYTES, SLOW, Answer, Baseline, Timer
+from kernel_coder.judge.timing import AHEAD_S, HOST_NOISE, HOST_S, LEAST_S, SHOWN_BYTES, SLOW, Answer, Baseline, Timer
 from kernel_coder.tasks import Task
 
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
@@ -27,6 +27,8 @@ def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s:
     found.pairs = [(reference_s * one, candidate_s * one) for one in NOISE * 3]
     found.alone = [] if afterwards_s is None else [afterwards_s * one for one in NOISE]
     found.compiled_s = None
+    found.reference, found.candidate, found.late = "reference", "candidate", []  # type: ignore[assignment]
+    found.session = SimpleNamespace(device=SimpleNamespace(type="cuda"))  # type: ignore[assignment]
     return found
 
 
@@ -59,6 +61,22 @@ def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
     assert faster_before == even
 
 
+@pytest.mark.parametrize("who", ["reference", "candidate"])
+@pytest.mark.parametrize(("call_s", "share"), [(1e-4, 1.0), (2 * HOST_S, 0.5)])
+def test_where_launches_are_not_in_line_an_interval_is_wider(who: str, call_s: float, share: float) -> None:
+    found = timer(call_s, call_s, call_s)
+    sure = found.findings()
+    found.late = [who] * 9  # type: ignore[list-item]
+    assert found.findings() == sure
+    found.late = [who] * 10  # type: ignore[list-item]
+    wider = found.findings()
+    assert wider["speedup"] == sure["speedup"] == pytest.approx(1.0)
+    assert wider["speedup_high"] == pytest.approx(1 + share * HOST_NOISE, rel=0.02)
+    assert wider["speedup_low"] == pytest.approx(1 / (1 + share * HOST_NOISE), rel=0.02)
+    found.session = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
+    assert found.findings() == sure
+
+
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
@@ -83,7 +101,9 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
             nothing = torch.empty(0)
             first = len(links) // 4
             times = [empty_s + call_s * (10 if place < first else 1) for place in range(len(links))]
-            return [Answer(one, None, taken, nothing, nothing, None) for one, taken in zip(links, times, strict=True)]
+            return [
+                Answer(one, None, taken, True, nothing, nothing, None) for one, taken in zip(links, times, strict=True)
+            ]
 
         def _ping(self) -> float:
             return empty_s
@@ -140,12 +160,14 @@ class Fakes:
         if self.fails:
             raise ValueError("its process ended")
 
-    def await_queued(self, most_s: float) -> None:
+    def await_queued(self, most_s: float) -> bool:
         self.events.append(f"queued {most_s / AHEAD_S:g}")
+        return True
 
     def asked(self) -> str:
         """The event at which the clock started."""
-        started = self.timer._asked(self, 3, self.region, self.staged, Say.CALL, 0, 3, 0, 0)  # type: ignore[arg-type]
+        asked = (Say.CALL, 0, 3, 0, 0)
+        started, self.is_in_line = self.timer._asked(self, 3, self.region, self.staged, *asked)  # type: ignore[arg-type]
         return self.events[int(started) - 1]
 
 
@@ -157,12 +179,14 @@ def test_the_clock_runs_before_anybody_sees_inputs_that_are_kept_back(
     assert fakes.asked() == ("clock, no inputs" if kept_back else "clock, inputs are there")
     assert torch.equal(fakes.region, fakes.staged)
     assert not fakes.timer.flushed.any()  # type: ignore[union-attr]
+    assert not fakes.is_in_line
     assert fakes.events[-1] == "asked 5"  # no gate where somebody could read what is there behind it
 
 
 def test_the_clock_starts_when_all_calls_are_in_line_behind_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(monkeypatch, kept_back=True, has_gate=True)
     assert fakes.asked() == "open"
+    assert fakes.is_in_line
     assert fakes.events == ["shut", "asked 6", "queued 3", "open"]
 
 
@@ -189,7 +213,7 @@ def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
     for _ in range(2):
         asked(link, runner)
         runner.send(Say.QUEUED)
-        link.await_queued(10.0)
+        assert link.await_queued(10.0)
         runner.send(Say.CALL, values=(3,))
         assert link.answer(Say.CALL).values[0] == 3
 
@@ -198,7 +222,7 @@ def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
     link, runner = link_to_runner()
     for _ in range(2):
         asked(link, runner)
-        link.await_queued(1e-3)
+        assert not link.await_queued(1e-3)
         runner.send(Say.QUEUED)
         runner.send(Say.CALL, values=(3,))
         assert link.answer(Say.CALL).values[0] == 3
@@ -209,7 +233,7 @@ def test_a_request_that_fails_before_it_is_in_line_is_answered_at_once() -> None
     asked(link, runner)
     runner.send(Say.CALL, status=Status.RAISED)
     started = time.monotonic()
-    link.await_queued(10.0)
+    assert not link.await_queued(10.0)
     assert time.monotonic() - started < 5
     assert link.answer(Say.CALL).status == Status.RAISED
     asked(link, runner)
@@ -306,6 +330,6 @@ def test_what_is_shown_while_the_clock_runs_is_no_part_of_a_call() -> None:
     found.variant = SimpleNamespace(input_stride=SHOWN_BYTES)  # type: ignore[assignment]
     nothing = torch.empty(0)
     taken = 500e-6 + 4 * 10e-6 + 3 * SHOWN_BYTES * 1e-12 + 4 * 25e-6
-    answer = Answer(SimpleNamespace(), None, taken, nothing, nothing, None)  # type: ignore[arg-type]
+    answer = Answer(SimpleNamespace(), None, taken, True, nothing, nothing, None)  # type: ignore[arg-type]
     assert found._call_s(answer, 4) == pytest.approx(25e-6)
     assert found._call_s(answer._replace(taken=500e-6), 4) == pytest.approx(0.1 * 500e-6 / 4)

@@ -61,12 +61,15 @@ def noise_of(values: Sequence[float]) -> float:
     return max(RESOLUTION, round(max(even, odd) / min(even, odd) - 1, 12))
 
 
-def speedup_interval(reference: Sequence[float], candidate: Sequence[float]) -> Interval:
-    """Of the ratio of paired times; wider than the ratios' own interval by the noise of the reference against itself.
+def speedup_interval(reference: Sequence[float], candidate: Sequence[float], known: float = 0.0) -> Interval:
+    """Of the ratio of paired times; wider than the ratios' own interval by the noise of the reference against itself,
+    or by what is known of it, if that is more.
 
     >>> speedup_interval([2.0] * 20, [1.0] * 20)  # doctest: +ELLIPSIS
     Interval(median=2.0, low=1.99..., high=2.0...)
+    >>> speedup_interval([2.0] * 20, [1.0] * 20, 0.25)
+    Interval(median=2.0, low=1.6, high=2.5)
     """
     ratio = median_interval([mine / other for mine, other in zip(reference, candidate, strict=True)])
-    noise = noise_of(reference)
+    noise = max(noise_of(reference), known)
     return Interval(ratio.median, ratio.low / (1 + noise), ratio.high * (1 + noise))

@@ -102,16 +102,17 @@ class Link:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
         return frame
 
-    def await_queued(self, most_s: float) -> None:
-        """Until all that was asked for waits behind the gate; an answer that comes without that, for
-        :meth:`answer`; or `most_s`."""
+    def await_queued(self, most_s: float) -> bool:
+        """Until all that was asked for waits behind the gate, but no longer than `most_s`; whether it does. An answer
+        that comes without that is for :meth:`answer`."""
         try:
             frame = self._receive(min(max(self.left_s, 0.0), most_s), most_s)
         except ChannelTimeout:
             self._is_queueing = True
-            return
+            return False
         if frame.kind != Say.QUEUED:
             self._answered = frame
+        return frame.kind == Say.QUEUED
 
     def _receive(self, most_s: float, awake_s: float) -> Frame:
         try:

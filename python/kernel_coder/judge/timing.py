@@ -93,6 +93,10 @@ AHEAD_S = 0.3e-3
 """For so long for each call the clock waits until its launches are in line. A candidate that waits for the GPU in a
 call is in line never, and one that makes hundreds of launches is not in time: from then on its own time counts, too."""
 
+HOST_NOISE, HOST_S = 0.5, 2e-3
+"""Two processes that make the same launches differ by up to so much in the time that it takes them, where that counts;
+and more than the second number it hardly is in a call."""
+
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
 
@@ -131,6 +135,7 @@ class Answer(NamedTuple):
     link: Link
     request: Request | None
     taken: float
+    is_in_line: bool  # all launches, when the clock started
     found: Tensor  # bytes: outputs of all calls
     seen: Tensor  # some of them, from before the clock stopped
     hashes: Tensor | None  # of the inputs, afterwards
@@ -174,6 +179,7 @@ class Timer:
         self.session, self.problem = session, session.problem
         self.baseline: Baseline | None = None
         self.pairs: list[tuple[float, float]] = []
+        self.late: list[Link] = []
         self.alone: list[float] = []
         self.compiled_s: float | None = None
         self.calls = 1
@@ -233,6 +239,15 @@ class Timer:
         assert self.baseline is not None
         return statistics.median(reference for reference, _ in self.pairs) > SLOW * self.baseline.call_s
 
+    @property
+    def host_noise(self) -> float:
+        """By so much the speedup may be off for what launches take in one process and in the other."""
+        if self.session.device.type == "cpu":
+            return 0.0
+        times = dict(zip((self.reference, self.candidate), zip(*self.pairs, strict=True), strict=True))
+        late = [statistics.median(times[link]) for link in times if 2 * self.late.count(link) > len(self.pairs)]
+        return HOST_NOISE * max((min(1.0, HOST_S / call_s) for call_s in late), default=0.0)
+
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict.
 
@@ -245,7 +260,7 @@ class Timer:
         alone_s = statistics.median(self.alone) if self.alone else self.baseline.call_s
         if self.alone and found_s > SLOW * alone_s:
             references = [alone_s * one / found_s for one in references]
-        speedup = speedup_interval(references, candidates)
+        speedup = speedup_interval(references, candidates, self.host_noise)
         reference_s = statistics.median(references)
         surely = min(1.0, alone_s / reference_s)
         return {
@@ -301,6 +316,8 @@ class Timer:
         taken = {self.reference: list[float](), self.candidate: list[float]()}
         for answer in self._answers(links, calls, timed=True):
             taken[answer.link].append(self._call_s(answer, calls))
+            if not answer.is_in_line:
+                self.late.append(answer.link)
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
 
     def _measure_alone(self, rounds: int) -> None:
@@ -356,7 +373,7 @@ class Timer:
         """Seconds that a request takes in which next to nothing is done."""
         region = self._inputs(1)[:SHOWN_BYTES]
         link = self.reference
-        started = self._asked(link, 1, region, torch.empty_like(region), Say.PING, 0, 0, 0, 1)
+        started, _ = self._asked(link, 1, region, torch.empty_like(region), Say.PING, 0, 0, 0, 1)
         link.answer(Say.PING, AWAKE_S)
         self._canaries(link.outputs.bytes)
         return time.perf_counter() - started
@@ -417,9 +434,11 @@ class Timer:
         if self.flushed is not None:
             self.flushed.zero_()
 
-    def _asked(self, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int) -> float:
-        """When the clock started: before Runners could see the inputs, where those are kept back, and what was asked
-        for waited behind the gate; otherwise once they were there."""
+    def _asked(
+        self, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int
+    ) -> tuple[float, bool]:
+        """When the clock started: before Runners could see the inputs, where those are kept back, and all that was
+        asked for waited behind the gate, or when it should have; otherwise once they were there. And whether it did."""
         self.session.synchronise()
         gate = gate_of(self.session.device) if self.problem.keeps_inputs_back else None
         if gate is not None:
@@ -432,11 +451,11 @@ class Timer:
         if not self.problem.keeps_inputs_back:
             started = time.perf_counter()
         link.ask(say, *values, 1)
-        return started
+        return started, False
 
     def _asked_behind(
         self, gate: Gate, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int
-    ) -> float:
+    ) -> tuple[float, bool]:
         number = 1 + secrets.randbelow(0xFFFF_FFFF)
         gate.shut()
         try:
@@ -445,10 +464,10 @@ class Timer:
             self._flush()
             write_later(link.outputs.bytes.data_ptr() + self.problem.plan["gate_at"], number, self.session.device)
             link.ask(say, *values, 1, number)
-            link.await_queued(calls * AHEAD_S)
+            is_in_line = link.await_queued(calls * AHEAD_S)
         finally:
             opened = gate.open()
-        return opened
+        return opened, is_in_line
 
     def _compiled_s(self, calls: int) -> float | None:
         """Seconds a call of the reference under torch.compile; None if that cannot be had."""
@@ -503,17 +522,18 @@ class Timer:
         problem, link, region = self.problem, request.link, self._inputs(request.calls)
         outputs = link.outputs.bytes[: request.calls * self.variant.output_stride]
         fill_random(outputs, problem.rng)
-        started = self._asked(link, request.calls, region, request.staged, Say.CALL, 0, request.calls, 0, int(mode))
+        asked = (Say.CALL, 0, request.calls, 0, int(mode))
+        started, is_in_line = self._asked(link, request.calls, region, request.staged, *asked)
         frame = link.answer(Say.CALL, AWAKE_S, link.request_s)
         seen = self._canaries(outputs)
         taken = time.perf_counter() - started
         if request.hashes is None:
             if frame.status != Status.OK:
                 raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
-            return Answer(link, request, taken, outputs, seen, None)
+            return Answer(link, request, taken, is_in_line, outputs, seen, None)
         self.session.refuse_status(frame)
         found = outputs.clone() if request.is_kept else outputs
-        return Answer(link, request, taken, found, seen, problem.fingerprint.of([region]))
+        return Answer(link, request, taken, is_in_line, found, seen, problem.fingerprint.of([region]))
 
     def _check(self, answers: list[Answer]) -> None:
         """All that the candidate has made, as it was when the clock stopped."""
