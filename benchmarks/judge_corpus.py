@@ -2,6 +2,7 @@
 
     python benchmarks/judge_corpus.py --device cuda                  # rows into results/judge_corpus_cuda.csv
     python benchmarks/judge_corpus.py --device cuda --seconds 540    # and as much as fits into that
+    python benchmarks/judge_corpus.py --shard 0/3 --out PATH         # a third of it, for one of several GPUs
 
 Limits are those of tests/judge/test_corpus.py. `good` says that a hostile candidate did not get what it wanted, or that
 an honest one is correct. A failure of the harness is no verdict: it is judged again by the next run, and counted.
@@ -37,23 +38,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun after so many")
+    parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth candidate, from the Ith on")
+    parser.add_argument("--out", type=Path, help="left out: results/judge_corpus_DEVICE.csv")
     arguments = parser.parse_args()
     device = arguments.device
+    first, _, shards = arguments.shard.partition("/")
+    if not (first.isdecimal() and shards.isdecimal() and int(first) < int(shards)):
+        parser.error(f"--shard must be I/N with 0 <= I < N; got {arguments.shard}")
     facts = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "cores": str(len(os.sched_getaffinity(0))),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
     }
-    path = RESULTS / f"judge_corpus_{device}.csv"
+    path = arguments.out or RESULTS / f"judge_corpus_{device}.csv"
     rows: list[dict[str, Any]] = []
     if path.exists():
         with path.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in facts.items())]
     known = {row["candidate"] for row in rows}
     everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
+    random.Random(0).shuffle(everybody)
+    everybody = everybody[int(first) :: int(shards)]
     left = [one for one in everybody if one.name not in known]
-    random.Random(0).shuffle(left)
     until = time.monotonic() + arguments.seconds
     failures: list[str] = []
     for is_built in (False, True):

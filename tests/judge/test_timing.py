@@ -14,7 +14,18 @@ from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.gate import gate_of, wait_for, write_later
 from kernel_coder.judge.protocol import Say, Status
 from kernel_coder.judge.session import Ended, Link
-from kernel_coder.judge.timing import AHEAD_S, HOST_NOISE, HOST_S, LEAST_S, SHOWN_BYTES, SLOW, Answer, Baseline, Timer
+from kernel_coder.judge.timing import (
+    AHEAD_S,
+    HOST_NOISE,
+    HOST_S,
+    LEAST_S,
+    OFF_S,
+    SHOWN_BYTES,
+    SLOW,
+    Answer,
+    Baseline,
+    Timer,
+)
 from kernel_coder.tasks import Task
 
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
@@ -29,12 +40,20 @@ def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s:
     found.compiled_s = None
     found.reference, found.candidate, found.late = "reference", "candidate", []  # type: ignore[assignment]
     found.session = SimpleNamespace(device=SimpleNamespace(type="cuda"))  # type: ignore[assignment]
+    found.calls = 9
     return found
 
 
 @pytest.mark.parametrize(("slower", "expected"), [(0.9, False), (1.0, False), (SLOW - 0.1, False), (SLOW + 0.1, True)])
 def test_a_reference_that_is_slower_than_without_the_candidate_is_noticed(slower: float, expected: bool) -> None:
     assert timer(2.0 * slower, 1.0, 2.0).is_slow is expected
+
+
+def test_what_requests_differ_by_is_no_slowness() -> None:
+    assert not timer(1.0 + 0.9 * OFF_S["cuda"] / 9, 1.0, 1.0).is_slow
+    tiny = 4e-6
+    assert not timer(tiny + 0.9 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
+    assert timer(tiny + 1.1 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
 
 
 def test_a_reference_that_is_fast_again_when_the_candidate_is_gone_counts_as_it_is_then() -> None:
@@ -80,9 +99,9 @@ def test_where_launches_are_not_in_line_an_interval_is_wider(who: str, call_s: f
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
-        ("cuda", 6e-6, 64, 25),  # enough of them
+        ("cuda", 5e-6, 64, 20),  # enough of them
         ("cuda", 6e-6, 16, 16),  # as many as there is room for
-        ("cuda", 1e-9, 64, 30),  # nobody knows what takes less than the clock's noise
+        ("cuda", 1e-9, 64, 20),  # nobody knows what takes less than the clock's noise
         ("cuda", 20e-6, 64, 9),
         ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
         ("cuda", 1e-3, 64, 6),  # six milliseconds of calls
@@ -99,25 +118,30 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     class Fake(Timer):
         def _answers(self, links: list[Any], calls: int, *, timed: bool) -> list[Answer]:
             nothing = torch.empty(0)
-            first = len(links) // 4
-            times = [empty_s + call_s * (10 if place < first else 1) for place in range(len(links))]
-            return [
-                Answer(one, None, taken, True, nothing, nothing, None) for one, taken in zip(links, times, strict=True)
-            ]
+            times = [empty_s + call_s * factor for factor in (10, 1, 2, 3)]
+            assert len(links) == len(times)
+            return [Answer(links[0], None, taken, True, nothing, nothing, None) for taken in times]
 
-        def _ping(self) -> float:
-            return empty_s
+    def link() -> Any:
+        return SimpleNamespace(ask=lambda *values: asked.append(values), answer=lambda say: None)
 
-    link = SimpleNamespace(ask=lambda *values: asked.append(values), answer=lambda say: None)
     found = Fake.__new__(Fake)
     found.session = SimpleNamespace(  # type: ignore[assignment]
         lock=None, device=SimpleNamespace(type=kind), config=SimpleNamespace(timed_calls=100)
     )
     found.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
-    found._find_rhythm([link, link])  # type: ignore[list-item]
+    found.reference = found.candidate = link()  # type: ignore[assignment]
+    found._find_rhythm(found.reference, empty_s)
     assert found.calls == expected
     assert found.round_s == pytest.approx(2 * (empty_s + expected * max(call_s, LEAST_S)))
     assert [values[2] for values in asked] == [expected, expected]
+
+    found.candidate = link()  # type: ignore[assignment]
+    if call_s == 1e-3 and kind == "cpu":
+        for other_s, calls in ((0.5e-3, 12), (2e-3, 6)):  # the faster one says how many, the slower one how long
+            found._find_rhythm(found.candidate, empty_s, other_s)
+            assert found.calls == calls
+            assert found.round_s == pytest.approx(2 * (empty_s + calls * max(call_s, other_s)))
 
 
 class Fakes:
@@ -266,21 +290,29 @@ def test_a_runner_that_ends_in_line_has_crashed() -> None:
 def test_a_stream_waits_at_the_gate_until_it_is_opened(device: str) -> None:
     gate = gate_of(torch.device(device))
     assert gate is not None
-    x, number = torch.zeros(8, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    x, y = torch.zeros(8, device=device), torch.arange(8.0, device=device)
+    number = torch.zeros(1, dtype=torch.int32, device=device)
+    side, event = (
+        torch.cuda.Stream(),
+        torch.cuda.Event(),
+    )  # what makes something new waits for the GPU, and so do kernels
+    torch.cuda.synchronize()
     for value in (7, 8):
         gate.shut()
-        x.fill_(value)
-        write_later(number.data_ptr(), value, x.device)
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            wait_for(number.data_ptr(), value, x.device)
-            event = side.record_event()
-        time.sleep(0.05)
-        assert not event.query()
-        gate.open()
+        try:
+            x.copy_(y)
+            write_later(number.data_ptr(), value, x.device)
+            with torch.cuda.stream(side):
+                wait_for(number.data_ptr(), value, x.device)
+                event.record()
+            time.sleep(0.05)
+            assert not event.query()
+        finally:
+            gate.open()
         torch.cuda.synchronize()
-        assert x.tolist() == [value] * 8
+        assert x.tolist() == y.tolist()
         assert number.item() == value
+        x.zero_()
 
 
 REFERENCE = """

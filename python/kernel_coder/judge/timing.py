@@ -47,7 +47,7 @@ median's interval leaves out the least and the most.)"""
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
 
-ENOUGH_S = {"cpu": 0.0, "cuda": 0.15e-3}
+ENOUGH_S = {"cpu": 0.0, "cuda": 0.1e-3}
 """What the calls of a request take together, if there is room for so many. What a request costs by itself on a GPU,
 0.4 ms, differs by 0.01 ms from one to the next."""
 
@@ -73,6 +73,9 @@ FRESH_S = {"cpu": 10.0, "cuda": 60.0}
 
 SLOW = 1.2
 """By so much may the reference be slower in turn with a candidate than without one before anybody asks why."""
+
+OFF_S = {"cpu": 0.0, "cuda": 20e-6}
+"""And by so much for each request: the median of some requests differs by less from that of others."""
 
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
@@ -200,7 +203,7 @@ class Timer:
         self.baseline = baseline
         config = self.session.config
         free_memory(self.session.device)
-        self._find_rhythm([self.reference, self.candidate])
+        self._find_rhythm(self.candidate, baseline.empty_s, baseline.call_s)
         calls = self.calls
         rounds = max(ROUNDS[self.session.device.type], -(-config.timed_calls // calls))
         until = time.monotonic() + config.timing_s
@@ -213,7 +216,10 @@ class Timer:
         free_memory(self.session.device)
         if self.problem.rhythm is None:
             self.problem.keeps_inputs_back = self._can_keep_inputs_back()
-            self._find_rhythm([self.reference])
+            with shared(self.session.lock):
+                self._draw_places(1)
+                empty_s = min(self._ping() for _ in range(4))
+            self._find_rhythm(self.reference, empty_s)
             self.problem.rhythm = self.calls, self.round_s
         self.calls, self.round_s = self.problem.rhythm
         with shared(self.session.lock):
@@ -237,7 +243,11 @@ class Timer:
         """The reference was, in turn with the candidate: somebody else has the device too, or the candidate sees to it
         while it is not asked."""
         assert self.baseline is not None
-        return statistics.median(reference for reference, _ in self.pairs) > SLOW * self.baseline.call_s
+        return self._is_slower(statistics.median(reference for reference, _ in self.pairs), self.baseline.call_s)
+
+    def _is_slower(self, found_s: float, alone_s: float) -> bool:
+        """A call of the reference, in turn with the candidate, than without it."""
+        return found_s > max(SLOW * alone_s, alone_s + OFF_S[self.session.device.type] / self.calls)
 
     @property
     def host_noise(self) -> float:
@@ -258,7 +268,7 @@ class Timer:
         references, candidates = (list(times) for times in zip(*self.pairs, strict=True))
         found_s = statistics.median(references)
         alone_s = statistics.median(self.alone) if self.alone else self.baseline.call_s
-        if self.alone and found_s > SLOW * alone_s:
+        if self.alone and self._is_slower(found_s, alone_s):
             references = [alone_s * one / found_s for one in references]
         speedup = speedup_interval(references, candidates, self.host_noise)
         reference_s = statistics.median(references)
@@ -293,22 +303,26 @@ class Timer:
                 f"a call takes {1e3 * call_s:.3g} ms, and writing its outputs alone takes {1e3 * least_s:.3g} ms",
             )
 
-    def _find_rhythm(self, links: list[Link]) -> None:
-        """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted."""
-        answers = self._answers(links * 4, 1, timed=False)
-        with shared(self.session.lock):
-            empty_s = min(self._ping() for _ in range(4))
-        taken = [max(one.taken - empty_s, LEAST_S) for one in answers[len(links) :]]  # first calls make something, too
-        times = sorted(min(taken[place :: len(links)]) for place in range(len(links)))
-        faster, slower = times[0], times[-1]
+    def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> None:
+        """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted.
+
+        Args:
+            link: of the Runner whose calls are measured here.
+            empty_s: what a request costs by itself.
+            known_s: what a call of the other one takes, if there is another.
+        """
+        answers = self._answers([link] * 4, 1, timed=False)
+        taken = min(one.taken for one in answers[1:])  # the first call makes something, too
+        times = [max(one, LEAST_S) for one in (taken - empty_s, *known_s)]
+        faster, slower = min(times), max(times)
         kind = self.session.device.type
         wanted = -(-self.session.config.timed_calls // ROUNDS[kind])
         wanted = max(LEAST_CALLS[kind], wanted, round(ENOUGH_S[kind] / faster))
         self.calls = calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / faster)))
         self.round_s = 2 * (empty_s + calls * slower)
-        for link in links:
-            link.ask(Say.PING, 0, calls, 0, 0, 1)
-            link.answer(Say.PING)
+        for one in (self.reference, self.candidate):
+            one.ask(Say.PING, 0, calls, 0, 0, 0)
+            one.answer(Say.PING)
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
         """Seconds a call of the reference and of the candidate, so many times, in an order that nobody knows."""
