@@ -18,6 +18,7 @@ from kernel_coder.judge.timing import (
     AHEAD_S,
     HOST_NOISE,
     HOST_S,
+    LEAST,
     LEAST_S,
     OFF_S,
     SHOWN_BYTES,
@@ -35,7 +36,9 @@ def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s:
     """That has timed both in turn, and the reference before and, if it says so, afterwards."""
     found = Timer.__new__(Timer)
     found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0, "cuda")
-    found.pairs = [(reference_s * one, candidate_s * one) for one in NOISE * 3]
+    found.pairs = [(9 * reference_s * one, 9 * candidate_s * one) for one in NOISE * 3]
+    found.pings = {}
+    found.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
     found.alone = [] if afterwards_s is None else [afterwards_s * one for one in NOISE]
     found.compiled_s = None
     found.reference, found.candidate, found.late = "reference", "candidate", []  # type: ignore[assignment]
@@ -349,7 +352,8 @@ def test_the_clock_says_what_the_gpu_takes(device: str) -> None:
     expected_ms = do_bench(lambda: torch.softmax(x, -1), return_mode="median")
     for verdict in (same, busy):
         assert verdict.runtime_ms == pytest.approx(expected_ms, rel=0.25)
-        assert verdict.speedup == pytest.approx(1.0, abs=0.1)
+        assert verdict.speedup_low is not None
+        assert verdict.speedup_low <= 1 <= (verdict.speedup_high or 0)
     assert waits.speedup is not None
     assert waits.speedup < 0.6
     assert slow.runtime_ms is not None
@@ -360,8 +364,45 @@ def test_what_is_shown_while_the_clock_runs_is_no_part_of_a_call() -> None:
     found = timer(1.0, 1.0, 1.0)
     found.baseline = Baseline(500e-6, 10e-6, 1e-12, 1.0, 0.0, "cuda")
     found.variant = SimpleNamespace(input_stride=SHOWN_BYTES)  # type: ignore[assignment]
-    nothing = torch.empty(0)
+    found.calls = 4
     taken = 500e-6 + 4 * 10e-6 + 3 * SHOWN_BYTES * 1e-12 + 4 * 25e-6
-    answer = Answer(SimpleNamespace(), None, taken, True, nothing, nothing, None)  # type: ignore[arg-type]
-    assert found._call_s(answer, 4) == pytest.approx(25e-6)
-    assert found._call_s(answer._replace(taken=500e-6), 4) == pytest.approx(0.1 * 500e-6 / 4)
+    assert found._call_s(taken, 500e-6) == pytest.approx(25e-6)
+    assert found._call_s(taken, 400e-6) == pytest.approx(50e-6)
+    assert found._call_s(500e-6, 500e-6) == pytest.approx(LEAST * 500e-6 / 4)
+
+
+def timer_of_requests(reference_ping_s: float, candidate_ping_s: float) -> Timer:
+    """Of nine calls, 30 and 20 microseconds long, where an empty request takes 400 without a candidate, 420 with it."""
+    found = timer(1.0, 1.0, 30e-6)
+    found.baseline = Baseline(400e-6, 0.0, 0.0, 30e-6, 0.0, "cuda")
+    found.pairs = [(420e-6 + 9 * 30e-6, 420e-6 + 9 * 20e-6)] * 18
+    found.pings = {"reference": [reference_ping_s] * 5, "candidate": [candidate_ping_s] * 5}  # type: ignore[dict-item]
+    return found
+
+
+def test_what_a_request_costs_by_itself_is_what_it_costs_in_turn() -> None:
+    found = timer_of_requests(420e-6, 420e-6)
+    assert not found.is_slow
+    verdict = found.findings()
+    assert verdict["speedup"] == pytest.approx(1.5)
+    assert verdict["reference_ms"] == pytest.approx(30e-3)
+    assert verdict["speedup_high"] == pytest.approx(1.5, rel=0.01)
+    assert verdict["speedup_low"] == pytest.approx((30 + 20 / 9) / (20 + 20 / 9) * 30 / 30, rel=0.01)  # by 400
+    assert timer_of_requests(380e-6, 420e-6).findings()["speedup"] == pytest.approx(290 / 200)  # no less than without
+
+
+def test_a_candidate_that_makes_empty_requests_long_is_not_surely_faster_for_it() -> None:
+    honest = timer_of_requests(420e-6, 420e-6).findings()
+    reference, own = timer_of_requests(900e-6, 420e-6).findings(), timer_of_requests(420e-6, 900e-6).findings()
+    assert reference["speedup"] < 1.7
+    assert reference["speedup_low"] <= honest["speedup_low"]
+    assert own["speedup"] == honest["speedup"]
+    assert own["speedup_low"] == honest["speedup_low"]
+    assert own["speedup_high"] > honest["speedup_high"]
+
+
+def test_a_candidate_whose_process_is_quicker_is_not_surely_faster_for_it() -> None:
+    honest, quicker = timer_of_requests(420e-6, 420e-6).findings(), timer_of_requests(420e-6, 390e-6).findings()
+    assert quicker["speedup"] == honest["speedup"]
+    assert quicker["speedup_high"] == honest["speedup_high"]
+    assert quicker["speedup_low"] == pytest.approx(30 / (20 + 30 / 9), rel=0.01)

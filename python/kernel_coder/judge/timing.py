@@ -2,8 +2,8 @@
 
 A request is K calls on K inputs that nobody has seen before. The clock is the Examiner's: it starts before the request
 is sent, and stops when random elements of the outputs have been read back, so that work which was put off is either
-waited for or missing. What a request costs by itself is measured on the reference's Runner, never on the candidate's,
-and taken off both.
+waited for or missing. What a request costs by itself is measured on the reference's Runner and taken off both; what it
+costs on the candidate's says how sure the result is.
 
 Nobody else may use the device meanwhile, so as little as possible is done then: inputs of several requests, and what
 has to come out, are made beforehand in memory of the Examiner's own and copied to where Runners see them one request
@@ -62,8 +62,8 @@ STAGED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}
 """Inputs and outputs that are kept for requests to come and from requests that were. Those of a request that needs more
 stay where the Runners see them, and are made and compared between one request and the next."""
 
-PINGS = 9
-"""Requests in which next to nothing is done, for what a request costs by itself."""
+PINGS, PINGS_IN_TURN = 9, 5
+"""Requests in which next to nothing is done, for what a request costs by itself; the second with a candidate."""
 
 BASELINE_ROUNDS, ALONE_S = 5, 5.0
 """Requests to the reference without a candidate; fewer, but one, where they take longer than that."""
@@ -86,7 +86,7 @@ AWAKE_S = 0.02
 SHOWN_BYTES, MEASURED_BYTES = 1 << 20, 1 << 28
 """Of inputs: to copy so many is part of an empty request; what more of them take is measured with so many."""
 
-LEAST = 0.1
+LEAST = 0.05
 """Of a request's time, whatever it is said to cost by itself."""
 
 LEAST_S = 5e-6
@@ -181,8 +181,9 @@ class Timer:
     def __init__(self, session: Session, reference: Link) -> None:
         self.session, self.problem = session, session.problem
         self.baseline: Baseline | None = None
-        self.pairs: list[tuple[float, float]] = []
-        self.late: list[Link] = []
+        self.pairs: list[tuple[float, float]] = []  # seconds of requests in turn, the reference's and the candidate's
+        self.pings: dict[Link, list[float]] = {}  # and of empty ones between them
+        self.late: list[Link] = []  # whose launches were not in line, once for each such request
         self.alone: list[float] = []
         self.compiled_s: float | None = None
         self.calls = 1
@@ -209,7 +210,10 @@ class Timer:
         until = time.monotonic() + config.timing_s
         while len(self.pairs) < LEAST_ROUNDS or (len(self.pairs) < rounds and time.monotonic() < until):
             self.pairs += self._rounds(calls, rounds - len(self.pairs))
-        self._refuse_below_floor(*(statistics.median(times) for times in zip(*self.pairs, strict=True)))
+        if self.flushed is not None:
+            self._ping_in_turn()
+        times = zip(*self._calls_s(self.empty_s, self.empty_s), strict=True)
+        self._refuse_below_floor(*map(statistics.median, times))
 
     def measure_baseline(self) -> Baseline:
         """Before there is a candidate."""
@@ -218,14 +222,14 @@ class Timer:
             self.problem.keeps_inputs_back = self._can_keep_inputs_back()
             with shared(self.session.lock):
                 self._draw_places(1)
-                empty_s = min(self._ping() for _ in range(4))
+                empty_s = min(self._ping(self.reference) for _ in range(4))
             self._find_rhythm(self.reference, empty_s)
             self.problem.rhythm = self.calls, self.round_s
         self.calls, self.round_s = self.problem.rhythm
         with shared(self.session.lock):
             self._draw_places(self.calls)
         with alone(self.session.lock):
-            empty_s = statistics.median(self._ping() for _ in range(PINGS))
+            empty_s = statistics.median(self._ping(self.reference) for _ in range(PINGS))
             copying_s, showing_s = self._copying_s(self.calls), self._showing_s(self.calls)
             self.baseline = Baseline(empty_s, copying_s, showing_s, 0.0, time.monotonic(), self.session.device.type)
         self._measure_alone(BASELINE_ROUNDS)
@@ -243,45 +247,69 @@ class Timer:
         """The reference was, in turn with the candidate: somebody else has the device too, or the candidate sees to it
         while it is not asked."""
         assert self.baseline is not None
-        return self._is_slower(statistics.median(reference for reference, _ in self.pairs), self.baseline.call_s)
+        references = [reference for reference, _ in self._calls_s(self.empty_s, self.empty_s)]
+        return self._is_slower(statistics.median(references), self.baseline.call_s)
 
     def _is_slower(self, found_s: float, alone_s: float) -> bool:
         """A call of the reference, in turn with the candidate, than without it."""
         return found_s > max(SLOW * alone_s, alone_s + OFF_S[self.session.device.type] / self.calls)
 
     @property
-    def host_noise(self) -> float:
+    def empty_s(self) -> float:
+        """Of a request by itself, in turn with the candidate: a little more than without, since a third process uses
+        the GPU. The candidate could make it more than a little."""
+        assert self.baseline is not None
+        least_s = self.baseline.empty_s
+        found_s = statistics.median(self.pings.get(self.reference) or [least_s])
+        return min(max(found_s, least_s), least_s + 2 * OFF_S[self.session.device.type])
+
+    def _calls_s(self, reference_s: float, candidate_s: float) -> list[tuple[float, float]]:
+        """Seconds a call of the reference and of the candidate, if their requests by themselves take so long."""
+        return [(self._call_s(one, reference_s), self._call_s(other, candidate_s)) for one, other in self.pairs]
+
+    def _host_noise(self, times: list[tuple[float, float]]) -> float:
         """By so much the speedup may be off for what launches take in one process and in the other."""
         if self.session.device.type == "cpu":
             return 0.0
-        times = dict(zip((self.reference, self.candidate), zip(*self.pairs, strict=True), strict=True))
-        late = [statistics.median(times[link]) for link in times if 2 * self.late.count(link) > len(self.pairs)]
+        of = dict(zip((self.reference, self.candidate), zip(*times, strict=True), strict=True))
+        late = [statistics.median(of[link]) for link in of if 2 * self.late.count(link) > len(times)]
         return HOST_NOISE * max((min(1.0, HOST_S / call_s) for call_s in late), default=0.0)
 
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict.
 
         A reference that is fast again when the candidate is no more counts as it is then. And as sure as the times in
-        turn may be, the lower bound is one for the reference without the candidate, if that was faster.
+        turn may be, the lower bound is one for the reference without the candidate, if that was faster; and both hold
+        whether what a request costs by itself was found with the candidate, without it, or on its own Runner.
         """
         assert self.baseline is not None
-        references, candidates = (list(times) for times in zip(*self.pairs, strict=True))
+        times = self._calls_s(self.empty_s, self.empty_s)
+        references, candidates = (list(some) for some in zip(*times, strict=True))
         found_s = statistics.median(references)
         alone_s = statistics.median(self.alone) if self.alone else self.baseline.call_s
-        if self.alone and self._is_slower(found_s, alone_s):
-            references = [alone_s * one / found_s for one in references]
-        speedup = speedup_interval(references, candidates, self.host_noise)
-        reference_s = statistics.median(references)
+        scale = alone_s / found_s if self.alone and self._is_slower(found_s, alone_s) else 1.0
+        known = self._host_noise(times)
+        of_candidate_s = statistics.median(self.pings.get(self.candidate) or [self.empty_s])
+        intervals = []
+        for empty_s, other_s in (
+            (self.empty_s, self.empty_s),
+            (self.baseline.empty_s, self.baseline.empty_s),
+            (self.empty_s, of_candidate_s),
+        ):
+            both = zip(*self._calls_s(empty_s, other_s), strict=True)
+            mine, others = (list(some) for some in both)
+            intervals.append(speedup_interval([scale * one for one in mine], others, known))
+        reference_s = scale * found_s
         surely = min(1.0, alone_s / reference_s)
         return {
-            "speedup": speedup.median,
-            "speedup_low": speedup.low * surely,
-            "speedup_high": speedup.high,
+            "speedup": intervals[0].median,
+            "speedup_low": min(one.low for one in intervals) * surely,
+            "speedup_high": max(one.high for one in intervals),
             "runtime_ms": statistics.median(candidates) * 1e3,
             "reference_ms": reference_s * 1e3,
             "reference_compile_ms": None if self.compiled_s is None else self.compiled_s * 1e3,
             "runtimes_ms": [candidate * 1e3 for candidate in candidates],
-            "reference_runtimes_ms": [reference * 1e3 for reference in references],
+            "reference_runtimes_ms": [scale * reference * 1e3 for reference in references],
         }
 
     def _refuse_below_floor(self, reference_s: float, call_s: float) -> None:
@@ -325,32 +353,42 @@ class Timer:
             one.answer(Say.PING)
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
-        """Seconds a call of the reference and of the candidate, so many times, in an order that nobody knows."""
+        """Seconds of a request to the reference and to the candidate, so many times, in an order that nobody knows."""
         links = [link for _ in range(self._together(calls, count)) for link in self._both()]
         taken = {self.reference: list[float](), self.candidate: list[float]()}
         for answer in self._answers(links, calls, timed=True):
-            taken[answer.link].append(self._call_s(answer, calls))
+            taken[answer.link].append(answer.taken)
             if not answer.is_in_line:
                 self.late.append(answer.link)
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
 
+    def _ping_in_turn(self) -> None:
+        """What a request costs by itself while a third process uses the GPU, too. The candidate's Runner says what it
+        likes, which counts for how sure the speedup is and for nothing else."""
+        with alone(self.session.lock):
+            links = [link for _ in range(PINGS_IN_TURN) for link in self._both()]
+            for link in links:
+                self.pings.setdefault(link, []).append(self._ping(link))
+
     def _measure_alone(self, rounds: int) -> None:
-        until = time.monotonic() + ALONE_S
+        assert self.baseline is not None
+        empty_s, until = self.baseline.empty_s, time.monotonic() + ALONE_S
         while not self.alone or (len(self.alone) < rounds and time.monotonic() < until):
             links = [self.reference] * self._together(self.calls, rounds - len(self.alone))
-            self.alone += [self._call_s(one, self.calls) for one in self._answers(links, self.calls, timed=True)]
+            answers = self._answers(links, self.calls, timed=True)
+            self.alone += [self._call_s(one.taken, empty_s) for one in answers]
 
     def _together(self, calls: int, count: int) -> int:
         """Rounds, of so many, while others are kept from the device."""
         room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
         return max(1, min(count, room, round(CHUNK_S / self.round_s)))
 
-    def _call_s(self, answer: Answer, calls: int) -> float:
-        """Seconds of one of a request's calls."""
+    def _call_s(self, taken: float, empty_s: float) -> float:
+        """Seconds of one of a request's calls, if it took so long, and takes so long by itself."""
         assert self.baseline is not None
-        shown = max(calls * self.variant.input_stride - SHOWN_BYTES, 0)
-        of_request = self.baseline.empty_s + calls * self.baseline.copying_s + shown * self.baseline.showing_s
-        return max(answer.taken - of_request, answer.taken * LEAST) / calls
+        shown = max(self.calls * self.variant.input_stride - SHOWN_BYTES, 0)
+        of_request = empty_s + self.calls * self.baseline.copying_s + shown * self.baseline.showing_s
+        return max(taken - of_request, taken * LEAST) / self.calls
 
     def _answers(self, links: list[Link], calls: int, *, timed: bool) -> list[Answer]:
         """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
@@ -383,12 +421,11 @@ class Timer:
         """That a round takes if it is kept: inputs of two requests, outputs twice of one."""
         return 2 * calls * (self.variant.input_stride + self.variant.output_stride)
 
-    def _ping(self) -> float:
+    def _ping(self, link: Link) -> float:
         """Seconds that a request takes in which next to nothing is done."""
         region = self._inputs(1)[:SHOWN_BYTES]
-        link = self.reference
         started, _ = self._asked(link, 1, region, torch.empty_like(region), Say.PING, 0, 0, 0, 1)
-        link.answer(Say.PING, AWAKE_S)
+        link.answer(Say.PING, AWAKE_S, link.request_s)
         self._canaries(link.outputs.bytes)
         return time.perf_counter() - started
 
@@ -499,7 +536,8 @@ class Timer:
         except ReferenceFailed as failed:
             print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
-        return statistics.median(self._call_s(one, calls) for one in answers)
+        assert self.baseline is not None
+        return statistics.median(self._call_s(one.taken, self.baseline.empty_s) for one in answers)
 
     def _request(self, link: Link, count: int, is_kept: bool) -> Request:
         """Of `count` calls on fresh inputs, each of which is checked."""
