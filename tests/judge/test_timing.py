@@ -145,7 +145,8 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
 
     found.candidate = link()  # type: ignore[assignment]
     if call_s == 1e-3 and kind == "cpu":
-        for other_s, calls in ((0.5e-3, 12), (2e-3, 6)):  # the faster one says how many, the slower one how long
+        # The faster one says how many, the slower one how long that takes, and that it does not take too long.
+        for other_s, calls in ((0.5e-3, 12), (2e-3, 6), (0.04, 2), (0.5, 1)):
             found._find_rhythm(found.candidate, empty_s, other_s)
             assert found.calls == calls
             assert found.round_s == pytest.approx(2 * (empty_s + calls * max(call_s, other_s)))
@@ -355,7 +356,7 @@ def test_the_clock_says_what_the_gpu_takes(device: str) -> None:
     x = torch.rand(2048, 2048, device=device)
     expected_ms = do_bench(lambda: torch.softmax(x, -1), return_mode="median")
     for verdict in (same, busy):
-        assert verdict.runtime_ms == pytest.approx(expected_ms, rel=0.25)
+        assert verdict.runtime_ms == pytest.approx(expected_ms, rel=0.3)
         assert verdict.speedup_low is not None
         assert verdict.speedup_low <= 1 <= (verdict.speedup_high or 0)
     assert waits.speedup is not None

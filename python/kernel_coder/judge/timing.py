@@ -47,6 +47,9 @@ median's interval leaves out the least and the most.)"""
 TARGET_S = 6e-3
 """Calls of a small kernel are asked for together, at most so many that a request takes about this long."""
 
+MOST_S = 0.1
+"""What no request takes longer than, unless one call does. So a slow candidate keeps nobody waiting for long."""
+
 ENOUGH_S = {"cpu": 0.0, "cuda": 0.1e-3}
 """What the calls of a request take together, if there is room for so many. What a request costs by itself on a GPU,
 0.4 ms, differs by 0.01 ms from one to the next."""
@@ -338,7 +341,8 @@ class Timer:
             )
 
     def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> None:
-        """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted.
+        """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted, and than
+        the slower one makes in `MOST_S`.
 
         Args:
             link: of the Runner whose calls are measured here.
@@ -352,7 +356,8 @@ class Timer:
         kind = self.session.device.type
         wanted = -(-self.session.config.timed_calls // ROUNDS[kind])
         wanted = max(LEAST_CALLS[kind], wanted, round(ENOUGH_S[kind] / faster))
-        self.calls = calls = max(1, min(self.variant.slots, wanted, round(TARGET_S / faster)))
+        most = min(self.variant.slots, round(TARGET_S / faster), round(MOST_S / slower))
+        self.calls = calls = max(1, min(wanted, most))
         self.round_s = 2 * (empty_s + calls * slower)
         for one in (self.reference, self.candidate):
             one.ask(Say.PING, 0, calls, 0, 0, 0)
@@ -438,12 +443,13 @@ class Timer:
 
     def _copying_s(self, calls: int) -> float:
         """Seconds of a GPU that a call's outputs take on their way into shared memory, which is none of the candidate's
-        work. On the CPU the caches decide, and nothing is taken off."""
+        work; of so many calls, since the first copy of a row takes longer. On the CPU the caches decide, and nothing is
+        taken off."""
         if self.flushed is None:
             return 0.0
         found = [one for slot in range(calls) for one in self.problem.found(self.reference.outputs, self.variant, slot)]
         made = [torch.empty_like(one) for one in found[: len(self.variant.output_specs)]]
-        return self._device_s(list(zip(made, found, strict=False)))
+        return self._device_s(list(zip(made * calls, found, strict=True))) / calls
 
     def _showing_s(self, calls: int) -> float:
         """Seconds of a GPU that a byte of inputs takes on its way into shared memory, where they are many."""
@@ -453,14 +459,14 @@ class Timer:
         return self._device_s([(torch.empty_like(region), region)]) / region.numel()
 
     def _device_s(self, copies: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Of the GPU's time, that copying takes from the one to the other."""
+        """Of the GPU's time, that copying takes from the one to the other, all in a row."""
         taken = []
         for _ in range(5):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             self._flush()
-            for one, _ in copies:  # fresh from the kernel, as a candidate's
+            for one in {id(one): one for one, _ in copies}.values():  # fresh from the kernel, as a candidate's
                 one.zero_()
-            torch.cuda._sleep(100_000)  # the copies wait in line behind this, so that only the device's time counts
+            torch.cuda._sleep(100_000 + 20_000 * len(copies))  # cycles in which all copies come to wait in line
             begin.record()
             for one, place in copies:
                 place.copy_(one)
