@@ -1,0 +1,186 @@
+"""What a request to another process costs on a GPU, and how steady it is: with a gate before its launches, and without.
+
+    python benchmarks/bench_gate.py            # rows into results/judge_gate_cuda.csv
+
+One process asks, two that run the same code answer in turn, and four more hold an idle context, as in a judge. A
+request copies a MiB of inputs to where the other process sees them, clears the L2 cache, has so many calls of
+`y.copy_(torch.relu(x))` made there, and reads 4,096 random bytes of the output back. Without a gate the other process
+is asked when the inputs are there; with one its launches are in line before the clock starts. `call_us` is what a call
+adds, from no call to 64; CUDA events in one process say what it takes there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import secrets
+import statistics
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from bench_judge import _commit
+from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.gate import Gate, wait_for, write_later
+from kernel_coder.judge.memory import Arena
+
+RESULTS = Path(__file__).parent / "results"
+ARENA, NUMBER_AT, OUTPUT_AT, FLUSH = 64 << 20, 0, 32 << 20, 256 << 20
+INPUT_AT, BYTES = 4096, 1 << 20
+CALLS = (0, 1, 8, 32, 64)
+DEVICE = torch.device("cuda:0")
+
+
+def answer(channel: Channel) -> None:
+    """Another process: makes calls until it is asked for fewer than none."""
+    (fd,) = channel.receive_descriptors(1)
+    arena = Arena(ARENA, DEVICE, fd)
+    x = arena.bytes[INPUT_AT : INPUT_AT + BYTES].view(torch.float32)
+    y = arena.bytes[OUTPUT_AT : OUTPUT_AT + BYTES].view(torch.float32)
+    scratch = torch.zeros(1, device=DEVICE)
+    for _ in range(20):
+        y.copy_(torch.relu(x))
+    torch.cuda.synchronize()
+    channel.send(0)
+    while True:
+        calls, number, *_ = channel.receive_at_once(timeout_s=3600.0, awake_s=0.05).values
+        if calls < 0:
+            return
+        began = time.perf_counter()
+        if number:
+            wait_for(arena.bytes.data_ptr() + NUMBER_AT, number, DEVICE)
+        if calls == 0:
+            scratch.zero_()
+        for _ in range(calls):
+            y.copy_(torch.relu(x))
+        queued = time.perf_counter()
+        if number:
+            channel.send(0)
+        torch.cuda.synchronize()
+        channel.send(0, values=(round(1e9 * (queued - began)),))
+
+
+class Other:
+    """The other process, from here."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = Channel.pair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.channel.close()
+            try:
+                answer(theirs)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(0)
+        theirs.close()
+
+    def begin(self) -> None:
+        self.arena = Arena(ARENA, DEVICE)
+        self.arena.bytes.zero_()
+        torch.cuda.synchronize()
+        self.channel.send_descriptors([self.arena.fd])
+        self.channel.receive(timeout_s=60.0)
+
+    def end(self) -> None:
+        self.channel.send(0, values=(-1,))
+        os.waitpid(self.pid, 0)
+
+
+class Asker:
+    def __init__(self) -> None:
+        self.gate = Gate(DEVICE)
+        self.staged = torch.randint(0, 256, (BYTES,), dtype=torch.uint8, device=DEVICE)
+        self.flushed = torch.empty(FLUSH, dtype=torch.uint8, device=DEVICE)
+        self.places = torch.randint(0, BYTES, (4096,), device=DEVICE)
+
+    def request(self, other: Other, calls: int, has_gate: bool) -> tuple[float, float]:
+        """Microseconds that it takes, and that making the launches takes there."""
+        memory, channel = other.arena.bytes, other.channel
+        torch.cuda.synchronize()
+        if has_gate:
+            number = 1 + secrets.randbelow(0xFFFF_FFFF)
+            self.gate.shut()
+            self._show(memory)
+            write_later(memory.data_ptr() + NUMBER_AT, number, DEVICE)
+            channel.send(0, values=(calls, number))
+            channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
+            started = self.gate.open()
+        else:
+            started = time.perf_counter()
+            self._show(memory)
+            torch.cuda.synchronize()
+            channel.send(0, values=(calls, 0))
+        answered = channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
+        memory[OUTPUT_AT:][self.places].cpu()
+        return 1e6 * (time.perf_counter() - started), answered.values[0] / 1e3
+
+    def _show(self, memory: torch.Tensor) -> None:
+        memory[INPUT_AT : INPUT_AT + BYTES].copy_(self.staged)
+        self.flushed.zero_()
+
+
+def call_us() -> float:
+    """By CUDA events, of many that wait in line."""
+    x = torch.rand(BYTES // 4, device=DEVICE)
+    y, taken = torch.empty_like(x), []
+    for _ in range(20):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(2_000_000)
+        begin.record()
+        for _ in range(64):
+            y.copy_(torch.relu(x))
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(1e3 * begin.elapsed_time(end) / 64)
+    return statistics.median(taken)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=60, help="to each of both, of each kind")
+    arguments = parser.parse_args()
+    others = [Other() for _ in range(6)]  # before there is a context here
+    for one in others:
+        one.begin()
+    asker, both = Asker(), others[:2]
+    facts = {
+        "event_us": round(call_us(), 3),
+        "device": torch.cuda.get_device_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+        "command": " ".join(["python", "benchmarks/bench_gate.py", *sys.argv[1:]]),
+    }
+    rows = []
+    for has_gate in (False, True):
+        found = {(calls, which): list[tuple[float, float]]() for calls in CALLS for which in range(2)}
+        for calls in CALLS:
+            for number in range(arguments.requests):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    found[calls, which].append(asker.request(both[which], calls, has_gate))
+        for which in range(2):
+            row: dict[str, object] = {"gate": has_gate, "process": which}
+            for calls in CALLS:
+                times = sorted(taken for taken, _ in found[calls, which][5:])
+                row[f"us_{calls}"] = round(statistics.median(times), 1)
+                row[f"from_{calls}"] = round(times[len(times) // 10], 1)
+                row[f"to_{calls}"] = round(times[-1 - len(times) // 10], 1)
+            row["launches_us_64"] = round(statistics.median(taken for _, taken in found[64, which][5:]), 1)
+            medians = [statistics.median(taken for taken, _ in found[calls, which][5:]) for calls in (0, 64)]
+            row["call_us"] = round((medians[1] - medians[0]) / 64, 3)
+            rows.append(row | facts)
+            print({name: row[name] for name in row}, flush=True)
+    for one in others:
+        one.end()
+    with (RESULTS / "judge_gate_cuda.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
