@@ -54,10 +54,10 @@ def test_a_reference_that_is_slower_than_without_the_candidate_is_noticed(slower
 
 
 def test_what_requests_differ_by_is_no_slowness() -> None:
-    assert not timer(1.0 + 0.9 * OFF_S["cuda"] / 9, 1.0, 1.0).is_slow
+    assert not timer(1.0 + 1.9 * OFF_S["cuda"] / 9, 1.0, 1.0).is_slow
     tiny = 4e-6
-    assert not timer(tiny + 0.9 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
-    assert timer(tiny + 1.1 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
+    assert not timer(tiny + 1.9 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
+    assert timer(tiny + 2.1 * OFF_S["cuda"] / 9, tiny, tiny).is_slow
 
 
 def test_a_reference_that_is_fast_again_when_the_candidate_is_gone_counts_as_it_is_then() -> None:

@@ -97,7 +97,7 @@ class Verdict:
             as in every interpreted run. Only a correct candidate has one.
         speedup_low: lower bound of its confidence interval.
         speedup_high: upper bound.
-        runtime_ms: the candidate's median time for a call; None where it was not timed.
+        runtime_ms: the candidate's median time for a call, on a GPU the GPU's; None where it was not timed.
         reference_ms: the reference's, run eagerly.
         reference_compile_ms: the reference's under ``torch.compile``.
         kernel_share: the candidate's own kernels' part of the device time of a call, 0 to 1; None where not profiled.
