@@ -20,7 +20,8 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -214,8 +215,6 @@ class Timer:
         until = time.monotonic() + config.timing_s
         while len(self.pairs) < LEAST_ROUNDS or (len(self.pairs) < rounds and time.monotonic() < until):
             self.pairs += self._rounds(calls, rounds - len(self.pairs))
-        if self.flushed is not None:
-            self._ping_in_turn()
         times = zip(*self._calls_s(self.empty_s, self.empty_s), strict=True)
         self._refuse_below_floor(*map(statistics.median, times))
 
@@ -230,20 +229,24 @@ class Timer:
             self._find_rhythm(self.reference, empty_s)
             self.problem.rhythm = self.calls, self.round_s
         self.calls, self.round_s = self.problem.rhythm
-        taken = self._taken_alone(BASELINE_ROUNDS)  # and then pings: a GPU that comes out of its rest is slow
-        with alone(self.session.lock):
+        found: list[float] = []
+
+        def then() -> None:
             empty_s = statistics.median(self._ping(self.reference) for _ in range(PINGS))
-            copying_s, showing_s = self._copying_s(self.calls), self._showing_s(self.calls)
+            found.extend([empty_s, self._copying_s(self.calls), self._showing_s(self.calls)])
+
+        taken = self._taken_alone(BASELINE_ROUNDS, then)  # not before: a GPU that comes out of its rest is slow
+        empty_s, copying_s, showing_s = found
         self.baseline = Baseline(empty_s, copying_s, showing_s, 0.0, time.monotonic(), self.session.device.type)
         return self.baseline._replace(call_s=self._call_s(statistics.median(taken), empty_s))
 
     def measure_afterwards(self) -> None:
         """The reference, once the candidate is no more."""
         self.reference.life_s += AFTERWARDS_S
-        taken = self._taken_alone(LEAST_ROUNDS)
-        with alone(self.session.lock):
-            empty_s = statistics.median(self._ping(self.reference) for _ in range(PINGS_IN_TURN))
-        self.alone_s = self._call_s(statistics.median(taken), empty_s)
+        pings: list[float] = []
+        then = partial(self._ping_each, [self.reference] * PINGS_IN_TURN, {self.reference: pings})
+        taken = self._taken_alone(LEAST_ROUNDS, then)
+        self.alone_s = self._call_s(statistics.median(taken), statistics.median(pings))
         if self.session.config.compile_baseline:
             self.compiled_s = self._compiled_s(self.calls)
 
@@ -367,27 +370,30 @@ class Timer:
         """Seconds of a request to the reference and to the candidate, so many times, in an order that nobody knows."""
         links = [link for _ in range(self._together(calls, count)) for link in self._both()]
         taken = {self.reference: list[float](), self.candidate: list[float]()}
-        for answer in self._answers(links, calls, timed=True):
+        then: Callable[[], None] | None = None
+        if self.flushed is not None and not self.pings:
+            self.pings = {self.reference: [], self.candidate: []}
+            then = partial(self._ping_each, [one for _ in range(PINGS_IN_TURN) for one in self._both()], self.pings)
+        for answer in self._answers(links, calls, timed=True, then=then):
             taken[answer.link].append(answer.taken)
             if not answer.is_in_line:
                 self.late.append(answer.link)
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
 
-    def _ping_in_turn(self) -> None:
-        """What a request costs by itself while a third process uses the GPU, too. The candidate's Runner says what it
-        likes, which counts for how sure the speedup is and for nothing else."""
-        with alone(self.session.lock):
-            links = [link for _ in range(PINGS_IN_TURN) for link in self._both()]
-            for link in links:
-                self.pings.setdefault(link, []).append(self._ping(link))
+    def _ping_each(self, links: Sequence[Link], found: dict[Link, list[float]]) -> None:
+        """What a request costs by itself. The candidate's Runner says what it likes, which counts for how sure the
+        speedup is and for nothing else."""
+        for link in links:
+            found[link].append(self._ping(link))
 
-    def _taken_alone(self, rounds: int) -> list[float]:
+    def _taken_alone(self, rounds: int, then: Callable[[], None] | None) -> list[float]:
         """Seconds of requests to the reference while there is no candidate."""
         taken: list[float] = []
         until = time.monotonic() + ALONE_S
         while not taken or (len(taken) < rounds and time.monotonic() < until):
             links = [self.reference] * self._together(self.calls, rounds - len(taken))
-            taken += [one.taken for one in self._answers(links, self.calls, timed=True)]
+            answers = self._answers(links, self.calls, timed=True, then=None if taken else then)
+            taken += [one.taken for one in answers]
         return taken
 
     def _together(self, calls: int, count: int) -> int:
@@ -402,8 +408,11 @@ class Timer:
         of_request = empty_s + self.calls * self.baseline.copying_s + shown * self.baseline.showing_s
         return max(taken - of_request, taken * LEAST) / self.calls
 
-    def _answers(self, links: list[Link], calls: int, *, timed: bool) -> list[Answer]:
-        """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`."""
+    def _answers(
+        self, links: list[Link], calls: int, *, timed: bool, then: Callable[[], None] | None = None
+    ) -> list[Answer]:
+        """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`, and
+        for what is to be done `then`."""
         lock = self.session.lock
         is_kept = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
         requests: list[Request] = []
@@ -420,6 +429,8 @@ class Timer:
                 if not is_kept:  # the next request takes its place
                     self._check(answers[-1:])
                     answers[-1] = answers[-1].forgotten()
+            if then is not None:
+                then()
         with shared(lock):
             self._check(answers)
         return answers
