@@ -3,7 +3,7 @@
 With it a Runner's launches can be in line before the clock starts, and before there is anything for them to read: the
 Examiner's own stream waits for a number in its own memory, then copies inputs to where Runners see them, and then
 writes another number into memory that it shares with one Runner, whose stream waits for that. What is clocked from then
-on is the GPU's time; how fast a process's Python makes launches, which differs by a third between two processes that
+on is the GPU's time; how fast a process's Python makes launches, which differs by up to 45% between two processes that
 run the same code, is not.
 
 Numbers are waited for and written by the driver's stream memory operations (cuStreamWaitValue32, cuStreamWriteValue32;
