@@ -3,6 +3,7 @@
     python benchmarks/judge_corpus.py --device cuda                  # rows into results/judge_corpus_cuda.csv
     python benchmarks/judge_corpus.py --device cuda --seconds 540    # and as much as fits into that
     python benchmarks/judge_corpus.py --shard 0/3 --out PATH         # a third of it, for one of several GPUs
+    python benchmarks/judge_corpus.py --beside 3                     # three workers for those that are built
 
 Limits are those of tests/judge/test_corpus.py. `good` says that a hostile candidate did not get what it wanted, or that
 an honest one is correct. A failure of the harness is no verdict: it is judged again by the next run, and counted.
@@ -16,14 +17,17 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_coder.judge import Judge, Outcome
+from kernel_coder.judge import Judge, Outcome, Verdict
+from kernel_coder.judge.pool import parallel
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -39,6 +43,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun after so many")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth candidate, from the Ith on")
+    parser.add_argument("--beside", type=int, default=0, metavar="N", help="workers for those that are built; 0: later")
     parser.add_argument("--out", type=Path, help="left out: results/judge_corpus_DEVICE.csv")
     arguments = parser.parse_args()
     device = arguments.device
@@ -63,38 +68,53 @@ def main() -> int:
     left = [one for one in everybody if one.name not in known]
     until = time.monotonic() + arguments.seconds
     failures: list[str] = []
-    for is_built in (False, True):
-        some = [one for one in left if bool(one.slow) == is_built]
+    writing = threading.Lock()
 
-        def in_time(some: list[corpus.Candidate] = some) -> Iterator[tuple[Any, str, str]]:
+    def take(one: corpus.Candidate, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.HARNESS_FAILED:
+            failures.append(f"{one.name}: {verdict.reason}")
+            return
+        good = not accepted(one, verdict) if one.is_hostile else verdict.correct
+        rows.append(
+            {
+                "candidate": one.name,
+                "kind": "hostile" if one.is_hostile else "honest",
+                "backend": one.backend,
+                "outcome": verdict.outcome.value,
+                "good": good,
+                "speedup_low": verdict.speedup_low,
+                "seconds": round(verdict.stage_s.get("all", 0.0), 2),
+                "waited": round(verdict.stage_s.get("wait", 0.0), 2),
+                "command": f"python benchmarks/judge_corpus.py --device {device}",
+                **facts,
+            }
+        )
+        if not good:
+            print(f"{one.name}: {verdict.outcome.value}: {verdict.reason}", flush=True)
+        write(path, rows)
+
+    def judge_all(is_built: bool, workers: int | None) -> None:
+        def in_time() -> Iterator[tuple[Any, str, str]]:
             for pair in pairs(some):
                 if time.monotonic() > until:
                     return
                 yield pair
 
-        with Judge(device, config=limits(device, is_built)) as judge:
+        some = [one for one in left if bool(one.slow) == is_built]
+        config = limits(device, is_built).model_copy(update={"workers": workers})
+        with Judge(device, config=config) as judge:
             for one, verdict in zip(some, judge.evaluate_many(in_time()), strict=False):
-                if verdict.outcome is Outcome.HARNESS_FAILED:
-                    failures.append(f"{one.name}: {verdict.reason}")
-                    continue
-                good = not accepted(one, verdict) if one.is_hostile else verdict.correct
-                rows.append(
-                    {
-                        "candidate": one.name,
-                        "kind": "hostile" if one.is_hostile else "honest",
-                        "backend": one.backend,
-                        "outcome": verdict.outcome.value,
-                        "good": good,
-                        "speedup_low": verdict.speedup_low,
-                        "seconds": round(verdict.stage_s.get("all", 0.0), 2),
-                        "waited": round(verdict.stage_s.get("wait", 0.0), 2),
-                        "command": f"python benchmarks/judge_corpus.py --device {device}",
-                        **facts,
-                    }
-                )
-                if not good:
-                    print(f"{one.name}: {verdict.outcome.value}: {verdict.reason}", flush=True)
-                write(path, rows)
+                with writing:
+                    take(one, verdict)
+
+    if arguments.beside:
+        others = max(1, parallel(device, limits(device, False)) - arguments.beside)
+        with ThreadPoolExecutor() as threads:
+            for done in [threads.submit(judge_all, True, arguments.beside), threads.submit(judge_all, False, others)]:
+                done.result()
+    else:
+        for is_built in (False, True):
+            judge_all(is_built, None)
     found = Counter((row["kind"], str(row["good"]) == "True") for row in rows)
     for kind in ("hostile", "honest"):
         of = sum(one.is_hostile == (kind == "hostile") for one in everybody)

@@ -37,6 +37,8 @@ from kernel_coder.judge.pool import askers, verdicts_of
 from kernel_coder.judge.protocol import AFTERWARDS_S, READY, Say
 from kernel_coder.judge.room import Room
 from kernel_coder.judge.sandbox import DEFAULT_REQUIRED, Ended, Limits, Process, Sandbox, SandboxConfig, SandboxError
+from kernel_coder.judge.streams import CONNECTIONS, OWN_CONNECTIONS, speaks_of_streams
+from kernel_coder.judge.streams import VARIABLE as QUEUES
 from kernel_coder.judge.triton_cache import VARIABLE as BUILT
 from kernel_coder.judge.triton_cache import Built
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
@@ -79,9 +81,9 @@ def get_init_inputs():
 MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer")
 """In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
-CONNECTIONS = 1
-"""Hardware queues of a context. The driver makes them for one process after another, and many processes wait for those
-of CUDA's usual 8. Streams of one process wait for each other with one queue, where they might run side by side."""
+PROCESSES = 256
+"""Processes and threads that a candidate may have: several times what a build needs, or on a GPU one that builds
+nothing. So many that are busy without end leave neighbours their share of the cores."""
 
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
@@ -471,7 +473,7 @@ class Judge:
                 )
             return self._servers[interpreted]
 
-    def environment(self, interpreted: bool) -> dict[str, str]:
+    def environment(self, interpreted: bool, connections: int = CONNECTIONS) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
         here = os.path.dirname(sys.executable)  # where ninja is
         own["PATH"] = f"{here}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
@@ -480,7 +482,7 @@ class Judge:
         own["CUDA_VISIBLE_DEVICES"] = self.visible
         if self.visible:
             own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            own["CUDA_DEVICE_MAX_CONNECTIONS"] = str(CONNECTIONS)
+            own[QUEUES] = str(connections)
         if self._built is not None:
             own[BUILT] = self._built.folder
         for name in ("CUDA_HOME", "LD_LIBRARY_PATH"):  # where the toolkit is, not what it does
@@ -495,7 +497,7 @@ class Judge:
             wall_s=None if life_s is None or self.lock_path else life_s + GRACE_S,  # who knows how long it has to wait
             memory_bytes=memory if "memory_cgroup" in active else None,
             data_bytes=memory if "memory_cgroup" not in active and self.device == "cpu" else None,
-            processes=1024 if backend in BUILDS or self.device != "cpu" else 256,
+            processes=PROCESSES if backend in BUILDS or self.device == "cpu" else PROCESSES // 2,
             work_bytes=(4 << 30) if backend in BUILDS else (1 << 30),
         )
 
@@ -772,14 +774,14 @@ class _Slot:
             self._ending = {task: ending for task, ending in self._ending.items() if not ending.done()}
             self._ending[self._judged_on] = self._judge.retire(process)
 
-    def _started(self, interpreted: bool, limits: Limits) -> Started:
+    def _started(self, interpreted: bool, limits: Limits, connections: int = CONNECTIONS) -> Started:
         """A Runner that waits for its task, and our end of its channel."""
         judge = self._judge
         ours, theirs = Channel.pair()
         with contextlib.ExitStack() as stack:
             stack.callback(theirs.close)
             process = judge.server(interpreted).start(
-                RUNNER, fds=[theirs.fd], limits=limits, environment=judge.environment(interpreted)
+                RUNNER, fds=[theirs.fd], limits=limits, environment=judge.environment(interpreted, connections)
             )
             return process, ours
 
@@ -810,8 +812,10 @@ class _Slot:
     def _runner(self, maker: _Maker, life_s: float) -> Started:
         """For a candidate. Where a GPU's context takes a while, the next one's is started already."""
         judge, interpreted = self._judge, maker.interpreted
-        if maker.backend in BUILDS or not judge.config.starts_ahead(judge.device):
-            return self._started(interpreted, judge.limits(life_s, maker.backend))
+        has_streams = judge.device != "cpu" and speaks_of_streams(maker.candidate)
+        if has_streams or maker.backend in BUILDS or not judge.config.starts_ahead(judge.device):
+            connections = OWN_CONNECTIONS if has_streams else CONNECTIONS
+            return self._started(interpreted, judge.limits(life_s, maker.backend), connections)
         found, self._next = self._next, None
         ready = None if found is None else found.result()
         process, channel = ready or self._started(interpreted, judge.limits(None))

@@ -59,6 +59,7 @@ from kernel_coder.judge.protocol import (
     names_of_leaves,
     same_structure,
 )
+from kernel_coder.judge.streams import HeldStreams
 from kernel_coder.judge.triton_cache import begin_with_built
 
 with contextlib.suppress(ImportError):  # in the warm parent, once for all
@@ -178,8 +179,10 @@ def _begun(channel: Channel) -> _Runner | None:
 
 
 def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[int, ...]]:
-    first, count, variant, mode, _, number = request[:6]
+    first, count, variant, mode, is_timed, number = request[:6]
     try:
+        if not is_timed:
+            runner.streams.hold()
         values = runner.call(first, count, variant, Mode(mode), number)
     except Wrong as wrong:
         _tell(runner.report, str(wrong))
@@ -288,6 +291,7 @@ class _Runner:
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
         dirty_for_outputs(self.device, self.outputs.size)
         self.scratch = torch.zeros(1, device=self.device)
+        self.streams = HeldStreams(self.device)
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _Prepared] = {}
         self.hooks = contextlib.ExitStack()  # for good: an extension may be built as late as in a call

@@ -28,6 +28,7 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
+from kernel_coder.judge.streams import speaks_of_streams
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
@@ -387,6 +388,8 @@ class Session:
             where = f"{when}Inputs: {_KINDS[family]}, shapes {shapes}."
             if variant.sizes is not None:
                 where += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+            if self.device.type == "cuda" and speaks_of_streams(self.source):
+                where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
             raise Ended(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
     def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:

@@ -1,0 +1,106 @@
+"""Streams of a candidate's own, for which the caller's has to wait."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_coder.judge import Judge, JudgeConfig, Outcome
+from kernel_coder.judge.judge import _Maker, _Slot
+from kernel_coder.judge.sandbox import Limits
+from kernel_coder.judge.streams import CONNECTIONS, OWN_CONNECTIONS, VARIABLE, HeldStreams, speaks_of_streams
+from kernel_coder.tasks import Task
+
+SOFTMAX = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+
+
+def get_inputs():
+    return [torch.randn(512, 512)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+ON_A_STREAM = """import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.side = [torch.cuda.Stream(priority={priority}) for _ in range({number} + 1)][-1]
+
+    def forward(self, x):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            out = torch.softmax(x, 1)
+        {wait}
+        return out
+"""
+WAIT = "torch.cuda.current_stream().wait_stream(self.side)"
+TASK = Task(id="softmax", source="tests", reference=SOFTMAX)
+CONFIG = JudgeConfig(timed_calls=20, timing_s=1.0, workers=4)
+
+
+@pytest.mark.parametrize("source", ["s = torch.cuda.Stream()", "cudaStream_t s;", "torch.cuda.stream(s)", "# STREAM"])
+def test_a_candidate_that_may_have_streams_is_known_by_its_text(source: str) -> None:
+    assert speaks_of_streams(source)
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "connections"),
+    [
+        ("cuda:0", "torch.cuda.Stream()", OWN_CONNECTIONS),
+        ("cuda:0", "torch.relu(x)", CONNECTIONS),
+        ("cpu", "sys.stdout: a stream", CONNECTIONS),
+    ],
+)
+def test_a_candidate_with_streams_has_the_usual_hardware_queues_and_others_have_one(
+    monkeypatch: pytest.MonkeyPatch, where: str, source: str, connections: int
+) -> None:
+    with Judge("cpu", config=JudgeConfig(prestart=False)) as judge:
+        monkeypatch.setattr(judge, "device", where)
+        monkeypatch.setattr(judge, "visible", "0")
+        slot = _Slot(judge, 0)
+        asked: list[str] = []
+
+        def started(interpreted: bool, limits: Limits, connections: int = CONNECTIONS) -> tuple[None, None]:
+            asked.append(judge.environment(interpreted, connections)[VARIABLE])
+            return None, None
+
+        monkeypatch.setattr(slot, "_started", started)
+        slot._runner(_Maker(judge, TASK, source, "torch"), 1.0)
+        assert asked == [str(connections)]
+        assert judge.environment(False)[VARIABLE] == str(CONNECTIONS)
+
+
+def test_where_there_is_one_hardware_queue_or_no_gpu_no_stream_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("1", "8"):
+        monkeypatch.setenv(VARIABLE, value)
+        HeldStreams(torch.device("cpu")).hold()
+    monkeypatch.delenv(VARIABLE)
+    assert not HeldStreams(torch.device("cuda"))._streams
+
+
+@pytest.mark.gpu
+def test_a_stream_that_nobody_waits_for_is_found_out_whichever_it_is(device: str) -> None:
+    whose = [(number, priority) for number in (0, 1, 6, 7, 31) for priority in (0, -1)]
+    sources = [ON_A_STREAM.format(number=number, priority=priority, wait="") for number, priority in whose]
+    with Judge(device, config=CONFIG) as judge:
+        verdicts = list(judge.evaluate_many((TASK, source, "torch") for source in sources))
+    outcomes = {one: verdict.outcome for one, verdict in zip(whose, verdicts, strict=True)}
+    assert set(outcomes.values()) == {Outcome.WRONG_OUTPUT}, outcomes
+    assert all("streams of its own" in verdict.feedback for verdict in verdicts)
+
+
+@pytest.mark.gpu
+def test_a_stream_that_the_callers_waits_for_is_as_good_as_that(device: str) -> None:
+    sources = [ON_A_STREAM.format(number=0, priority=priority, wait=WAIT) for priority in (0, -1)]
+    with Judge(device, config=CONFIG) as judge:
+        verdicts = list(judge.evaluate_many((TASK, source, "torch") for source in sources))
+    assert [verdict.outcome for verdict in verdicts] == [Outcome.CORRECT] * 2, verdicts
