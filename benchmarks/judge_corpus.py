@@ -56,6 +56,11 @@ def main() -> int:
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
     }
+    command = f"python benchmarks/judge_corpus.py --device {device}"
+    if arguments.beside:
+        command += f" --beside {arguments.beside}"
+    if shards != "1":
+        command += f" --shard {arguments.shard}"
     path = arguments.out or RESULTS / f"judge_corpus_{device}.csv"
     rows: list[dict[str, Any]] = []
     if path.exists():
@@ -85,7 +90,7 @@ def main() -> int:
                 "speedup_low": verdict.speedup_low,
                 "seconds": round(verdict.stage_s.get("all", 0.0), 2),
                 "waited": round(verdict.stage_s.get("wait", 0.0), 2),
-                "command": f"python benchmarks/judge_corpus.py --device {device}",
+                "command": command,
                 **facts,
             }
         )
