@@ -47,6 +47,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="left out: results/judge_corpus_DEVICE.csv")
     arguments = parser.parse_args()
     device = arguments.device
+    if arguments.beside < 0:
+        parser.error(f"--beside must be 0 or more; got {arguments.beside}")
     first, _, shards = arguments.shard.partition("/")
     if not (first.isdecimal() and shards.isdecimal() and int(first) < int(shards)):
         parser.error(f"--shard must be I/N with 0 <= I < N; got {arguments.shard}")

@@ -12,6 +12,7 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.gate import gate_of, wait_for, write_later
+from kernel_coder.judge.interval import speedup_interval
 from kernel_coder.judge.protocol import Say, Status
 from kernel_coder.judge.session import Ended, Link
 from kernel_coder.judge.timing import (
@@ -98,8 +99,10 @@ def test_where_launches_are_not_in_line_an_interval_is_wider(who: str, call_s: f
     assert wider["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert wider["speedup_low"] == pytest.approx(1 / (1 + noise), rel=0.001)
     found.session = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
+    own = speedup_interval([call_s * one for one in NOISE * 3], [call_s * one for one in NOISE * 3])
     on_cpu = found.findings()
-    assert on_cpu["speedup"] == 1.0
+    names = ("speedup_low", "speedup", "speedup_high")
+    assert [on_cpu[name] for name in names] == pytest.approx([own.low, own.median, own.high], rel=1e-12)
     assert on_cpu["speedup_high"] < wider["speedup_high"]
 
 
@@ -329,7 +332,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1)
 def get_inputs():
-    return [torch.rand(4096, 4096)]
+    return [torch.rand(SIZE, SIZE)]
 def get_init_inputs():
     return []
 """
@@ -343,9 +346,10 @@ WAITS = HOST.replace(RESULT, "torch.cuda.synchronize()\n        if x.sum().item(
 
 
 @pytest.mark.gpu
-def test_the_clock_says_what_the_gpu_takes(device: str) -> None:
+@pytest.mark.parametrize("size", [2048, 4096])
+def test_the_clock_says_what_the_gpu_takes(device: str, size: int) -> None:
     """Not what a call takes of the CPU's time while the GPU could be busy; but that, too, where the call waits."""
-    task = Task(id="timing/softmax", source="test", reference=REFERENCE)
+    task = Task(id="timing/softmax", source="test", reference=REFERENCE.replace("SIZE", str(size)))
     with Judge(device, config=JudgeConfig(workers=1, checks=1, profile=False)) as judge:
         same, busy, waits = (judge.evaluate(task, source, "torch") for source in (SAME, BUSY, WAITS))
         slow = judge.evaluate(task, BUSY.replace("1e-4", "3e-3"), "torch")
@@ -353,7 +357,7 @@ def test_the_clock_says_what_the_gpu_takes(device: str) -> None:
         assert verdict.correct, verdict.reason
     from triton.testing import do_bench
 
-    x = torch.rand(4096, 4096, device=device)
+    x = torch.rand(size, size, device=device)
     expected_ms = do_bench(lambda: torch.softmax(x, -1), return_mode="median")
     for verdict in (same, busy):
         assert verdict.runtime_ms == pytest.approx(expected_ms, rel=0.25)

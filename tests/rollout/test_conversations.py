@@ -19,7 +19,17 @@ from kernel_coder.judge.ranking import rank
 from kernel_coder.models.tiny import tiny_model
 from kernel_coder.prompts import Message, build_messages, encode_prompt
 from kernel_coder.prompts.encode import render_prompt
-from kernel_coder.rollout import Conversation, FollowUp, Next, Rollout, Sampling, Turn, completion_seed, converse
+from kernel_coder.rollout import (
+    Conversation,
+    FollowUp,
+    Next,
+    Rollout,
+    Sampling,
+    Turn,
+    completion_seed,
+    conversations,
+    converse,
+)
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import Task
 from kernel_coder.train.batch import Batch, collate, forward_rows
@@ -289,30 +299,23 @@ def test_conversations_end_when_they_should() -> None:
 
 
 class Slow:
-    """An engine and a judge that take their time; ``busy`` adds up how long each was at work."""
+    """An engine and a judge that take their time."""
 
     def __init__(self, batch_s: float, verdict_s: float, workers: int) -> None:
         self.batch_s, self.verdict_s = batch_s, verdict_s
         self.pool = ThreadPoolExecutor(workers)
-        self.busy = {"sampling": 0.0, "judging": 0.0}
         self.judged = 0
         self.lock = threading.Lock()
 
-    def _work(self, what: str, least_s: float) -> None:
-        began = time.monotonic()
-        time.sleep(least_s)
-        with self.lock:
-            self.busy[what] += time.monotonic() - began
-
     def generate(self, prompts: Any, sampling: Any, seeds: Any, *, poll: Any = None) -> list[Turn]:
-        self._work("sampling", self.batch_s)
+        time.sleep(self.batch_s)
         return [Turn(tuple(prompt), (1,), (0.0,), "x", "stop") for prompt in prompts]
 
     def ask(self, task: Task, answer: str) -> Future[Verdict]:
         return self.pool.submit(self._judge)
 
     def _judge(self) -> Verdict:
-        self._work("judging", self.verdict_s)
+        time.sleep(self.verdict_s)
         with self.lock:
             self.judged += 1
         return example_verdict("wrong_output")
@@ -322,22 +325,62 @@ def onwards(turns: int) -> Callable[[Conversation], Next | None]:
     return lambda one: Next(tuple(ASKED), (*one.turns[-1].prompt_ids, 1)) if len(one.turns) < turns else None
 
 
-# Verdicts of 0.2 s stand for those of 1 s, and batches are in proportion: the ratio is what counts.
-@pytest.mark.alone
+class Clock:
+    """An engine and a judge by a clock of their own, which goes on when one samples or waits for a verdict, and at each
+    poll a little: what is found does not depend on how busy the machine is."""
+
+    def __init__(self, batch_s: float, verdict_s: float, workers: int) -> None:
+        self.batch_s, self.verdict_s = batch_s, verdict_s
+        self.now, self.sampled, self.judged = 0.0, 0, 0
+        self.free_at = [0.0] * workers
+        self.under_way: list[tuple[float, Future[Verdict]]] = []
+
+    def generate(self, prompts: Any, sampling: Any, seeds: Any, *, poll: Any = None) -> list[Turn]:
+        self.sampled += 1
+        self._go_on(self.now + self.batch_s)
+        return [Turn(tuple(prompt), (1,), (0.0,), "x", "stop") for prompt in prompts]
+
+    def ask(self, task: Task, answer: str) -> Future[Verdict]:
+        worker = min(range(len(self.free_at)), key=self.free_at.__getitem__)
+        self.free_at[worker] = max(self.now, self.free_at[worker]) + self.verdict_s
+        self.under_way.append((self.free_at[worker], Future()))
+        return self.under_way[-1][1]
+
+    def wait(self, open_: set[Future[Verdict]], *_: Any, **__: Any) -> None:
+        self._go_on(min(at for at, future in self.under_way if future in open_))
+
+    def tick(self) -> None:
+        self._go_on(self.now + 1e-3)
+
+    def _go_on(self, until: float) -> None:
+        self.now = until
+        for at, future in self.under_way:
+            if at <= until and not future.done():
+                self.judged += 1
+                future.set_result(example_verdict("wrong_output"))
+
+
 @pytest.mark.parametrize("fixed", [True, False])
-@pytest.mark.parametrize(("batch_s", "workers"), [(0.2, 4), (0.025, 2), (0.4, 8)])
-def test_sampling_and_judging_overlap(batch_s: float, workers: int, fixed: bool) -> None:
-    """Wall time is at most 1.25 times the larger of what sampling and judging take alone, as long as they took here: a
-    busy machine wakes up late whoever sleeps."""
-    slow = Slow(batch_s, 0.2, workers)
-    start = [Conversation(Question(TASK, ASKED, (i,)), seeds(i)) for i in range(8)]
-    began = time.monotonic()
-    rollouts = converse(slow, start, SAMPLING, ask=slow.ask, follow_up=onwards(3), batch_size=4, fixed_batches=fixed)
-    took = time.monotonic() - began
-    assert [len(one.turns) for one in rollouts] == [3] * 8
-    assert slow.judged == 24
-    alone = max(slow.busy["sampling"], slow.busy["judging"] / workers)
-    assert took <= 1.25 * alone + 0.25  # a busy machine wakes a thread late
+@pytest.mark.parametrize(("batch_s", "workers"), [(1.0, 4), (0.125, 2), (2.0, 8)])
+def test_sampling_and_judging_overlap(
+    monkeypatch: pytest.MonkeyPatch, batch_s: float, workers: int, fixed: bool
+) -> None:
+    """All takes at most 1.25 times the larger of what sampling and judging take alone; in turn it takes longer."""
+
+    def taken(overlap: bool) -> tuple[float, float]:
+        clock = Clock(batch_s, 1.0, workers)
+        monkeypatch.setattr(conversations, "wait", clock.wait)
+        start = [Conversation(Question(TASK, ASKED, (i,)), seeds(i)) for i in range(8)]
+        more: dict[str, Any] = {"batch_size": 4, "fixed_batches": fixed, "overlap": overlap, "poll": clock.tick}
+        rollouts = converse(clock, start, SAMPLING, ask=clock.ask, follow_up=onwards(3), **more)
+        assert [len(one.turns) for one in rollouts] == [3] * 8
+        assert clock.judged == 24
+        return clock.now, max(clock.sampled * batch_s, 24 * 1.0 / workers)
+
+    together, alone = taken(overlap=True)
+    assert together <= 1.25 * alone
+    in_turn, _ = taken(overlap=False)
+    assert in_turn > together
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -4,8 +4,8 @@ A context is made with one hardware queue, since the driver makes queues for one
 processes wait for those of CUDA's usual eight. With one queue whatever is put on one stream starts after what was put
 on another before, so that nobody would see where a candidate forgot to have the caller's stream wait for its own: its
 user, who has eight, reads its output too early. So a candidate whose text speaks of streams gets eight as well, and
-in a check every stream of torch's pool is kept busy beforehand, until long after an output is read that nobody waits
-for.
+in a check every stream of torch's pool is kept busy beforehand, until after an output is read that nobody waits for.
+A stream that was made in another way is not: there a missing wait shows only if the work takes longer than reading.
 """
 
 from __future__ import annotations
