@@ -126,7 +126,7 @@ def main() -> None:
         "commit": os.environ.get("KC_COMMIT") or _commit(),
         "command": " ".join(["python benchmarks/bench_admission.py", *(folder.name for folder in arguments.folders)]),
     }
-    config = JudgeConfig(workers=arguments.workers, timed_calls=32, timing_s=2.0, timeout_s=arguments.timeout)
+    config = JudgeConfig(workers=arguments.workers, timing_s=2.0, timeout_s=arguments.timeout)
     until = time.monotonic() + arguments.seconds
     with out.open("a", newline="") as file, Judge(arguments.device, "torch", config=config) as judge:
         writer = csv.DictWriter(file, COLUMNS)

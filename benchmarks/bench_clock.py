@@ -2,12 +2,14 @@
 
     python benchmarks/bench_clock.py                                        # rows into results/judge_clock_cuda.csv
     python benchmarks/bench_clock.py --kernelbench PATH/TO/KernelBench/src  # KernelBench's evaluator too
+    python benchmarks/bench_clock.py --itself 12                            # rows into results/judge_itself_cuda.csv
 
-Row kernels of three sizes in Triton beside eager PyTorch (one to five launches), each judged `--times` times by one
+Row kernels of four sizes in Triton beside eager PyTorch (one to five launches), each judged `--times` times by one
 judge, one at a time, with a cold L2; and the reference as a candidate of its own, whose speedup is 1: how far the
-estimates are from it, and how many intervals hold it. do_bench and KernelBench measure in a process of their own,
-with CUDA events and a cold L2 as well. do_bench queues what clears the cache before each call, which hides what
-launching takes of the CPU's time behind it; a judge's request does not hide it.
+estimates are from it, and how many intervals hold it. With `--itself` that alone, a row a verdict. do_bench and
+KernelBench measure in a process of their own, with CUDA events and a cold L2 as well. do_bench queues what clears the
+cache before each call, which hides what launching takes of the CPU's time behind it; a judge's requests wait in line
+behind a gate, which does the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from bench_judge import CANDIDATE, EVALUATE, KINDS, REFERENCE, RESULTS, _commit
 from kernel_coder.judge import Judge, JudgeConfig, Verdict
 from kernel_coder.tasks import Task
 
-SIZES = ("64, 256", "1024, 1024", "4096, 4096")
+SIZES = ("64, 256", "1024, 1024", "2048, 2048", "4096, 4096")
 
 MEASURE = """
 import importlib.util, json, sys, torch
@@ -52,7 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="verdicts on each kernel")
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: not asked")
+    parser.add_argument("--itself", type=int, metavar="TIMES", help="references as candidates, so often, and no more")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="ROWS,COLUMNS")
     arguments = parser.parse_args()
+    arguments.sizes = [one if ", " in one else one.replace(",", ", ") for one in arguments.sizes]
     facts = {
         "device": torch.cuda.get_device_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -60,26 +65,50 @@ def main() -> None:
         "commit": os.environ.get("KC_COMMIT") or _commit(),
         "command": " ".join(["python", "benchmarks/bench_clock.py", *sys.argv[1:]]),
     }
-    rows = []
     config = JudgeConfig(workers=1, profile=False)
+    if arguments.itself:
+        with Judge("cuda", "torch", config=config) as judge:
+            write(list(itself(judge, arguments.sizes, arguments.itself, facts)), "judge_itself_cuda.csv")
+        return
+    rows: list[dict[str, object]] = []
     with Judge("cuda", "triton", config=config) as judge, tempfile.TemporaryDirectory() as folder:
-        for size in SIZES:
+        for size in arguments.sizes:
             for number, (expression, body, other) in enumerate(KINDS):
                 reference = REFERENCE.replace("64, 256", size).format(expression=expression)
                 task = Task(id=f"clock/{number}", source="benchmark", reference=reference)
                 candidate = CANDIDATE.format(number=number, body=body, other=other)
                 verdicts = [judge.evaluate(task, candidate) for _ in range(arguments.times)]
                 found = dict(judged(verdicts))
-                row = {"kernel": expression, "size": size.replace(", ", "x"), **found}
+                row: dict[str, object] = {"kernel": expression, "size": size.replace(", ", "x"), **found}
                 row |= elsewhere(Path(folder), reference, candidate, arguments.kernelbench)
                 same = reference.replace("class Model(", "class ModelNew(")
                 row |= alike([judge.evaluate(task, same, "torch") for _ in range(arguments.times)])
                 rows.append(row | facts)
                 print({name: row[name] for name in row if name not in facts}, flush=True)
-                with (RESULTS / "judge_clock_cuda.csv").open("w", newline="") as file:
-                    writer = csv.DictWriter(file, rows[0])
-                    writer.writeheader()
-                    writer.writerows(rows)
+                write(rows, "judge_clock_cuda.csv")
+
+
+def itself(judge: Judge, sizes: list[str], times: int, facts: dict[str, object]) -> Iterator[dict[str, object]]:
+    """A row for each verdict on a reference as its own candidate."""
+    names = ("speedup_low", "speedup", "speedup_high", "runtime_ms", "reference_ms")
+    for size in sizes:
+        for number, (expression, _, _) in enumerate(KINDS):
+            reference = REFERENCE.replace("64, 256", size).format(expression=expression)
+            task = Task(id=f"clock/{number}", source="benchmark", reference=reference)
+            same = reference.replace("class Model(", "class ModelNew(")
+            verdicts = [judge.evaluate(task, same, "torch") for _ in range(times)]
+            found = alike(verdicts)
+            print(expression, size, {name: found[name] for name in found}, flush=True)
+            for verdict in verdicts:
+                row = {name: round(getattr(verdict, name), 4) for name in names}
+                yield {"kernel": expression, "size": size.replace(", ", "x"), **row, **facts}
+
+
+def write(rows: list[dict[str, object]], name: str) -> None:
+    with (RESULTS / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def judged(verdicts: list[Verdict]) -> Iterator[tuple[str, float | int]]:

@@ -25,6 +25,7 @@ from kernel_coder.judge.timing import (
     OFF_S,
     SHOWN_BYTES,
     SLOW,
+    STAGED_BYTES,
     Answer,
     Baseline,
     Timer,
@@ -112,7 +113,9 @@ def test_where_launches_are_not_in_line_an_interval_is_wider(who: str, call_s: f
         ("cuda", 5e-6, 64, 20),  # enough of them
         ("cuda", 6e-6, 16, 16),  # as many as there is room for
         ("cuda", 1e-9, 64, 20),  # nobody knows what takes less than the clock's noise
-        ("cuda", 20e-6, 64, 9),
+        ("cuda", 15e-6, 64, 20),
+        ("cuda", 20e-6, 64, 15),
+        ("cuda", 50e-6, 64, 9),
         ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
         ("cuda", 1e-3, 64, 6),  # six milliseconds of calls
         ("cuda", 1.0, 64, 1),
@@ -139,7 +142,8 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     found.session = SimpleNamespace(  # type: ignore[assignment]
         lock=None, device=SimpleNamespace(type=kind), config=SimpleNamespace(timed_calls=100)
     )
-    found.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
+    small = SimpleNamespace(slots=slots, input_stride=1 << 20, output_stride=1 << 20)
+    found.variant = small  # type: ignore[assignment]
     found.reference = found.candidate = link()  # type: ignore[assignment]
     found._find_rhythm(found.reference, empty_s)
     assert found.calls == expected
@@ -153,6 +157,26 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
             found._find_rhythm(found.candidate, empty_s, other_s)
             assert found.calls == calls
             assert found.round_s == pytest.approx(2 * (empty_s + calls * max(call_s, other_s)))
+
+
+@pytest.mark.parametrize(("stride", "expected"), [(1 << 20, 20), (1 << 24, 16), (1 << 25, 9), (1 << 29, 9)])
+def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(stride: int, expected: int) -> None:
+    """Inputs and outputs of 16 calls of 2048 x 2048 floats take the GiB there is for requests that wait."""
+
+    class Fake(Timer):
+        def _answers(self, links: list[Any], calls: int, *, timed: bool) -> list[Answer]:
+            nothing = torch.empty(0)
+            return [Answer(link, None, 515e-6, True, nothing, nothing, None) for link in links]
+
+    found = Fake.__new__(Fake)
+    config = SimpleNamespace(timed_calls=100)
+    found.session = SimpleNamespace(lock=None, device=SimpleNamespace(type="cuda"), config=config)  # type: ignore[assignment]
+    found.variant = SimpleNamespace(slots=64, input_stride=stride, output_stride=stride)  # type: ignore[assignment]
+    asks_nothing = SimpleNamespace(ask=lambda *values: None, answer=lambda say: None)
+    found.reference = found.candidate = asks_nothing  # type: ignore[assignment]
+    found._find_rhythm(found.reference, 500e-6)
+    assert found.calls == expected
+    assert expected == 9 or found._bytes(expected) <= STAGED_BYTES["cuda"]
 
 
 class Fakes:

@@ -51,9 +51,9 @@ TARGET_S = 6e-3
 MOST_S = 0.1
 """What no request takes longer than, unless one call does. So a slow candidate keeps nobody waiting for long."""
 
-ENOUGH_S = {"cpu": 0.0, "cuda": 0.1e-3}
-"""What the calls of a request take together, if there is room for so many. What a request costs by itself on a GPU,
-0.4 ms, differs by 0.01 ms from one to the next."""
+ENOUGH_S, ENOUGH_CALLS = {"cpu": 0.0, "cuda": 0.3e-3}, 20
+"""What the calls of a request take together, or as many as that, if there is room for so many beside those of other
+requests. What a request costs by itself on a GPU, 0.4 ms, differs by 0.01 ms from one to the next."""
 
 LEAST_CALLS = {"cpu": 64, "cuda": 4}
 """Of a request, however short they are and few are wanted. On a CPU a request waits for a core, and few short calls
@@ -358,7 +358,8 @@ class Timer:
         faster, slower = min(times), max(times)
         kind = self.session.device.type
         wanted = -(-self.session.config.timed_calls // ROUNDS[kind])
-        wanted = max(LEAST_CALLS[kind], wanted, round(ENOUGH_S[kind] / faster))
+        enough = min(ENOUGH_CALLS, round(ENOUGH_S[kind] / faster), STAGED_BYTES[kind] // self._bytes(1))
+        wanted = max(LEAST_CALLS[kind], wanted, enough)
         most = min(self.variant.slots, round(TARGET_S / faster), round(MOST_S / slower))
         self.calls = calls = max(1, min(wanted, most))
         self.round_s = 2 * (empty_s + calls * slower)
