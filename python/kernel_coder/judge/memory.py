@@ -28,10 +28,12 @@ SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
 LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
 
 
-def free_memory(device: torch.device) -> None:
-    """Give the GPU back what nobody uses here, if that is much."""
-    if device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES:
-        torch.cuda.empty_cache()
+def free_memory(device: torch.device) -> bool:
+    """Give the GPU back what nobody uses here, if that is much; whether it was."""
+    if device.type != "cuda" or torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= KEPT_BYTES:
+        return False
+    torch.cuda.empty_cache()
+    return True
 
 
 def dirty_device_memory(device: torch.device) -> None:

@@ -193,6 +193,8 @@ def _answered(runner: _Runner, request: tuple[int, ...]) -> tuple[Status, tuple[
     if runner.facts:
         _tell(runner.report, runner.facts)
         runner.facts = ""
+    if not is_timed:
+        runner.give_back()
     return Status.OK, values
 
 
@@ -285,7 +287,7 @@ class _Runner:
         self.plan, self.report, self.say_queued = plan, report, say_queued
         self.facts = ""  # of own kernels, from the last call
         self.device = torch.device(plan["device"])
-        self.returned: list[Tensor] = []
+        self.returned: list[Tensor] | None = None  # by the last call, where somebody looks at it; it may be large
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(fds[INPUTS]).st_size or plan["input_bytes"], self.device, fds[INPUTS])
         self.outputs = Arena(os.fstat(fds[OUTPUTS]).st_size or plan["output_bytes"], self.device, fds[OUTPUTS])
@@ -334,7 +336,7 @@ class _Runner:
         """Forget it, before another one is handed over."""
         self.hooks.close()
         self.prepared.clear()
-        self.returned = []
+        self.returned = None
         if self.compiled is not None:
             torch._dynamo.reset()
         del self.model, self.module, self.compiled, self.parameters
@@ -372,8 +374,10 @@ class _Runner:
             self.facts = "\n".join(map(str, facts))
             return (len(facts),)
         with record_launches(self.own, mode) as seen:
+            self.returned = [] if mode is Mode.AUDITED else None
             calls()
-            reached = sum(seen.reaches(one) for one in self.returned) if mode is Mode.AUDITED else 0
+            reached = sum(seen.reaches(one) for one in self.returned or ())
+            self.returned = None
         if mode is Mode.AUDITED:
             built = [fact for library in dict.fromkeys(self.own.libraries) for fact in library_facts(library)]
             self.facts = "\n".join(map(str, [*seen.facts.values(), *built]))
@@ -389,6 +393,12 @@ class _Runner:
         except NoDeviceTime:
             return (0, 0, 0)
         return (time.own_ns, time.all_ns, time.records)
+
+    def give_back(self) -> None:
+        """What the candidate does not hold of the GPU's memory, if that is much: the Examiner needs it for the next
+        inputs. What the driver hands out then is zeros again, so some of it is filled."""
+        if free_memory(self.device):
+            dirty_for_outputs(self.device, self.outputs.size)
 
     def make_ready(self, first: int, count: int, variant: int) -> None:
         """For calls that will be timed."""
@@ -416,7 +426,8 @@ class _Runner:
         prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
         result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
         found = [result] if type(result) is Tensor and prepared.plain else self._taken_apart(result, prepared.tree)
-        self.returned = found
+        if self.returned is not None:
+            self.returned = found
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
                 raise Wrong(f"{name} must be a plain tensor; got a {type(tensor).__name__}")

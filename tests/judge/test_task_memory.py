@@ -1,0 +1,217 @@
+"""What a task takes of a device's memory: KernelBench's largest inputs are 16 GiB, and a GPU is shared by several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kernel_coder import ops
+from kernel_coder.judge import Judge, JudgeConfig, problem, runner
+from kernel_coder.judge.inputs import tensors_of
+from kernel_coder.judge.problem import Problem, Refused, Seeds
+from kernel_coder.judge.protocol import Mode, Status
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, x, *more):
+        {before}
+        return {result}
+def get_inputs():
+    return [torch.rand({shape}){more}]
+def get_init_inputs():
+    return []
+"""
+
+
+def source(
+    result: str, shape: str = "16, 16384", init: str = "pass", before: str = "pass", more: str = ""
+) -> dict[str, Any]:
+    text = REFERENCE.format(init=init, before=before, result=result, shape=shape, more=more)
+    return {"reference": text, "entry_point": "Model", "precision": "fp32"}
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def made(task: dict[str, Any], **config: Any) -> Problem:
+    return Problem(task, JudgeConfig(**config), torch.device("cpu"), Seeds(3))
+
+
+class Ledger(TorchDispatchMode):
+    """How many bytes of tensors there were at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for one in tree_leaves(out):
+            if isinstance(one, torch.Tensor) and one.device.type != "meta":
+                storage = StorageWeakRef(one.untyped_storage())
+                self._live[storage.cdata] = storage, one.untyped_storage().nbytes()
+        self._live = {cdata: entry for cdata, entry in self._live.items() if not entry[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self._live.values()))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("result", "init", "shape", "inside"),
+    [
+        ("x * torch.sigmoid(x)", "pass", "16, 16384", 2),
+        ("x / torch.mean(torch.abs(x), dim=1, keepdim=True)", "pass", "16, 16384", 0),
+        ("self.norm(x)", "self.norm = torch.nn.InstanceNorm2d(4)", "4, 4, 128, 128", 0),
+        ("self.conv(x)", "self.conv = torch.nn.Conv2d(1, 8, 3)", "4, 1, 128, 128", 0),
+        ("self.pool(x)", "self.pool = torch.nn.AvgPool2d(11)", "4, 4, 128, 128", 0),
+    ],
+)
+def test_a_task_and_its_samples_take_a_few_times_its_inputs_and_outputs(
+    monkeypatch: pytest.MonkeyPatch, result: str, init: str, shape: str, inside: int
+) -> None:
+    """`inside`: what the reference holds itself in its call, of its outputs' size, in double precision."""
+    monkeypatch.setattr(problem, "KEPT_ELEMENTS", 1 << 10)
+    with Ledger() as preparing:
+        found = made(source(result, shape, init))
+    variant = found.variants[0]
+    i, o = (sum(spec.nbytes for spec in specs) for specs in (variant.input_specs, variant.output_specs))
+    allowed = max(3 * i + (4 + inside) * o, i + 5 * o, 5.25 * i) + 200_000
+    assert len(found.families) >= 4
+    assert preparing.most < allowed
+    for family in found.families:
+        with Ledger() as sampling:
+            found.sample(family)
+        assert sampling.most < allowed, family
+
+
+@pytest.mark.parametrize("kept", [1 << 25, 1000, 64, 1])
+def test_who_returns_another_call_s_output_passes_or_fails_on_some_elements_as_on_all(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(problem, "KEPT_ELEMENTS", kept)
+    constant = "self.w = torch.nn.Parameter(torch.rand(64, 64))"
+    with pytest.raises(Refused, match="another call's output would pass"):
+        made(source("(self.w + 0 * x).exp()", "64, 64", constant))
+    assert made(source("(self.w + x).exp()", "64, 64", constant)).families
+
+
+@pytest.mark.parametrize("elements", [0, 1, 63, 64, 65, 127, 128, 129, 1000, 4097])
+def test_some_elements_are_as_many_as_may_be_kept_and_evenly_spread(
+    monkeypatch: pytest.MonkeyPatch, elements: int
+) -> None:
+    monkeypatch.setattr(problem, "KEPT_ELEMENTS", 64)
+    kept = problem._some_of(torch.arange(elements))
+    assert len(kept) <= 64
+    assert len(kept) == elements or len(kept) > 64 / 4
+    gaps = kept.diff().unique().tolist()
+    assert len(gaps) <= 1
+    assert elements <= 64 or gaps[0] % 2 == 1  # so that it meets every place of a row, whose length is even mostly
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.dtype) -> None:
+    found = made(source("x * 2 + x.sin()"))
+    x = torch.randn(4096, dtype=dtype)
+    before = x.clone()
+    shaken = found._shaken(x)
+    eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    off = shaken / x.double() - 1
+    assert shaken.dtype == torch.float64
+    assert torch.equal(x, before)
+    assert off.abs().max() <= 2 * eps
+    assert (off > 0).float().mean() > 0.25
+    assert (off < 0).float().mean() > 0.25
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(torch.arange(5), torch.int64), (torch.tensor([True]), torch.bool), (torch.ones(3) * 1j, torch.complex128)],
+)
+def test_what_is_not_shaken_is_a_copy(given: torch.Tensor, expected: torch.dtype) -> None:
+    found = made(source("x * 2 + x.sin()"))._shaken(given)
+    assert found.dtype == expected
+    assert torch.equal(found, given.to(expected))
+    assert found.data_ptr() != given.data_ptr()
+
+
+def test_a_reference_that_writes_to_a_whole_number_does_not_change_what_candidates_get() -> None:
+    found = made(source("x * more[0]", before="more[0].add_(1)", more=", torch.full((16, 1), 7)"))
+    for family in found.families:
+        sample = found.sample(family)
+        assert sample.changed == [False, True]
+        assert tensors_of(sample.inputs)[1].unique().tolist() == [7]
+        expected = tensors_of(sample.inputs)[0].double() * 8
+        assert ops.compare(sample.expected[0], expected, rtol=1e-12).read().matches
+
+
+def test_a_reference_that_returns_its_own_memory_is_its_own_oracle_nonetheless() -> None:
+    """The oracle is asked twice, and what it returned first must not change by that."""
+    init = "self.register_buffer('seen', torch.zeros(16, 16384))"
+    found = made(source("self.seen", init=init, before="self.seen.copy_(x.sin())"))
+    sample = found.sample("own")
+    exact = tensors_of(sample.inputs)[0].double().sin()
+    assert torch.equal(sample.expected[0], exact)
+
+
+FORGETS = """
+import weakref, torch
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = lambda: None
+    def forward(self, x):
+        if self.last() is not None:
+            raise RuntimeError("somebody holds what the last call returned")
+        out = torch.softmax(x, 1)
+        self.last = weakref.ref(out)
+        return out
+"""
+
+
+def test_nobody_holds_what_a_call_has_returned() -> None:
+    with Judge("cpu", config=JudgeConfig(timed_calls=20)) as judge:
+        verdict = judge.evaluate(source("torch.softmax(x, 1)")["reference"], FORGETS, "torch")
+    assert verdict.correct, verdict.feedback
+    assert verdict.speedup is not None
+
+
+@pytest.mark.parametrize(("is_timed", "given_back"), [(0, 1), (1, 0)])
+def test_memory_is_given_back_after_calls_that_are_not_timed(is_timed: int, given_back: int) -> None:
+    asked: list[str] = []
+    fake = SimpleNamespace(
+        streams=SimpleNamespace(hold=lambda: asked.append("hold")),
+        call=lambda *values: asked.append("call") or (),
+        give_back=lambda: asked.append("give back"),
+        facts="",
+    )
+    request = (0, 1, 0, int(Mode.PLAIN), is_timed, 0)
+    assert runner._answered(fake, request) == (Status.OK, ())  # type: ignore[arg-type]
+    assert asked == ["call"] if is_timed else ["hold", "call", "give back"]
+    assert asked.count("give back") == given_back
+
+
+@pytest.mark.parametrize("is_much", [False, True])
+def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, is_much: bool
+) -> None:
+    filled: list[int] = []
+    monkeypatch.setattr(runner, "free_memory", lambda device: is_much)
+    monkeypatch.setattr(runner, "dirty_for_outputs", lambda device, size: filled.append(size))
+    fake = SimpleNamespace(device=torch.device("cpu"), outputs=SimpleNamespace(size=math.prod((2, 3))))
+    runner._Runner.give_back(fake)  # type: ignore[arg-type]
+    assert filled == ([6] if is_much else [])
