@@ -44,7 +44,7 @@ def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s:
     found.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
     found.alone_s = afterwards_s
     found.compiled_s = None
-    found.reference, found.candidate, found.late = "reference", "candidate", []  # type: ignore[assignment]
+    found.reference, found.candidate, found.launching = "reference", "candidate", {}  # type: ignore[assignment]
     found.session = SimpleNamespace(device=SimpleNamespace(type="cuda"))  # type: ignore[assignment]
     found.calls = 9
     return found
@@ -87,13 +87,23 @@ def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
 
 
 @pytest.mark.parametrize("who", ["reference", "candidate"])
-@pytest.mark.parametrize(("call_s", "share"), [(1e-4, 1.0), (2 * HOST_S, 0.5)])
-def test_where_launches_are_not_in_line_an_interval_is_wider(who: str, call_s: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("call_s", "launching_s", "share"),
+    [
+        (1e-4, 9e-4, 1.0),  # as long as the calls take
+        (1e-4, 2e-3, 1.0),  # longer: the clock waited for a part of it
+        (1e-2, 9e-3, 0.1),  # a large network's, most of whose time is the GPU's
+        (0.04, 0.36, 1.0),  # a recurrent one's, which a GPU waits for all the time
+    ],
+)
+def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_of_the_calls_time(
+    who: str, call_s: float, launching_s: float, share: float
+) -> None:
     found = timer(call_s, call_s, call_s)
     sure = found.findings()
-    found.late = [who] * 9  # type: ignore[list-item]
+    found.launching = {who: [0.0] * 10 + [launching_s] * 8}  # type: ignore[dict-item]
     assert found.findings() == sure
-    found.late = [who] * 10  # type: ignore[list-item]
+    found.launching = {who: [0.0] * 8 + [launching_s] * 10}  # type: ignore[dict-item]
     wider = found.findings()
     assert wider["speedup"] == sure["speedup"] == pytest.approx(1.0)
     noise = OFF + OFF_S["cuda"] / (9 * call_s) + share * HOST_NOISE
@@ -133,7 +143,7 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
             nothing = torch.empty(0)
             times = [empty_s + call_s * factor for factor in (10, 1, 2, 3)]
             assert len(links) == len(times)
-            return [Answer(links[0], None, taken, True, nothing, nothing, None) for taken in times]
+            return [Answer(links[0], None, taken, 0.0, nothing, nothing, None) for taken in times]
 
     def link() -> Any:
         return SimpleNamespace(ask=lambda *values: asked.append(values), answer=lambda say: None)
@@ -166,7 +176,7 @@ def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(st
     class Fake(Timer):
         def _answers(self, links: list[Any], calls: int, *, timed: bool) -> list[Answer]:
             nothing = torch.empty(0)
-            return [Answer(link, None, 515e-6, True, nothing, nothing, None) for link in links]
+            return [Answer(link, None, 515e-6, 0.0, nothing, nothing, None) for link in links]
 
     found = Fake.__new__(Fake)
     config = SimpleNamespace(timed_calls=100)
@@ -192,7 +202,7 @@ class Fakes:
         self.timer.problem = SimpleNamespace(keeps_inputs_back=kept_back, plan={"gate_at": 512})  # type: ignore[assignment]
         self.timer.session = SimpleNamespace(device=None, synchronise=lambda: None)  # type: ignore[assignment]
         self.outputs = SimpleNamespace(bytes=torch.zeros(1024, dtype=torch.uint8))
-        self.number, self.fails = 0, False
+        self.number, self.fails, self.is_late = 0, False, False
 
     def clock(self) -> float:
         self.events.append("clock, inputs are there" if torch.equal(self.region, self.staged) else "clock, no inputs")
@@ -221,13 +231,13 @@ class Fakes:
 
     def await_queued(self, most_s: float) -> bool:
         self.events.append(f"queued {most_s / AHEAD_S:g}")
-        return True
+        return not self.is_late
 
     def asked(self) -> str:
         """The event at which the clock started."""
         asked = (Say.CALL, 0, 3, 0, 0)
-        started, self.is_in_line = self.timer._asked(self, 3, self.region, self.staged, *asked)  # type: ignore[arg-type]
-        return self.events[int(started) - 1]
+        self.start = self.timer._asked(self, 3, self.region, self.staged, *asked)  # type: ignore[arg-type]
+        return self.events[int(self.start.at) - 1]
 
 
 @pytest.mark.parametrize("kept_back", [False, True])
@@ -238,15 +248,27 @@ def test_the_clock_runs_before_anybody_sees_inputs_that_are_kept_back(
     assert fakes.asked() == ("clock, no inputs" if kept_back else "clock, inputs are there")
     assert torch.equal(fakes.region, fakes.staged)
     assert not fakes.timer.flushed.any()  # type: ignore[union-attr]
-    assert not fakes.is_in_line
+    assert fakes.start.launching_s(3, None) == 3 * HOST_S
     assert fakes.events[-1] == "asked 5"  # no gate where somebody could read what is there behind it
 
 
 def test_the_clock_starts_when_all_calls_are_in_line_behind_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(monkeypatch, kept_back=True, has_gate=True)
     assert fakes.asked() == "open"
-    assert fakes.is_in_line
-    assert fakes.events == ["shut", "asked 6", "queued 3", "open"]
+    # (What this stream is asked for is done at once. The first look at the clock is for how long launching takes.)
+    assert fakes.events == ["shut", "clock, inputs are there", "asked 6", "queued 3", "open"]
+    assert fakes.start.launching_s(3, None) == 0.0
+    assert fakes.start.launching_s(3, 1e9) == 0.0
+
+
+def test_how_long_launching_takes_is_known_where_the_clock_did_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Fakes(monkeypatch, kept_back=True, has_gate=True)
+    fakes.is_late = True
+    assert fakes.asked() == "open"
+    assert fakes.events == ["shut", "clock, inputs are there", "asked 6", "queued 3", "open"]
+    assert fakes.start.asked_at == 2.0
+    assert fakes.start.launching_s(3, 5.5) == 3.5
+    assert fakes.start.launching_s(3, None) == 4.0  # until now, which is the sixth event
 
 
 def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,9 +294,12 @@ def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
     for _ in range(2):
         asked(link, runner)
         runner.send(Say.QUEUED)
+        before = time.perf_counter()
         assert link.await_queued(10.0)
         runner.send(Say.CALL, values=(3,))
         assert link.answer(Say.CALL).values[0] == 3
+        assert link.queued_at is not None
+        assert before <= link.queued_at <= time.perf_counter()
 
 
 def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
@@ -282,9 +307,13 @@ def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
     for _ in range(2):
         asked(link, runner)
         assert not link.await_queued(1e-3)
+        assert link.queued_at is None
+        before = time.perf_counter()
         runner.send(Say.QUEUED)
         runner.send(Say.CALL, values=(3,))
         assert link.answer(Say.CALL).values[0] == 3
+        assert link.queued_at is not None
+        assert before <= link.queued_at <= time.perf_counter()
 
 
 def test_a_request_that_fails_before_it_is_in_line_is_answered_at_once() -> None:

@@ -62,6 +62,9 @@ class Link:
         self._report = report
         self._is_queueing = False
         self._answered: Frame | None = None
+        self.queued_at: float | None = None
+        """``time.perf_counter()`` of when it said that all that was asked for last waits behind the gate."""
+
         self._began, self._waited_s = time.monotonic(), Turn.waited_s
 
     @property
@@ -79,7 +82,7 @@ class Link:
         return Ended(outcome, reason)
 
     def ask(self, say: Say, *values: int) -> None:
-        self._is_queueing, self._answered = False, None
+        self._is_queueing, self._answered, self.queued_at = False, None, None
         try:
             self.channel.send(int(say), values=values, timeout_s=1.0)
         except (ChannelClosed, ChannelTimeout, OSError):
@@ -94,7 +97,7 @@ class Link:
             if frame is None:
                 frame = self._receive(min(left, most_s), awake_s)
             if frame.kind == Say.QUEUED and self._is_queueing:
-                self._is_queueing = False
+                self._is_queueing, self.queued_at = False, time.perf_counter()
                 frame = self._receive(min(left, most_s), awake_s)
         except ChannelTimeout:
             why = "no result came within the time limit" if left <= most_s else f"a request took over {most_s:g} s"
@@ -113,7 +116,9 @@ class Link:
             return False
         if frame.kind != Say.QUEUED:
             self._answered = frame
-        return frame.kind == Say.QUEUED
+            return False
+        self.queued_at = time.perf_counter()
+        return True
 
     def _receive(self, most_s: float, awake_s: float) -> Frame:
         try:

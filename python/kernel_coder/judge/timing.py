@@ -103,7 +103,7 @@ call is in line never, and one that makes hundreds of launches is not in time: f
 
 HOST_NOISE, HOST_S = 0.5, 2e-3
 """Two processes that make the same launches differ by up to so much in the time that it takes them, where that counts;
-and more than the second number it hardly is in a call."""
+without a gate nobody knows how long it takes, and the second number, in a call, is what is supposed."""
 
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
@@ -143,7 +143,7 @@ class Answer(NamedTuple):
     link: Link
     request: Request | None
     taken: float
-    is_in_line: bool  # all launches, when the clock started
+    launching_s: float  # what it took to put all launches in line; 0.0: they were, when the clock started
     found: Tensor  # bytes: outputs of all calls
     seen: Tensor  # some of them, from before the clock stopped
     hashes: Tensor | None  # of the inputs, afterwards
@@ -151,6 +151,25 @@ class Answer(NamedTuple):
     def forgotten(self) -> Answer:
         """Without what takes memory."""
         return self._replace(request=None, found=self.seen, hashes=None)
+
+
+class Start(NamedTuple):
+    """Of the clock."""
+
+    at: float  # time.perf_counter()
+    asked_at: float | None = None  # the same, of when launches were asked for that the clock waited for, but not enough
+    has_gate: bool = False
+
+    def launching_s(self, calls: int, queued_at: float | None) -> float:
+        """Seconds that it took until all launches were in line, if the clock did not wait for that; 0.0 if it did.
+
+        Where nobody could say so (`queued_at`), they took as long as it took to answer; without a gate, who knows.
+        """
+        if not self.has_gate:
+            return calls * HOST_S
+        if self.asked_at is None:
+            return 0.0
+        return (time.perf_counter() if queued_at is None else queued_at) - self.asked_at
 
 
 class Baseline(NamedTuple):
@@ -188,7 +207,7 @@ class Timer:
         self.baseline: Baseline | None = None
         self.pairs: list[tuple[float, float]] = []  # seconds of requests in turn, the reference's and the candidate's
         self.pings: dict[Link, list[float]] = {}  # and of empty ones between them
-        self.late: list[Link] = []  # whose launches were not in line, once for each such request
+        self.launching: dict[Link, list[float]] = {}  # seconds of requests whose launches the clock did not wait for
         self.alone_s: float | None = None  # of a call of the reference's, once the candidate is no more
         self.compiled_s: float | None = None
         self.calls = 1
@@ -282,8 +301,8 @@ class Timer:
             link: statistics.median(some)
             for link, some in zip((self.reference, self.candidate), zip(*times, strict=True), strict=True)
         }
-        late = [call_s for link, call_s in of.items() if 2 * self.late.count(link) > len(times)]
-        launches = HOST_NOISE * max((min(1.0, HOST_S / call_s) for call_s in late), default=0.0)
+        shares = [statistics.median(self.launching.get(link) or [0.0]) / (self.calls * of[link]) for link in of]
+        launches = HOST_NOISE * min(1.0, max(shares))
         return launches + OFF + OFF_S["cuda"] / (self.calls * min(of.values()))
 
     def findings(self) -> dict[str, Any]:
@@ -377,8 +396,7 @@ class Timer:
             then = partial(self._ping_each, [one for _ in range(PINGS_IN_TURN) for one in self._both()], self.pings)
         for answer in self._answers(links, calls, timed=True, then=then):
             taken[answer.link].append(answer.taken)
-            if not answer.is_in_line:
-                self.late.append(answer.link)
+            self.launching.setdefault(answer.link, []).append(answer.launching_s)
         return list(zip(taken[self.reference], taken[self.candidate], strict=True))
 
     def _ping_each(self, links: Sequence[Link], found: dict[Link, list[float]]) -> None:
@@ -430,6 +448,7 @@ class Timer:
                 if not is_kept:  # the next request takes its place
                     self._check(answers[-1:])
                     answers[-1] = answers[-1].forgotten()
+                del request  # before the next one is made
             if then is not None:
                 then()
         with shared(lock):
@@ -448,10 +467,10 @@ class Timer:
     def _ping(self, link: Link) -> float:
         """Seconds that a request takes in which next to nothing is done."""
         region = self._inputs(1)[:SHOWN_BYTES]
-        started, _ = self._asked(link, 1, region, torch.empty_like(region), Say.PING, 0, 0, 0, 1)
+        start = self._asked(link, 1, region, torch.empty_like(region), Say.PING, 0, 0, 0, 1)
         link.answer(Say.PING, AWAKE_S, link.request_s)
         self._canaries(link.outputs.bytes)
-        return time.perf_counter() - started
+        return time.perf_counter() - start.at
 
     def _copying_s(self, calls: int) -> float:
         """Seconds of a GPU that a call's outputs take on their way into shared memory, which is none of the candidate's
@@ -510,11 +529,9 @@ class Timer:
         if self.flushed is not None:
             self.flushed.zero_()
 
-    def _asked(
-        self, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int
-    ) -> tuple[float, bool]:
+    def _asked(self, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int) -> Start:
         """When the clock started: before Runners could see the inputs, where those are kept back, and all that was
-        asked for waited behind the gate, or when it should have; otherwise once they were there. And whether it did."""
+        asked for waited behind the gate, or when it should have; otherwise once they were there."""
         self.session.synchronise()
         gate = gate_of(self.session.device) if self.problem.keeps_inputs_back else None
         if gate is not None:
@@ -527,11 +544,11 @@ class Timer:
         if not self.problem.keeps_inputs_back:
             started = time.perf_counter()
         link.ask(say, *values, 1)
-        return started, False
+        return Start(started)
 
     def _asked_behind(
         self, gate: Gate, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int
-    ) -> tuple[float, bool]:
+    ) -> Start:
         number = 1 + secrets.randbelow(0xFFFF_FFFF)
         gate.shut()
         try:
@@ -539,11 +556,12 @@ class Timer:
                 region.copy_(staged)
             self._flush()
             write_later(link.outputs.bytes.data_ptr() + self.problem.plan["gate_at"], number, self.session.device)
+            asked_at = time.perf_counter()
             link.ask(say, *values, 1, number)
             is_in_line = link.await_queued(calls * AHEAD_S)
         finally:
             opened = gate.open()
-        return opened, is_in_line
+        return Start(opened, None if is_in_line else asked_at, has_gate=True)
 
     def _compiled_s(self, calls: int) -> float | None:
         """Seconds a call of the reference under torch.compile; None if that cannot be had."""
@@ -600,17 +618,18 @@ class Timer:
         outputs = link.outputs.bytes[: request.calls * self.variant.output_stride]
         fill_random(outputs, problem.rng)
         asked = (Say.CALL, 0, request.calls, 0, int(mode))
-        started, is_in_line = self._asked(link, request.calls, region, request.staged, *asked)
+        start = self._asked(link, request.calls, region, request.staged, *asked)
         frame = link.answer(Say.CALL, AWAKE_S, link.request_s)
         seen = self._canaries(outputs)
-        taken = time.perf_counter() - started
+        taken = time.perf_counter() - start.at
+        launching_s = start.launching_s(request.calls, link.queued_at)
         if request.hashes is None:
             if frame.status != Status.OK:
                 raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
-            return Answer(link, request, taken, is_in_line, outputs, seen, None)
+            return Answer(link, request, taken, launching_s, outputs, seen, None)
         self.session.refuse_status(frame)
         found = outputs.clone() if request.is_kept else outputs
-        return Answer(link, request, taken, is_in_line, found, seen, problem.fingerprint.of([region]))
+        return Answer(link, request, taken, launching_s, found, seen, problem.fingerprint.of([region]))
 
     def _check(self, answers: list[Answer]) -> None:
         """All that the candidate has made, as it was when the clock stopped."""
