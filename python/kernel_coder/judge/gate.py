@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import time
 
 import torch
 
 _EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
+_MAPPED = 2  # cudaHostRegisterMapped
 
 
 class GateError(RuntimeError):
@@ -77,6 +79,41 @@ class Gate:
         opened = time.perf_counter()
         self._word.value = self._number
         return opened
+
+
+class Mark:
+    """A number that the streams of two processes see, and the processes themselves: in memory of the host's, a page of
+    which both have mapped. A Runner's stream writes it when it has done what it was asked for, and the Examiner's own
+    waits for that. If it never comes, the Examiner writes it."""
+
+    def __init__(self, memory: mmap.mmap, offset: int, device: torch.device) -> None:
+        """Raises GateError where the driver does not take it. `offset`: of a page that holds nothing else."""
+        self.device = device
+        self._word: ctypes.c_uint32 | None = ctypes.c_uint32.from_buffer(memory, offset)
+        self.address = ctypes.addressof(self._word)
+        error = int(torch.cuda.cudart().cudaHostRegister(self.address, mmap.PAGESIZE, _MAPPED))
+        if error:
+            self._word = None
+            raise GateError(f"cudaHostRegister: CUDA error {error}")
+
+    def write_later(self, number: int) -> None:
+        """By the current stream, when it has done all that came before."""
+        write_later(self.address, number, self.device)
+
+    def wait_for(self, number: int) -> None:
+        """Have the current stream wait until somebody has written it."""
+        wait_for(self.address, number, self.device)
+
+    def write(self, number: int) -> None:
+        """At once."""
+        assert self._word is not None
+        self._word.value = number
+
+    def close(self) -> None:
+        """Before the memory is: nothing may be waiting for it any more."""
+        if self._word is not None:
+            torch.cuda.cudart().cudaHostUnregister(self.address)
+            self._word = None
 
 
 @functools.cache
