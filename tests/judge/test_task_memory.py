@@ -199,7 +199,7 @@ def test_memory_is_given_back_after_calls_that_are_not_timed(is_timed: int, give
         give_back=lambda: asked.append("give back"),
         facts="",
     )
-    request = (0, 1, 0, int(Mode.PLAIN), is_timed, 0)
+    request = (0, 1, 0, int(Mode.PLAIN), is_timed, 0, 0)
     assert runner._answered(fake, request) == (Status.OK, ())  # type: ignore[arg-type]
     assert asked == ["call"] if is_timed else ["hold", "call", "give back"]
     assert asked.count("give back") == given_back
