@@ -86,22 +86,26 @@ class Mark:
     which both have mapped. A Runner's stream writes it when it has done what it was asked for, and the Examiner's own
     waits for that. If it never comes, the Examiner writes it."""
 
-    def __init__(self, memory: mmap.mmap, offset: int, device: torch.device) -> None:
-        """Raises GateError where the driver does not take it. `offset`: of a page that holds nothing else."""
+    def __init__(self, memory: mmap.mmap | memoryview, offset: int, device: torch.device) -> None:
+        """`offset`: of a page that holds nothing else."""
         self.device = device
         self._word: ctypes.c_uint32 | None = ctypes.c_uint32.from_buffer(memory, offset)
         self.address = ctypes.addressof(self._word)
-        error = int(torch.cuda.cudart().cudaHostRegister(self.address, mmap.PAGESIZE, _MAPPED))
-        if error:
-            self._word = None
-            raise GateError(f"cudaHostRegister: CUDA error {error}")
+        self.is_registered = not int(torch.cuda.cudart().cudaHostRegister(self.address, mmap.PAGESIZE, _MAPPED))
+        """The driver has taken it."""
 
     def write_later(self, number: int) -> None:
-        """By the current stream, when it has done all that came before."""
-        write_later(self.address, number, self.device)
+        """By the current stream, when it has done all that came before; where that cannot be, as soon as it has."""
+        if self.is_registered:
+            write_later(self.address, number, self.device)
+        else:
+            torch.cuda.synchronize(self.device)
+            self.write(number)
 
     def wait_for(self, number: int) -> None:
-        """Have the current stream wait until somebody has written it."""
+        """Have the current stream wait until somebody has written it. Raises GateError where it cannot."""
+        if not self.is_registered:
+            raise GateError("the driver has not taken the memory")
         wait_for(self.address, number, self.device)
 
     def write(self, number: int) -> None:
@@ -111,9 +115,9 @@ class Mark:
 
     def close(self) -> None:
         """Before the memory is: nothing may be waiting for it any more."""
-        if self._word is not None:
+        if self.is_registered:
             torch.cuda.cudart().cudaHostUnregister(self.address)
-            self._word = None
+        self.is_registered, self._word = False, None
 
 
 @functools.cache
