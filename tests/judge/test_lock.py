@@ -82,17 +82,18 @@ def test_memory_that_is_held_keeps_nobody_from_timing(files: list[int]) -> None:
         pass
 
 
-@pytest.mark.parametrize(("kib", "left"), [(1, SHARES), (30, 10), (900, 0)])
-def test_a_task_takes_the_shares_that_its_inputs_need(
-    files: list[int], monkeypatch: pytest.MonkeyPatch, kib: int, left: int
+@pytest.mark.parametrize("before", [0, 5 << 20])
+@pytest.mark.parametrize(("kib", "left"), [(400, SHARES), (3 << 10, 11), (20 << 10, 0)])
+def test_a_task_takes_the_shares_that_it_needs_and_gives_back_what_it_was_only_supposed_to(
+    files: list[int], monkeypatch: pytest.MonkeyPatch, before: int, kib: int, left: int
 ) -> None:
-    """Of a GPU of 10 MiB: twelve times the inputs, and several calls'."""
+    """Of a GPU of 10 MiB."""
     problem = Problem.__new__(Problem)
     problem.device, problem.lock, problem.is_large = SimpleNamespace(type="cuda"), files[0], False  # type: ignore[assignment]
-    problem.own_inputs = lambda: [torch.zeros(kib << 8)]  # type: ignore[method-assign]
-    monkeypatch.setattr("kernel_coder.judge.problem.MAX_SLOTS", 33)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=10 << 20))
-    problem._reserve()
+    problem._reserve(before)
+    assert problem.is_large is (before > 0)
+    problem._reserve(kib << 10)
     assert problem.is_large is (left < SHARES)
     assert reserve(files[1], left, 0.0)
     assert left == SHARES or not reserve(files[1], left + 1, 0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,6 +167,27 @@ def test_a_reference_that_returns_its_own_memory_is_its_own_oracle_nonetheless()
     sample = found.sample("own")
     exact = tensors_of(sample.inputs)[0].double().sin()
     assert torch.equal(sample.expected[0], exact)
+
+
+@pytest.mark.parametrize(("held", "most"), [(0, 5 << 20), (3 << 20, 9 << 20)])
+def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
+    monkeypatch: pytest.MonkeyPatch, held: int, most: int
+) -> None:
+    found = made(source("x * 2 + x.sin()"))
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: most)
+    gpu = torch.device("cuda")
+    with problem.most_allocated(gpu) as taken:
+        pass
+    assert asked == [gpu]
+    assert taken() == most - held
+    size = 4 * 16 * 16384
+    monkeypatch.setattr(problem, "most_allocated", lambda device: nullcontext(lambda: most - held))
+    assert found._called_once() == (False, problem.judging_bytes(size, size, most - held))
+    monkeypatch.setattr(problem, "most_allocated", lambda device: nullcontext(lambda: 0))
+    assert found._called_once() == (False, problem.judging_bytes(size, size, size))
 
 
 FORGETS = """

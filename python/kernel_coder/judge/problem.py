@@ -46,8 +46,7 @@ SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
 """Inputs and outputs of several calls at a time are held up to this."""
 
 TIMES_INPUTS = 12
-"""Of the inputs' bytes a task takes: inputs, outputs and the oracle's, which are twice as long, the Runners'. Those of
-several calls come on top."""
+"""Of the inputs' bytes a task is supposed to take until its reference has been called once."""
 
 SMALL_PART = 1 / 24
 """Tasks that take less of a GPU's memory wait for nobody."""
@@ -167,9 +166,13 @@ class Problem:
             self._build()
         with refusing("the reference cannot be called"):
             if not whole:
-                self._reserve()
+                with shared(self.lock):
+                    size = sum(one.nbytes for one in tensors_of(self.own_inputs()))
+                self._reserve(TIMES_INPUTS * size + several_bytes(size))
             with shared(self.lock):
-                self.changes_inputs = self._changes_inputs()
+                self.changes_inputs, wanted = self._called_once()
+            if not whole and not config.backward:
+                self._reserve(wanted)
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
@@ -177,16 +180,13 @@ class Problem:
         with refusing("its inputs and outputs cannot be held"):
             self._share()
 
-    def _reserve(self) -> None:
+    def _reserve(self, wanted: int) -> None:
         """Wait for the memory that a large task will take, so that those who are at work come to their end."""
         if self.device.type != "cuda" or self.lock is None:
             return
-        with shared(self.lock):
-            size = sum(one.nbytes for one in tensors_of(self.own_inputs()))
-        wanted = TIMES_INPUTS * size + min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
         shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
-        if shares:
-            self.is_large = True
+        if shares or self.is_large:
+            self.is_large = shares > 0
             torch.cuda.empty_cache()
             reserve(self.lock, shares)
 
@@ -323,11 +323,15 @@ class Problem:
         ]
         return Sample(inputs, tensors_of(inputs), cotangents, exact, tolerances, family, changed)
 
-    def _changes_inputs(self) -> bool:
+    def _called_once(self) -> tuple[bool, int]:
+        """Whether the reference writes to its inputs; how many bytes judging will take, by what this call took."""
         inputs = self.own_inputs()
         before = self.fingerprint.of(tensors_of(inputs))
-        self.outputs(self.module, inputs, [])
-        return not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
+        with most_allocated(self.device) as most:
+            outputs = self.outputs(self.module, inputs, [])
+        changes = not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
+        i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
+        return changes, judging_bytes(i, o, max(o, most()))
 
     def _shaken(self, tensor: Tensor) -> Tensor:
         """The exact numbers next to an input's: as far away as float32 cannot tell."""
@@ -538,6 +542,41 @@ class Problem:
         for arena in (self.inputs, self.outputs_of_candidate, self.outputs_of_reference):
             if arena is not None:
                 arena.close()
+
+
+@contextmanager
+def most_allocated(device: torch.device) -> Iterator[Callable[[], int]]:
+    """Afterwards: how many bytes of a GPU torch held here at most, beside what it held before. 0 without a GPU."""
+    if device.type != "cuda":
+        yield lambda: 0
+        return
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    yield lambda: torch.cuda.max_memory_allocated(device) - before
+
+
+def several_bytes(size: int) -> int:
+    """That inputs or outputs of several calls take at most, those of one being so many."""
+    return min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
+
+
+def judging_bytes(inputs: int, outputs: int, call: int) -> int:
+    """That all processes take at most who judge on a task, in single precision.
+
+    A sample takes three times its inputs and twice its outputs, and what the reference's call takes, in double
+    precision. Each of two Runners shares outputs with the Examiner, and takes what a call does; inputs are shared by
+    all, and of a small task those of several calls.
+
+    Args:
+        inputs: of a call.
+        outputs: of a call.
+        call: what is allocated in it at most, outputs included.
+
+    >>> [judging_bytes(i << 30, o << 30, c << 30) >> 30 for i, o, c in ((8, 8, 8), (8, 8, 16), (16, 0, 0), (1, 8, 8))]
+    [99, 131, 67, 77]
+    """
+    sample = max(3 * inputs + 2 * outputs + 2 * call, inputs + 5 * outputs)
+    return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs)
 
 
 def shares_of(wanted: int, total: int) -> int:
