@@ -15,7 +15,6 @@ behind a gate, which does the same.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_judge import CANDIDATE, EVALUATE, KINDS, REFERENCE, RESULTS, _commit
+from bench_judge import CANDIDATE, EVALUATE, KINDS, REFERENCE, _commit, write
 from kernel_coder.judge import Judge, JudgeConfig, Verdict
 from kernel_coder.tasks import Task
 
@@ -102,13 +101,6 @@ def itself(judge: Judge, sizes: list[str], times: int, facts: dict[str, object])
             for verdict in verdicts:
                 row = {name: round(getattr(verdict, name), 4) for name in names}
                 yield {"kernel": expression, "size": size.replace(", ", "x"), **row, **facts}
-
-
-def write(rows: list[dict[str, object]], name: str) -> None:
-    with (RESULTS / name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def judged(verdicts: list[Verdict]) -> Iterator[tuple[str, float | int]]:

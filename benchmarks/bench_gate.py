@@ -17,7 +17,6 @@ makes a context, over and over.
 from __future__ import annotations
 
 import argparse
-import csv
 import mmap
 import os
 import secrets
@@ -27,15 +26,13 @@ import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
 
 import torch
-from bench_judge import _commit
+from bench_judge import _commit, write
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.gate import Gate, Mark, wait_for, write_later
 from kernel_coder.judge.memory import Arena
 
-RESULTS = Path(__file__).parent / "results"
 ARENA, NUMBER_AT, OUTPUT_AT, FLUSH = 64 << 20, 0, 32 << 20, 256 << 20
 INPUT_AT, BYTES = 4096, 1 << 20
 CLOCKS = ("no gate", "gate", "gpu")
@@ -211,10 +208,7 @@ def main() -> None:
         os.killpg(process.pid, signal.SIGKILL)
     for one in others:
         one.end()
-    with (RESULTS / "judge_gate_cuda.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write(rows, "judge_gate_cuda.csv")
 
 
 if __name__ == "__main__":

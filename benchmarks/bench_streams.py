@@ -11,18 +11,15 @@ little is seen: that is why a candidate whose text speaks of streams has the usu
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
-from bench_judge import _commit
+from bench_judge import _commit, write
 
-RESULTS = Path(__file__).parent / "results"
 QUEUES = (1, 2, 8, 32)
 STREAMS = 32
 """Of each priority in torch's pool."""
@@ -82,10 +79,7 @@ def main() -> None:
         for row in json.loads(done.stdout.splitlines()[-1]):
             rows.append({"queues": queues, **row, **facts})
             print({name: rows[-1][name] for name in rows[-1] if name not in facts}, flush=True)
-    with (RESULTS / "judge_streams_cuda.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write(rows, "judge_streams_cuda.csv")
 
 
 if __name__ == "__main__":
