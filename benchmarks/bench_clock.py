@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -56,7 +57,13 @@ def main() -> None:
     parser.add_argument("--itself", type=int, metavar="TIMES", help="references as candidates, so often, and no more")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="ROWS,COLUMNS")
     arguments = parser.parse_args()
-    arguments.sizes = [one if ", " in one else one.replace(",", ", ") for one in arguments.sizes]
+    for one in arguments.sizes:
+        if not re.fullmatch(r"[1-9]\d*, ?[1-9]\d*", one):
+            parser.error(f"--sizes must be ROWS,COLUMNS; got {one}")
+    for name in ("times", "itself"):
+        if (given := getattr(arguments, name)) is not None and given < 1:
+            parser.error(f"--{name} must be at least 1; got {given}")
+    arguments.sizes = [", ".join(re.findall(r"\d+", one)) for one in arguments.sizes]
     facts = {
         "device": torch.cuda.get_device_name(),
         "cores": len(os.sched_getaffinity(0)),

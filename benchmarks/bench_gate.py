@@ -1,28 +1,20 @@
 """What a request to another process costs on a GPU, and how steady it is: with a gate before its launches, and without.
 
     python benchmarks/bench_gate.py            # rows into results/judge_gate_cuda.csv
-    python benchmarks/bench_gate.py --beside 11
 
 One process asks, two that run the same code answer in turn, and four more hold an idle context, as in a judge. A
 request copies a MiB of inputs to where the other process sees them, clears the L2 cache, has so many calls of
 `y.copy_(torch.relu(x))` made there, and reads 4,096 random bytes of the output back. Without a gate the other process
-is asked when the inputs are there; with one its launches are in line before the clock starts. `gpu`: the clock is the
-GPU's as well, CUDA events on the asking process's own stream, which waits for a number that the other's stream writes
-when it is done. `call_us` is what a call adds, from no call to 64; CUDA events in one process say what it takes there.
-
-With `--beside` so many processes more do what compiling neighbours in a judge do: each starts Python, imports torch and
-makes a context, over and over.
+is asked when the inputs are there; with one its launches are in line before the clock starts. `call_us` is what a call
+adds, from no call to 64; CUDA events in one process say what it takes there.
 """
 
 from __future__ import annotations
 
 import argparse
-import mmap
 import os
 import secrets
-import signal
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -30,18 +22,16 @@ import traceback
 import torch
 from bench_judge import _commit, write
 from kernel_coder.judge.channel import Channel
-from kernel_coder.judge.gate import Gate, Mark, wait_for, write_later
+from kernel_coder.judge.gate import Gate, wait_for, write_later
 from kernel_coder.judge.memory import Arena
 
 ARENA, NUMBER_AT, OUTPUT_AT, FLUSH = 64 << 20, 0, 32 << 20, 256 << 20
 INPUT_AT, BYTES = 4096, 1 << 20
-CLOCKS = ("no gate", "gate", "gpu")
-NEIGHBOUR = "import torch; torch.zeros(1, device='cuda'); sum(range(10**7))"
 CALLS = (0, 1, 8, 32, 64)
 DEVICE = torch.device("cuda:0")
 
 
-def answer(channel: Channel, page: mmap.mmap) -> None:
+def answer(channel: Channel) -> None:
     """Another process: makes calls until it is asked for fewer than none."""
     (fd,) = channel.receive_descriptors(1)
     arena = Arena(ARENA, DEVICE, fd)
@@ -51,10 +41,9 @@ def answer(channel: Channel, page: mmap.mmap) -> None:
     for _ in range(20):
         y.copy_(torch.relu(x))
     torch.cuda.synchronize()
-    mark = Mark(page, 0, DEVICE)
     channel.send(0)
     while True:
-        calls, number, is_marked, *_ = channel.receive_at_once(timeout_s=3600.0, awake_s=0.05).values
+        calls, number, *_ = channel.receive_at_once(timeout_s=3600.0, awake_s=0.05).values
         if calls < 0:
             return
         began = time.perf_counter()
@@ -65,8 +54,6 @@ def answer(channel: Channel, page: mmap.mmap) -> None:
         for _ in range(calls):
             y.copy_(torch.relu(x))
         queued = time.perf_counter()
-        if is_marked:
-            mark.write_later(number)
         if number:
             channel.send(0)
         torch.cuda.synchronize()
@@ -78,12 +65,11 @@ class Other:
 
     def __init__(self) -> None:
         self.channel, theirs = Channel.pair()
-        self.page = mmap.mmap(-1, mmap.PAGESIZE)
         self.pid = os.fork()
         if self.pid == 0:
             self.channel.close()
             try:
-                answer(theirs, self.page)
+                answer(theirs)
             except BaseException:
                 traceback.print_exc()
             os._exit(0)
@@ -95,7 +81,6 @@ class Other:
         torch.cuda.synchronize()
         self.channel.send_descriptors([self.arena.fd])
         self.channel.receive(timeout_s=60.0)
-        self.mark = Mark(self.page, 0, DEVICE)
 
     def end(self) -> None:
         self.channel.send(0, values=(-1,))
@@ -109,36 +94,24 @@ class Asker:
         self.flushed = torch.empty(FLUSH, dtype=torch.uint8, device=DEVICE)
         self.places = torch.randint(0, BYTES, (4096,), device=DEVICE)
 
-    def request(self, other: Other, calls: int, clock: str) -> tuple[float, float]:
+    def request(self, other: Other, calls: int, has_gate: bool) -> tuple[float, float]:
         """Microseconds that it takes, and that making the launches takes there."""
         memory, channel = other.arena.bytes, other.channel
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
-        if clock == "no gate":
+        if has_gate:
+            number = 1 + secrets.randbelow(0xFFFF_FFFF)
+            self.gate.shut()
+            self._show(memory)
+            write_later(memory.data_ptr() + NUMBER_AT, number, DEVICE)
+            channel.send(0, values=(calls, number))
+            channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
+            started = self.gate.open()
+        else:
             started = time.perf_counter()
             self._show(memory)
             torch.cuda.synchronize()
-            channel.send(0, values=(calls, 0, 0))
-            answered = channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
-            memory[OUTPUT_AT:][self.places].cpu()
-            return 1e6 * (time.perf_counter() - started), answered.values[0] / 1e3
-        number = 1 + secrets.randbelow(0xFFFF_FFFF)
-        self.gate.shut()
-        begin.record()
-        self._show(memory)
-        write_later(memory.data_ptr() + NUMBER_AT, number, DEVICE)
-        if clock == "gpu":
-            other.mark.wait_for(number)
-            seen = memory[OUTPUT_AT:][self.places]
-            end.record()
-        channel.send(0, values=(calls, number, int(clock == "gpu")))
-        channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
-        started = self.gate.open()
+            channel.send(0, values=(calls, 0))
         answered = channel.receive_at_once(timeout_s=10.0, awake_s=0.05)
-        if clock == "gpu":
-            other.mark.write(number)
-            seen.cpu()
-            return 1e3 * begin.elapsed_time(end), answered.values[0] / 1e3
         memory[OUTPUT_AT:][self.places].cpu()
         return 1e6 * (time.perf_counter() - started), answered.values[0] / 1e3
 
@@ -166,7 +139,6 @@ def call_us() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=60, help="to each of both, of each kind")
-    parser.add_argument("--beside", type=int, default=0, metavar="PROCESSES", help="that start and end all the time")
     arguments = parser.parse_args()
     others = [Other() for _ in range(6)]  # before there is a context here
     for one in others:
@@ -181,19 +153,14 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/bench_gate.py", *sys.argv[1:]]),
     }
     rows = []
-    loop = 'while :; do "$0" -c "$1"; done'
-    neighbours = [
-        subprocess.Popen(["sh", "-c", loop, sys.executable, NEIGHBOUR], start_new_session=True)
-        for _ in range(arguments.beside)
-    ]
-    for clock in CLOCKS:
+    for has_gate in (False, True):
         found = {(calls, which): list[tuple[float, float]]() for calls in CALLS for which in range(2)}
         for calls in CALLS:
             for number in range(arguments.requests):
                 for which in (0, 1) if number % 2 else (1, 0):
-                    found[calls, which].append(asker.request(both[which], calls, clock))
+                    found[calls, which].append(asker.request(both[which], calls, has_gate))
         for which in range(2):
-            row: dict[str, object] = {"clock": clock, "beside": arguments.beside, "process": which}
+            row: dict[str, object] = {"gate": has_gate, "process": which}
             for calls in CALLS:
                 times = sorted(taken for taken, _ in found[calls, which][5:])
                 row[f"us_{calls}"] = round(statistics.median(times), 1)
@@ -204,8 +171,6 @@ def main() -> None:
             row["call_us"] = round((medians[1] - medians[0]) / 64, 3)
             rows.append(row | facts)
             print({name: row[name] for name in row}, flush=True)
-    for process in neighbours:
-        os.killpg(process.pid, signal.SIGKILL)
     for one in others:
         one.end()
     write(rows, "judge_gate_cuda.csv")

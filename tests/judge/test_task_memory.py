@@ -190,6 +190,42 @@ def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
     assert found._called_once() == (False, problem.judging_bytes(size, size, size))
 
 
+@pytest.mark.parametrize(("precision", "longer"), [("fp32", 2), ("tf32", 2), ("bf16", 4), ("fp16", 4)])
+def test_numbers_in_double_precision_are_so_much_longer(
+    monkeypatch: pytest.MonkeyPatch, precision: str, longer: int
+) -> None:
+    found = made({**source("x * 2 + x.sin()"), "precision": precision})
+    size = found.dtype.itemsize * 16 * 16384
+    assert found._called_once()[1] == problem.judging_bytes(size, size, size, longer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lock", "whole", "backward", "times"),
+    [
+        ("cuda", 7, False, False, 2),
+        ("cuda", 7, False, True, 1),  # what a graph takes is not reckoned with
+        ("cuda", 7, True, False, 0),
+        ("cuda", None, False, False, 0),
+        ("cpu", 7, False, False, 0),
+    ],
+)
+def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then_its_call_let_expect(
+    monkeypatch: pytest.MonkeyPatch, kind: str, lock: int | None, whole: bool, backward: bool, times: int
+) -> None:
+    found = Problem.__new__(Problem)
+    found.device, found.lock = SimpleNamespace(type=kind), lock  # type: ignore[assignment]
+    found.config = SimpleNamespace(backward=backward)  # type: ignore[assignment]
+    asked: list[int] = []
+    found.own_inputs = lambda: asked.append(-1) or [torch.zeros(8), 3, torch.zeros(2)]  # type: ignore[assignment, method-assign, func-returns-value]
+    found._called_once = lambda: asked.append(-2) or (True, 777)  # type: ignore[assignment, method-assign, func-returns-value]
+    found._reserve = asked.append  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(problem, "shared", lambda lock: nullcontext())
+    found._call_first(whole)
+    guessed = problem.TIMES_INPUTS * 40 + problem.several_bytes(40)
+    assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]  # no inputs are made for nothing
+    assert found.changes_inputs
+
+
 FORGETS = """
 import weakref, torch
 class ModelNew(torch.nn.Module):

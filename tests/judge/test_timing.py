@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig
-from kernel_coder.judge.channel import Channel, SharedBuffer
-from kernel_coder.judge.gate import GateError, Mark, gate_of, wait_for, write_later
+from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.gate import gate_of, wait_for, write_later
 from kernel_coder.judge.interval import speedup_interval
 from kernel_coder.judge.protocol import Say, Status
 from kernel_coder.judge.session import Ended, Link
@@ -378,49 +377,6 @@ def test_a_stream_waits_at_the_gate_until_it_is_opened(device: str) -> None:
         assert x.tolist() == y.tolist()
         assert number.item() == value
         x.zero_()
-
-
-@pytest.mark.gpu
-def test_a_mark_is_written_by_one_process_s_stream_and_waited_for_by_another_s(device: str) -> None:
-    """Two buffers of one file, as two processes have them; and a stream that nobody else lets go."""
-    page = SharedBuffer(2 * mmap.PAGESIZE)
-    theirs = mmap.mmap(page.fd, 2 * mmap.PAGESIZE)
-    mine, other = (Mark(one, mmap.PAGESIZE, torch.device(device)) for one in (page.view, theirs))
-    assert mine.is_registered
-    assert other.is_registered
-    x, event = torch.zeros(8, device=device), torch.cuda.Event()
-    side = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    for number, let_go in ((7, other.write_later), (8, mine.write), (9, other.write)):
-        with torch.cuda.stream(side):
-            mine.wait_for(number)
-            event.record()
-        time.sleep(0.02)
-        assert not event.query()
-        x.fill_(number)
-        let_go(number)
-        side.synchronize()
-    mine.close()
-    other.close()
-    theirs.close()
-    page.close()
-
-
-def test_a_mark_that_the_driver_does_not_take_is_written_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    synchronised: list[object] = []
-    refuses = SimpleNamespace(cudaHostRegister=lambda address, size, flags: 712)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: refuses)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronised.append)
-    page = mmap.mmap(-1, mmap.PAGESIZE)
-    mark = Mark(page, 0, torch.device("cuda"))
-    with pytest.raises(GateError, match="not taken"):
-        mark.wait_for(5)
-    mark.write_later(0x01020304)
-    assert page[:4] == b"\4\3\2\1"
-    assert synchronised == [torch.device("cuda")]
-    mark.close()
-    mark.close()
-    page.close()
 
 
 REFERENCE = """

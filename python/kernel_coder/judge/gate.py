@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
 import time
 
 import torch
 
 _EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
-_MAPPED = 2  # cudaHostRegisterMapped
 
 
 class GateError(RuntimeError):
@@ -79,45 +77,6 @@ class Gate:
         opened = time.perf_counter()
         self._word.value = self._number
         return opened
-
-
-class Mark:
-    """A number that the streams of two processes see, and the processes themselves: in memory of the host's, a page of
-    which both have mapped. A Runner's stream writes it when it has done what it was asked for, and the Examiner's own
-    waits for that. If it never comes, the Examiner writes it."""
-
-    def __init__(self, memory: mmap.mmap | memoryview, offset: int, device: torch.device) -> None:
-        """`offset`: of a page that holds nothing else."""
-        self.device = device
-        self._word: ctypes.c_uint32 | None = ctypes.c_uint32.from_buffer(memory, offset)
-        self.address = ctypes.addressof(self._word)
-        self.is_registered = not int(torch.cuda.cudart().cudaHostRegister(self.address, mmap.PAGESIZE, _MAPPED))
-        """The driver has taken it."""
-
-    def write_later(self, number: int) -> None:
-        """By the current stream, when it has done all that came before; where that cannot be, as soon as it has."""
-        if self.is_registered:
-            write_later(self.address, number, self.device)
-        else:
-            torch.cuda.synchronize(self.device)
-            self.write(number)
-
-    def wait_for(self, number: int) -> None:
-        """Have the current stream wait until somebody has written it. Raises GateError where it cannot."""
-        if not self.is_registered:
-            raise GateError("the driver has not taken the memory")
-        wait_for(self.address, number, self.device)
-
-    def write(self, number: int) -> None:
-        """At once."""
-        assert self._word is not None
-        self._word.value = number
-
-    def close(self) -> None:
-        """Before the memory is: nothing may be waiting for it any more."""
-        if self.is_registered:
-            torch.cuda.cudart().cudaHostUnregister(self.address)
-        self.is_registered, self._word = False, None
 
 
 @functools.cache

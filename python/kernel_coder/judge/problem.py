@@ -165,14 +165,7 @@ class Problem:
         with refusing("the reference cannot be built"), shared(self.lock):
             self._build()
         with refusing("the reference cannot be called"):
-            if not whole:
-                with shared(self.lock):
-                    size = sum(one.nbytes for one in tensors_of(self.own_inputs()))
-                self._reserve(TIMES_INPUTS * size + several_bytes(size))
-            with shared(self.lock):
-                self.changes_inputs, wanted = self._called_once()
-            if not whole and not config.backward:
-                self._reserve(wanted)
+            self._call_first(whole)
             self.families = self._usable_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
@@ -180,10 +173,24 @@ class Problem:
         with refusing("its inputs and outputs cannot be held"):
             self._share()
 
+    def _call_first(self, whole: bool) -> None:
+        """Call the reference once, which says how much memory it takes to judge on it; wait for that, beside others.
+
+        What a backward pass keeps is not reckoned with.
+        """
+        waits = self.device.type == "cuda" and self.lock is not None and not whole
+        if waits:
+            with shared(self.lock):
+                size = sum(one.nbytes for one in tensors_of(self.own_inputs()))
+            self._reserve(TIMES_INPUTS * size + several_bytes(size))
+        with shared(self.lock):
+            self.changes_inputs, wanted = self._called_once()
+        if waits and not self.config.backward:
+            self._reserve(wanted)
+
     def _reserve(self, wanted: int) -> None:
         """Wait for the memory that a large task will take, so that those who are at work come to their end."""
-        if self.device.type != "cuda" or self.lock is None:
-            return
+        assert self.lock is not None
         shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
         if shares or self.is_large:
             self.is_large = shares > 0
@@ -294,7 +301,7 @@ class Problem:
         """A sample, or why these inputs tell nothing.
 
         Of inputs of I bytes and outputs of O, in single precision, this takes 3 I + 4 O, or I + 5 O if that is more,
-        beside what the reference itself takes.
+        beside what the reference itself holds in its call (:func:`judging_bytes`).
         """
         inputs = self.inputs_of(family, second)
         cotangents = self.cotangents_of(inputs)
@@ -331,7 +338,7 @@ class Problem:
             outputs = self.outputs(self.module, inputs, [])
         changes = not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
         i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
-        return changes, judging_bytes(i, o, max(o, most()))
+        return changes, judging_bytes(i, o, max(o, most()), 8 // self.dtype.itemsize)
 
     def _shaken(self, tensor: Tensor) -> Tensor:
         """The exact numbers next to an input's: as far away as float32 cannot tell."""
@@ -560,22 +567,23 @@ def several_bytes(size: int) -> int:
     return min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
 
 
-def judging_bytes(inputs: int, outputs: int, call: int) -> int:
-    """That all processes take at most who judge on a task, in single precision.
+def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2) -> int:
+    """That all processes take at most who judge on a task.
 
-    A sample takes three times its inputs and twice its outputs, and what the reference's call takes, in double
-    precision. Each of two Runners shares outputs with the Examiner, and takes what a call does; inputs are shared by
-    all, and of a small task those of several calls.
+    A sample takes its inputs, and in double precision its inputs, its outputs and all that the reference's call takes;
+    or, if that is more, inputs, outputs and twice these in double precision. Each of two Runners shares outputs with
+    the Examiner, and takes what a call does; inputs are shared by all, and of a small task those of several calls.
 
     Args:
         inputs: of a call.
         outputs: of a call.
         call: what is allocated in it at most, outputs included.
+        longer: so many times are numbers as long in double precision.
 
     >>> [judging_bytes(i << 30, o << 30, c << 30) >> 30 for i, o, c in ((8, 8, 8), (8, 8, 16), (16, 0, 0), (1, 8, 8))]
     [99, 131, 67, 77]
     """
-    sample = max(3 * inputs + 2 * outputs + 2 * call, inputs + 5 * outputs)
+    sample = inputs + max(longer * (inputs + outputs + call), (1 + 2 * longer) * outputs)
     return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs)
 
 
