@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import json
 import os
 import subprocess
 import time
@@ -40,7 +41,8 @@ def tasks_in(folder: Path) -> list[Task]:
     return [Task(id=f"{folder.name}/{file.stem}", source="folder", reference=file.read_text()) for file in files]
 
 
-def row_of(judge: Judge, task: Task) -> dict[str, object]:
+def row_of(judge: Judge, task: Task) -> tuple[dict[str, object], dict[str, object]]:
+    """The row, and what was measured of it, pair by pair."""
     started = time.perf_counter()
     found = judge.admit(task)
     verdict = found.verdict
@@ -59,7 +61,9 @@ def row_of(judge: Judge, task: Task) -> dict[str, object]:
             for name in ("speedup_low", "speedup", "speedup_high", "runtime_ms")
         }
         row["pairs"] = len(verdict.runtimes_ms)
-    return row
+        both = {"reference_ms": verdict.reference_runtimes_ms, "candidate_ms": verdict.runtimes_ms}
+        return row, {name: [round(one, 5) for one in times] for name, times in both.items()}
+    return row, {}
 
 
 def rows_of(out: Path) -> list[dict[str, str]]:
@@ -111,6 +115,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
     parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
+    parser.add_argument("--times", type=Path, help="a line of JSON for each task: the milliseconds of every pair")
     arguments = parser.parse_args()
     if bool(arguments.folders) == bool(arguments.pack):
         parser.error("give folders of references, or --pack and a file of rows")
@@ -133,7 +138,7 @@ def main() -> None:
         if not known:
             writer.writeheader()
 
-        def one(task: Task) -> dict[str, object] | None:
+        def one(task: Task) -> tuple[dict[str, object], dict[str, object]] | None:
             if time.monotonic() > until or not claimed(arguments.claims, task):
                 return None
             return row_of(judge, task)
@@ -141,9 +146,13 @@ def main() -> None:
         asked = [task for folder in arguments.folders for task in tasks_in(folder)]
         wanted = [task for task in asked if hashlib.sha256(task.reference.encode()).hexdigest() not in done]
         with ThreadPoolExecutor(arguments.workers) as pool:
-            for row in pool.map(one, wanted):
-                if row is None:
+            for found in pool.map(one, wanted):
+                if found is None:
                     continue
+                row, times = found
+                if arguments.times and times:
+                    with arguments.times.open("a") as lines:
+                        lines.write(json.dumps({"task": row["task"]} | times) + "\n")
                 writer.writerow(row | facts)
                 file.flush()
                 print(row["task"], row["admitted"], row.get("speedup", ""), row["reason"], flush=True)

@@ -79,6 +79,10 @@ def verdict(outcome: Outcome, reason: str | None = None) -> Verdict:
         (Outcome.CRASHED, "the Examiner failed: torch.OutOfMemoryError: CUDA out of memory.", True),
         (Outcome.COMPILE_ERROR, "no context can be made on GPU 0: CUDA_ERROR_OUT_OF_MEMORY", True),
         (Outcome.HARNESS_FAILED, "no room for a shared buffer of 2.25 GiB on GPU 0", True),
+        (Outcome.RUNTIME_ERROR, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        (Outcome.RUNTIME_ERROR, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
+        (Outcome.RUNTIME_ERROR, "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", True),
+        (Outcome.REJECTED, "no kernel of its own: the profiler recorded nothing on the device", False),
         (Outcome.WRONG_OUTPUT, "output 0 has 3 wrong elements", False),
         (Outcome.CORRECT, None, False),
     ],
@@ -87,7 +91,15 @@ def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str
     assert _short_of_memory(verdict(outcome, reason)) is short
 
 
-def test_who_lacks_memory_is_judged_again_with_nobody_beside() -> None:
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome.OUT_OF_MEMORY, "it ran out of memory"),
+        # Where the memory is full a profiler cannot be started, and an honest candidate's kernels are seen nowhere.
+        (Outcome.REJECTED, "no kernel of its own: the profiler recorded nothing on the device"),
+    ],
+)
+def test_who_lacks_memory_is_judged_again_with_nobody_beside(outcome: Outcome, reason: str) -> None:
     beside: list[int] = []
     with Judge("cpu", "torch", config=JudgeConfig(workers=3)) as judge:
         judge.device = "cuda:0"  # as far as this goes
@@ -96,7 +108,7 @@ def test_who_lacks_memory_is_judged_again_with_nobody_beside() -> None:
             time.sleep(0.02)
             beside.append(judge._room.inside)
             if judge._room.inside > 1:
-                return verdict(Outcome.OUT_OF_MEMORY, "it ran out of memory"), {}
+                return verdict(outcome, reason), {}
             return verdict(Outcome.CORRECT), {}
 
         judge._in_a_slot = in_a_slot  # type: ignore[method-assign]

@@ -227,6 +227,9 @@ def _line_of(source: str, index: int) -> str | None:
     return lines[index - 1].strip() if 1 <= index <= len(lines) else None
 
 
+UNRECORDED = "the profiler recorded nothing on the device"
+"""Of a candidate whose launches were seen; or of an honest one, where somebody else has all of the GPU's memory."""
+
 BUILD_FAILED = "Error building extension"
 """What torch.utils.cpp_extension says first when a compiler or linker has failed."""
 

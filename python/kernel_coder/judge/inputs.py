@@ -36,8 +36,8 @@ def _like_own(new: Tensor, own: Tensor) -> Tensor:
     if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1 and torch.equal(own, own.transpose(-1, -2)):
         new = (new + new.transpose(-1, -2)) / 2
     zeros = own == 0
-    if zeros.any() and zeros.float().mean() > 0.05:
-        new = new.masked_fill(zeros, 0)
+    if zeros.sum() > 0.05 * own.numel():
+        new.masked_fill_(zeros, 0)
     return new.to(own.dtype)
 
 
@@ -51,8 +51,8 @@ def _normal(own: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _scaled(own: Tensor, rng: torch.Generator) -> Tensor:
-    signs = torch.randint(0, 2, own.shape, generator=rng, device=own.device) * 2 - 1
-    return own * signs * 10
+    signs = torch.randint(0, 2, own.shape, generator=rng, device=own.device, dtype=torch.int8).mul_(2).sub_(1)
+    return (own * signs).mul_(10)
 
 
 def _shifted(own: Tensor, rng: torch.Generator) -> Tensor:
@@ -61,13 +61,14 @@ def _shifted(own: Tensor, rng: torch.Generator) -> Tensor:
 
 def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
     new = own.clone().reshape(-1, own.shape[-1]) if own.dim() else own.clone().reshape(1, 1)
-    kinds = torch.rand(new.shape[0], generator=rng, device=own.device)
-    new = torch.where(kinds[:, None] < 0.15, new[:, :1], new)  # constant
-    new = torch.where((kinds[:, None] >= 0.15) & (kinds[:, None] < 0.25), torch.zeros_like(new), new)
+    kinds = torch.rand(new.shape[0], generator=rng, device=own.device)[:, None]
+    # In place, for it may be large.
+    torch.where(kinds < 0.15, new[:, :1].clone(), new, out=new)  # constant
+    new.masked_fill_((kinds >= 0.15) & (kinds < 0.25), 0)
     chance = torch.rand(new.shape, generator=rng, device=own.device)
     rate = min(0.5 / max(new.shape[-1], 1), 0.01)
-    new = torch.where(chance < rate, torch.full_like(new, OUTLIER), new)
-    new = torch.where(chance > 1 - rate, torch.full_like(new, -OUTLIER), new).reshape(-1)
+    new.masked_fill_(chance < rate, OUTLIER)
+    new = new.masked_fill_(chance > 1 - rate, -OUTLIER).reshape(-1)
     if len(new) > 1:  # one of each at least, or a check would find out by luck
         low, high = torch.randint(len(new), (2, 1), generator=rng, device=own.device)
         new.index_fill_(0, low, -OUTLIER).index_fill_(0, high, OUTLIER)

@@ -78,7 +78,9 @@ def get_init_inputs():
     return []
 """
 
-MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer")
+MEMORY = re.compile(
+    r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer|ALLOC(ATION)?_FAILED|STATUS_NOT_INITIALIZED"
+)
 """In the reason of a verdict that might be another one where more of the GPU's memory is free."""
 
 PROCESSES = 256
@@ -285,7 +287,7 @@ class Judge:
         """
         with self._room.shared():
             found = self._in_a_slot(maker)
-        if self.device == "cpu" or self._closed or not _short_of_memory(found[0]):
+        if self.device == "cpu" or self._closed or not _may_want_memory(found[0]):
             return found
         with self._room.alone():
             for slot in self._slots:
@@ -523,6 +525,11 @@ class Judge:
 def _short_of_memory(verdict: Verdict) -> bool:
     """Also of a task that is refused for it, and of an Examiner that has failed for it."""
     return verdict.outcome is Outcome.OUT_OF_MEMORY or MEMORY.search(verdict.reason or "") is not None
+
+
+def _may_want_memory(verdict: Verdict) -> bool:
+    """Where the GPU's memory is full, a profiler that cannot hold its records says nothing of it."""
+    return _short_of_memory(verdict) or feedback.UNRECORDED in (verdict.reason or "")
 
 
 def _has_triton() -> bool:

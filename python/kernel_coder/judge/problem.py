@@ -51,6 +51,9 @@ TIMES_INPUTS = 12
 SMALL_PART = 1 / 24
 """Tasks that take less of a GPU's memory wait for nobody."""
 
+DRAWS = 4
+"""So many times a task's parameters are drawn before it is refused: some make a constant of what it computes."""
+
 KEPT_ELEMENTS = 1 << 25
 """Of an output, while a task is prepared, for what the next call's is compared with."""
 
@@ -166,7 +169,7 @@ class Problem:
             self._build()
         with refusing("the reference cannot be called"):
             self._call_first(whole)
-            self.families = self._usable_families(task)
+            self._find_families(task)
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
                 self._add_second_sizes(task["reference"])
@@ -374,12 +377,25 @@ class Problem:
                 return f"float32's rounding alone moves the result by {result.relative_error:.1e}, more than {bound:g}"
         return ""
 
+    def _find_families(self, task: Mapping[str, Any]) -> None:
+        """With other parameters, if those that were drawn let somebody pass who computes nothing."""
+        for left in reversed(range(DRAWS)):
+            try:
+                self.families = self._usable_families(task)
+                return
+            except Refused:
+                if not left or not self.initial:
+                    raise
+            del self.module, self.exact, self.initial
+            with shared(self.lock):
+                self._build()
+
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
         """Those on which the reference says something; and none of them if somebody who computes nothing would pass."""
         allowed = set(task.get("families") or self.config.families) | {"own"}
         usable: list[str] = []
         self.skipped: dict[str, str] = {}
-        nulls = _Nulls() if self.config.null_candidates else None
+        nulls = self.nulls()
         for family in dict.fromkeys([*self.config.families, "own"]):
             if family not in allowed:
                 continue
@@ -404,9 +420,12 @@ class Problem:
                 sample = self.sample("own")
                 turn.pause()
                 nulls.judge(sample)
-            if nulls.alive:
-                raise Refused(f"a candidate that returns {next(iter(nulls.alive))} would pass")
+            nulls.refuse()
         return usable
+
+    def nulls(self) -> Nulls | None:
+        """Candidates that compute nothing, if somebody wants to know whether they would pass."""
+        return Nulls() if self.config.null_candidates else None
 
     # ---- shapes
 
@@ -643,7 +662,10 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                         yield one.id, value
 
 
-class _Nulls:
+ANOTHER = "another call's output"
+
+
+class Nulls:
     """Candidates that compute nothing. A task on which one of them would pass teaches to compute nothing.
 
     They take no memory to speak of: a number that is everywhere is there once, and of another call's output so many
@@ -651,14 +673,24 @@ class _Nulls:
     """
 
     def __init__(self) -> None:
-        self.alive = dict.fromkeys(["zeros", "ones", "the mean", "an input", "another call's output"])
+        self.alive = dict.fromkeys(["zeros", "ones", "the mean", "an input", ANOTHER])
         self._before: list[Tensor] | None = None
+        self._samples = 0
+
+    def refuse(self) -> None:
+        """Raises Refused if one of them has passed on every sample; another call's output takes two to tell."""
+        passed = [name for name in self.alive if self._samples > (name == ANOTHER)]
+        if passed:
+            raise Refused(f"a candidate that returns {passed[0]} would pass")
 
     def judge(self, sample: Sample) -> None:
         """Forget those who fail on a sample."""
+        if not self.alive:
+            return
+        self._samples += 1
         some = [_some_of(one) for one in sample.expected]
         for name in list(self.alive):
-            is_another = name == "another call's output"
+            is_another = name == ANOTHER
             if is_another and self._before is None:
                 continue
             expected = some if is_another else sample.expected
@@ -675,7 +707,7 @@ class _Nulls:
             )
             if not all(allowed.passes(one) for allowed, one in zip(sample.tolerances, results, strict=True)):
                 del self.alive[name]
-        self._before = some if "another call's output" in self.alive else None
+        self._before = some if ANOTHER in self.alive else None
 
     def _made(self, name: str, index: int, wanted: Tensor, sample: Sample) -> Tensor | None:
         if name == "zeros":
@@ -686,7 +718,7 @@ class _Nulls:
             if not floating(wanted) or wanted.numel() <= 1:
                 return None
             return wanted.mean().expand_as(wanted)
-        if name == "another call's output":
+        if name == ANOTHER:
             assert self._before is not None
             return self._before[index] if self._before[index].shape == wanted.shape else None
         for one in sample.tensors:

@@ -180,6 +180,7 @@ class Session:
         self.kernels = ""
         self.compiled = False
         self.called: set[int] = set()
+        self.nulls = problem.nulls()
         self.lock: int | None = None
         self.starting: int | None = None
 
@@ -199,6 +200,8 @@ class Session:
             checks = self._checks()
             for family, variant in checks:
                 self._check(family, variant)
+            if self.nulls is not None:
+                self.nulls.refuse()
         if self.reference is not None and self.config.timing and self.config.timed_calls:
             with self._stage("time"):
                 self._time()
@@ -282,6 +285,8 @@ class Session:
         with shared(self.lock) as turn:
             sample = self._sample(family, second=variant.sizes is not None)
             turn.pause()
+            if self.nulls is not None:
+                self.nulls.judge(sample)
             before = self._prepare(variant, slot, sample)
             free_memory(self.device)
             if not is_first:
@@ -453,7 +458,7 @@ class Session:
                 self.kernel_share = own / everything
                 break
         else:
-            raise self._no_kernel("the profiler recorded nothing on the device")
+            raise self._no_kernel(feedback.UNRECORDED)
         if own == 0:
             raise self._no_kernel("none of the time on the device was spent in them")
         if self.kernel_share < self.config.min_kernel_share:

@@ -1,0 +1,170 @@
+"""Candidates that compute nothing pass nowhere, whatever parameters a task happens to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from kernel_coder.judge import Judge, JudgeConfig, Outcome, problem
+from kernel_coder.judge.problem import ANOTHER, Nulls, Problem, Refused, Sample, Seeds
+from kernel_coder.judge.tolerance import Tolerance
+
+DRAWN = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Parameter({gate})
+    def forward(self, x):
+        return x.sin() * (self.gate > {above})
+def get_inputs():
+    return [torch.rand(4, 8)]
+def get_init_inputs():
+    return []
+"""
+OFTEN_ZERO = DRAWN.format(gate="torch.randn(1).sign()", above=0.0)
+"""Its sign is known from its construction on."""
+
+TURNS_ZERO = DRAWN.format(gate="torch.ones(1)", above=1.0)
+"""And here from one candidate to the next: a gain is moved by up to a quarter."""
+
+NO_PARAMETERS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 0
+def get_inputs():
+    return [torch.rand(4, 8)]
+def get_init_inputs():
+    return []
+"""
+
+ZEROS = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return torch.zeros_like(x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def made(reference: str, key: int) -> Problem:
+    task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
+    return Problem(task, JudgeConfig(), torch.device("cpu"), Seeds(key))
+
+
+def refused(key: int) -> bool:
+    try:
+        made(OFTEN_ZERO, key)
+    except Refused as why:
+        assert str(why) == "a candidate that returns zeros would pass"  # noqa: PT017 (half of them are not raised)
+        return True
+    return False
+
+
+def test_parameters_that_make_a_constant_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = range(24)
+    with monkeypatch.context() as patch:
+        patch.setattr(problem, "DRAWS", 1)
+        at_first = [key for key in keys if refused(key)]
+    assert 6 <= len(at_first) <= 18
+    assert len([key for key in keys if refused(key)]) <= 5  # one of sixteen, on average
+    for key in at_first:
+        if refused(key):
+            continue
+        found = made(OFTEN_ZERO, key)
+        assert found.initial["gate"].item() == 1.0
+        assert found.plan["seed"] == found.seed
+        torch.manual_seed(found.seed)  # what a candidate that draws its own parameters starts from
+        assert torch.randn(1).item() > 0
+
+
+def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[int] = []
+    build = Problem._build
+    monkeypatch.setattr(Problem, "_build", lambda self: builds.append(1) or build(self))
+    with pytest.raises(Refused, match="zeros would pass"):
+        made(NO_PARAMETERS, 0)
+    assert len(builds) == 1
+
+
+def sample(values: torch.Tensor, inputs: torch.Tensor | None = None) -> Sample:
+    inputs = torch.linspace(3, 4, values.numel()).reshape(values.shape) if inputs is None else inputs
+    exact = Tolerance(1e-4, 1e-4, 1e-4, 0.0)
+    return Sample([inputs], [inputs], [], [values.double()], [exact], "own", [False])
+
+
+RAMP = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ([torch.zeros(3, 4)], "zeros"),
+        ([torch.ones(3, 4)], "ones"),
+        ([torch.full((3, 4), 7.5)], "the mean"),
+        ([torch.full((3, 4), 7.5), torch.full((3, 4), -2.0)], "the mean"),  # another number each time
+        ([RAMP, RAMP, RAMP], ANOTHER),
+    ],
+)
+def test_who_passes_on_every_sample_is_named(values: list[torch.Tensor], name: str) -> None:
+    nulls = Nulls()
+    for one in values:
+        nulls.judge(sample(one))
+    with pytest.raises(Refused, match=f"^a candidate that returns {name} would pass$"):
+        nulls.refuse()
+
+
+def test_who_returns_an_input_is_named() -> None:
+    nulls = Nulls()
+    nulls.judge(sample(RAMP, RAMP))
+    with pytest.raises(Refused, match="returns an input would pass"):
+        nulls.refuse()
+
+
+def test_one_sample_is_enough_to_fail_on_and_another_call_s_output_takes_two_to_tell() -> None:
+    nulls = Nulls()
+    nulls.refuse()  # nothing is known yet
+    nulls.judge(sample(torch.zeros(3, 4)))
+    nulls.judge(sample(RAMP))
+    nulls.refuse()
+    assert not nulls.alive
+    nulls = Nulls()
+    nulls.judge(sample(RAMP))
+    assert set(nulls.alive) == {ANOTHER}
+    nulls.refuse()
+
+
+def test_nobody_is_correct_on_inputs_on_which_who_computes_nothing_would_be() -> None:
+    """The task was ready with a gain above 1; the candidate drew one below."""
+
+    def is_zero(key: int) -> bool:
+        try:
+            found = made(TURNS_ZERO, Seeds(key, "task").key)
+        except Refused:
+            return False
+        found.refresh(Seeds(key))
+        return found.module.gate.item() <= 1.0
+
+    key = next(key for key in range(100) if is_zero(key))
+    config = JudgeConfig(seed=key, retries=0, timing=False, workers=1)
+    with Judge("cpu", "torch", config=config) as judge:
+        verdict = judge.evaluate(TURNS_ZERO, ZEROS)
+        honest = judge.evaluate(TURNS_ZERO, TURNS_ZERO + "\nModelNew = Model\n")
+    for one in (verdict, honest):
+        assert one.outcome is Outcome.HARNESS_FAILED
+        assert "a candidate that returns zeros would pass" in (one.reason or "")
+    with Judge(
+        "cpu", "torch", config=JudgeConfig(seed=key, retries=0, timing=False, workers=1, null_candidates=False)
+    ) as judge:
+        assert judge.evaluate(TURNS_ZERO, ZEROS).correct  # as it would be
