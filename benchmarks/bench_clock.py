@@ -3,6 +3,7 @@
     python benchmarks/bench_clock.py                                        # rows into results/judge_clock_cuda.csv
     python benchmarks/bench_clock.py --kernelbench PATH/TO/KernelBench/src  # KernelBench's evaluator too
     python benchmarks/bench_clock.py --itself 12                            # rows into results/judge_itself_cuda.csv
+    python benchmarks/bench_clock.py --itself 12 --device cpu               # and into results/judge_itself_cpu.csv
 
 Row kernels of four sizes in Triton beside eager PyTorch (one to five launches), each judged `--times` times by one
 judge, one at a time, with a cold L2; and the reference as a candidate of its own, whose speedup is 1: how far the
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5, help="verdicts on each kernel")
     parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: not asked")
     parser.add_argument("--itself", type=int, metavar="TIMES", help="references as candidates, so often, and no more")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: with --itself only")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="ROWS,COLUMNS")
     arguments = parser.parse_args()
     for one in arguments.sizes:
@@ -63,9 +65,11 @@ def main() -> None:
     for name in ("times", "itself"):
         if (given := getattr(arguments, name)) is not None and given < 1:
             parser.error(f"--{name} must be at least 1; got {given}")
+    if arguments.device == "cpu" and not arguments.itself:
+        parser.error("--device cpu goes with --itself: do_bench and KernelBench take a GPU")
     arguments.sizes = [", ".join(re.findall(r"\d+", one)) for one in arguments.sizes]
     facts = {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
@@ -73,8 +77,9 @@ def main() -> None:
     }
     config = JudgeConfig(workers=1, profile=False)
     if arguments.itself:
-        with Judge("cuda", "torch", config=config) as judge:
-            write(list(itself(judge, arguments.sizes, arguments.itself, facts)), "judge_itself_cuda.csv")
+        with Judge(arguments.device, "torch", config=config) as judge:
+            found = list(itself(judge, arguments.sizes, arguments.itself, facts))
+        write(found, f"judge_itself_{arguments.device}.csv")
         return
     rows: list[dict[str, object]] = []
     with Judge("cuda", "triton", config=config) as judge, tempfile.TemporaryDirectory() as folder:

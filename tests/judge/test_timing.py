@@ -35,24 +35,38 @@ from kernel_coder.tasks import Task
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
 
 
-def timer(reference_s: float, candidate_s: float, before_s: float, afterwards_s: float | None = None) -> Timer:
+def timer(
+    reference_s: float, candidate_s: float, before_s: float, afterwards_s: float | None = None, kind: str = "cuda"
+) -> Timer:
     """That has timed both in turn, and the reference before and, if it says so, afterwards."""
     found = Timer.__new__(Timer)
-    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0, "cuda")
+    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0, kind)
     found.pairs = [(9 * reference_s * one, 9 * candidate_s * one) for one in NOISE * 3]
     found.pings = {}
     found.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
     found.alone_s = afterwards_s
     found.compiled_s = None
     found.reference, found.candidate, found.launching = "reference", "candidate", {}  # type: ignore[assignment]
-    found.session = SimpleNamespace(device=SimpleNamespace(type="cuda"))  # type: ignore[assignment]
+    found.session = SimpleNamespace(device=SimpleNamespace(type=kind))  # type: ignore[assignment]
     found.calls = 9
     return found
 
 
-@pytest.mark.parametrize(("slower", "expected"), [(0.9, False), (1.0, False), (SLOW - 0.1, False), (SLOW + 0.1, True)])
-def test_a_reference_that_is_slower_than_without_the_candidate_is_noticed(slower: float, expected: bool) -> None:
-    assert timer(2.0 * slower, 1.0, 2.0).is_slow is expected
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+@pytest.mark.parametrize(("slower", "expected"), [(-2.0, False), (-0.1, False), (0.1, True)])
+def test_a_reference_that_is_slower_than_without_the_candidate_is_noticed(
+    kind: str, slower: float, expected: bool
+) -> None:
+    assert timer(2.0 * max(SLOW[kind] + slower, 0.9), 1.0, 2.0, kind=kind).is_slow is expected
+
+
+def test_a_core_that_shares_its_units_with_another_is_no_candidate_s_doing() -> None:
+    """One and a half times as slow in turn as before and after: what both took then counts."""
+    found = timer(3.0, 3.0, 2.0, 2.0, kind="cpu").findings()
+    assert found["speedup"] == pytest.approx(1.0)
+    assert found["speedup_low"] == pytest.approx(2 / 3, rel=0.03)  # sure is what holds without the candidate
+    assert 1.0 <= found["speedup_high"] <= 1.05
+    assert max(found["reference_runtimes_ms"]) > 2900
 
 
 def test_what_requests_differ_by_is_no_slowness() -> None:
@@ -75,6 +89,16 @@ def test_a_reference_that_stays_slow_was_slowed_by_somebody_else() -> None:
     assert found["speedup"] == pytest.approx(2.0)
     assert found["reference_ms"] == pytest.approx(4000)
     assert found["speedup_low"] == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(("before_s", "afterwards_s"), [(2.5, 2.0), (2.0, 2.5)])
+def test_a_reference_that_was_fast_before_and_after_counts_as_the_slower_of_both(
+    before_s: float, afterwards_s: float
+) -> None:
+    found = timer(4.0, 2.0, before_s, afterwards_s).findings()
+    assert found["speedup"] == pytest.approx(1.25)
+    assert found["reference_ms"] == pytest.approx(2500)
+    assert found["speedup_low"] == pytest.approx(1.25 * min(1.0, afterwards_s / 2.5), rel=0.05)
 
 
 def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
