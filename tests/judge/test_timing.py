@@ -130,11 +130,11 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     found.launching = {who: [0.0] * 8 + [launching_s] * 10}  # type: ignore[dict-item]
     wider = found.findings()
     assert wider["speedup"] == sure["speedup"] == pytest.approx(1.0)
-    noise = OFF + OFF_S["cuda"] / (9 * call_s) + share * HOST_NOISE
+    noise = OFF["cuda"] + OFF_S["cuda"] / (9 * call_s) + share * HOST_NOISE
     assert wider["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert wider["speedup_low"] == pytest.approx(1 / (1 + noise), rel=0.001)
     found.session = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
-    own = speedup_interval([call_s * one for one in NOISE * 3], [call_s * one for one in NOISE * 3])
+    own = speedup_interval([call_s * one for one in NOISE * 3], [call_s * one for one in NOISE * 3], OFF["cpu"])
     on_cpu = found.findings()
     names = ("speedup_low", "speedup", "speedup_high")
     assert [on_cpu[name] for name in names] == pytest.approx([own.low, own.median, own.high], rel=1e-12)
@@ -467,7 +467,7 @@ def timer_of_requests(reference_ping_s: float, candidate_ping_s: float) -> Timer
     return found
 
 
-NOISE_OF_REQUESTS = 1 + OFF + OFF_S["cuda"] / (9 * 20e-6)
+NOISE_OF_REQUESTS = 1 + OFF["cuda"] + OFF_S["cuda"] / (9 * 20e-6)
 
 
 def test_what_a_request_costs_by_itself_is_what_it_costs_in_turn() -> None:

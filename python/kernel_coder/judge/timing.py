@@ -79,9 +79,10 @@ SLOW = {"cpu": 1.7, "cuda": 1.2}
 """By so much may the reference be slower in turn with a candidate than without one before anybody asks why. What counts
 for a core is often a thread of one, and half as fast again from one second to the next."""
 
-OFF_S, OFF = {"cpu": 0.0, "cuda": 20e-6}, 0.01
-"""Medians of requests of two processes that run the same code differ by less on a GPU, and by a hundredth of the calls'
-time besides (benchmarks/results/judge_clock_cuda.csv). Twice the first number, in a request, is no slowness yet."""
+OFF_S, OFF = {"cpu": 0.0, "cuda": 20e-6}, {"cpu": 0.03, "cuda": 0.01}
+"""Medians of requests of two processes that run the same code differ by less on a GPU, and by such a part of the calls'
+time besides (benchmarks/results: judge_clock_cuda.csv, judge_itself_cpu.csv). Twice the first number, in a request, is
+no slowness yet."""
 
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
@@ -298,14 +299,14 @@ class Timer:
     def _noise(self, times: list[tuple[float, float]]) -> float:
         """By so much the speedup may be off for what two processes on a GPU differ by when they run the same code."""
         if self.session.device.type == "cpu":
-            return 0.0
+            return OFF["cpu"]
         of = {
             link: statistics.median(some)
             for link, some in zip((self.reference, self.candidate), zip(*times, strict=True), strict=True)
         }
         shares = [statistics.median(self.launching.get(link) or [0.0]) / (self.calls * of[link]) for link in of]
         launches = HOST_NOISE * min(1.0, max(shares))
-        return launches + OFF + OFF_S["cuda"] / (self.calls * min(of.values()))
+        return launches + OFF["cuda"] + OFF_S["cuda"] / (self.calls * min(of.values()))
 
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict.
