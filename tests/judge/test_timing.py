@@ -64,8 +64,9 @@ def test_a_core_that_shares_its_units_with_another_is_no_candidate_s_doing() -> 
     """One and a half times as slow in turn as before and after: what both took then counts."""
     found = timer(3.0, 3.0, 2.0, 2.0, kind="cpu").findings()
     assert found["speedup"] == pytest.approx(1.0)
-    assert found["speedup_low"] == pytest.approx(2 / 3, rel=0.03)  # sure is what holds without the candidate
-    assert 1.0 <= found["speedup_high"] <= 1.05
+    wider = 1 + OFF["cpu"]
+    assert found["speedup_low"] == pytest.approx(2 / 3 / wider, rel=0.01)  # sure is what holds without the candidate
+    assert found["speedup_high"] == pytest.approx(wider, rel=0.01)
     assert max(found["reference_runtimes_ms"]) > 2900
 
 
@@ -138,7 +139,6 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     on_cpu = found.findings()
     names = ("speedup_low", "speedup", "speedup_high")
     assert [on_cpu[name] for name in names] == pytest.approx([own.low, own.median, own.high], rel=1e-12)
-    assert on_cpu["speedup_high"] < wider["speedup_high"]
 
 
 @pytest.mark.parametrize(
