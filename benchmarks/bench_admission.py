@@ -62,7 +62,8 @@ def row_of(judge: Judge, task: Task) -> tuple[dict[str, object], dict[str, objec
         }
         row["pairs"] = len(verdict.runtimes_ms)
         both = {"reference_ms": verdict.reference_runtimes_ms, "candidate_ms": verdict.runtimes_ms}
-        return row, {name: [round(one, 5) for one in times] for name, times in both.items()}
+        times: dict[str, object] = {name: [round(one, 5) for one in some] for name, some in both.items()}
+        return row, times | {"stage_s": {name: round(one, 3) for name, one in verdict.stage_s.items()}}
     return row, {}
 
 
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
     parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
     parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
-    parser.add_argument("--times", type=Path, help="a line of JSON for each task: the milliseconds of every pair")
+    parser.add_argument("--times", type=Path, help="a line of JSON a task: milliseconds of every pair, stages")
     arguments = parser.parse_args()
     if bool(arguments.folders) == bool(arguments.pack):
         parser.error("give folders of references, or --pack and a file of rows")

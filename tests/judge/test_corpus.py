@@ -119,7 +119,7 @@ def test_who_is_refused_is_told_why(verdicts: dict[str, tuple[Candidate, Verdict
             assert "\x1b" not in verdict.feedback, one.name
 
 
-HOSTILE_IN_A_ROW, HONEST_AFTERWARDS = {"cpu": 1000, "cuda": 200}, {"cpu": 100, "cuda": 20}
+HOSTILE_IN_A_ROW, HONEST_AFTERWARDS = 1000, 100
 FORGOTTEN = 256 << 20
 """Bytes of a GPU's memory that this process's own context may come to hold."""
 
@@ -128,13 +128,12 @@ FORGOTTEN = 256 << 20
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(os.environ.get("KC_CORPUS") != "all", reason="takes half an hour; KC_CORPUS=all runs it")
 def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() -> None:
-    """On a GPU after two hundred."""
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     hostile = [one for one in chosen(corpus.hostile(), device) if not one.slow]
-    honest = [one for one in chosen(corpus.honest(), device) if not one.slow][: HONEST_AFTERWARDS[device]]
-    thousand = hostile * (HOSTILE_IN_A_ROW[device] // len(hostile) + 1)
+    honest = [one for one in chosen(corpus.honest(), device) if not one.slow][:HONEST_AFTERWARDS]
+    thousand = hostile * (HOSTILE_IN_A_ROW // len(hostile) + 1)
     random.Random(1).shuffle(thousand)
-    thousand = thousand[: HOSTILE_IN_A_ROW[device]]
+    thousand = thousand[:HOSTILE_IN_A_ROW]
     memory = memory_used() if device == "cuda" else None
     before, descriptors, shared = processes(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
     config = JudgeConfig(
