@@ -51,7 +51,7 @@ class JudgeConfig(BaseModel):
     )
     compile_baseline: bool = Field(default=False, description="also time the reference under torch.compile")
     null_candidates: bool = Field(
-        default=True, description="refuse a task on which zeros, ones and the like would pass"
+        default=True, description="refuse a task, or a candidate's inputs, on which zeros, ones and the like would pass"
     )
     timeout_s: float | None = Field(
         default=None,

@@ -297,7 +297,7 @@ class Timer:
         return [(self._call_s(one, reference_s), self._call_s(other, candidate_s)) for one, other in self.pairs]
 
     def _noise(self, times: list[tuple[float, float]]) -> float:
-        """By so much the speedup may be off for what two processes on a GPU differ by when they run the same code."""
+        """By so much the speedup may be off for what two processes differ by when they run the same code."""
         if self.session.device.type == "cpu":
             return OFF["cpu"]
         of = {
