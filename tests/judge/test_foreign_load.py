@@ -5,10 +5,16 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import corpus
 import pytest
-from kernel_coder.judge import Judge, JudgeConfig, Verdict
+import torch
+from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.timing import FLUSH_BYTES, LOADED, Timer
 from kernel_coder.tasks import Task
 
 REFERENCE = """
@@ -79,21 +85,55 @@ def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> No
     assert after == pytest.approx(alone, rel=0.15)
 
 
+@contextmanager
+def burning(device: str) -> Iterator[None]:
+    """Somebody who is no candidate has the GPU all the time."""
+    with subprocess.Popen([sys.executable, "-c", BURNER, device], stdout=subprocess.PIPE) as burner:
+        try:
+            assert burner.stdout is not None
+            assert burner.stdout.readline() == b"burning\n"
+            yield
+        finally:
+            burner.kill()
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(120)
+def test_who_uses_the_gpu_beside_the_clock_is_noticed(device: str) -> None:
+    found = Timer.__new__(Timer)
+    found.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+    found.session = SimpleNamespace(device=torch.device(device), synchronise=torch.cuda.synchronize)  # type: ignore[assignment]
+    quiet = [found._load() for _ in range(20)]
+    with burning(device):
+        loaded = [found._load() for _ in range(20)]
+    time.sleep(1.0)
+    afterwards = [found._load() for _ in range(20)]
+    print(f"quiet {quiet}, loaded {loaded}, afterwards {afterwards}")
+    assert statistics.median(quiet) < 1.1
+    assert max(quiet[1:] + afterwards[1:]) < LOADED
+    assert min(loaded) >= LOADED
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_candidates_that_leave_work_to_the_gpu_at_the_same_time_gain_nothing(device: str) -> None:
+    hostile = [one for one in corpus.hostile() if one.name.startswith("h40_gpu")]
+    pairs = [(Task(id="load", source="corpus", reference=one.task.source), one.source, one.backend) for one in hostile]
+    config = CONFIG.model_copy(update={"workers": 6, "timing_s": 1.0, "timed_calls": 20})
+    with Judge(device, config=config) as judge:
+        found = list(judge.evaluate_many(pairs * 4))
+    print([(one.outcome.value, one.speedup_low, one.speedup) for one in found])
+    assert not [one for one in found if one.correct and (one.speedup_low or 0.0) >= 1]
+    assert not [one for one in found if one.outcome is Outcome.HARNESS_FAILED]
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 def test_load_from_elsewhere_makes_nobody_faster_than_the_reference(device: str) -> None:
     """The GPU is shared by slices of time, for which both wait alike: speedups are pulled towards 1."""
-    with (
-        subprocess.Popen([sys.executable, "-c", BURNER, device], stdout=subprocess.PIPE) as burner,
-        Judge(device, config=CONFIG) as judge,
-    ):
-        try:
-            assert burner.stdout is not None
-            assert burner.stdout.readline() == b"burning\n"
-            like_itself(judge.evaluate(TASK, SAME, "torch"))
-            slower = judge.evaluate(TASK, TWICE, "torch")
-        finally:
-            burner.kill()
+    with burning(device), Judge(device, config=CONFIG) as judge:
+        like_itself(judge.evaluate(TASK, SAME, "torch"))
+        slower = judge.evaluate(TASK, TWICE, "torch")
     assert slower.correct, slower.reason
     assert slower.speedup_low is not None
     assert slower.speedup_low < 1

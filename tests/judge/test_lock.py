@@ -9,12 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from kernel_coder.judge import lock
+from kernel_coder.judge.channel import Frame
 from kernel_coder.judge.lock import SHARES, Turn, alone, await_closed, reserve, shared
 from kernel_coder.judge.problem import Problem
+from kernel_coder.judge.protocol import Say, Status
+from kernel_coder.judge.session import Session
 
 pytestmark = pytest.mark.cpu
 
@@ -130,6 +134,97 @@ def test_who_shares_the_device_for_long_lets_others_be_timed_in_between(
     waiting.join()
     assert seen == ["shared", "timed", "shared again"]
     assert Turn.waited_s > waited_s
+
+
+def test_what_was_asked_of_the_device_is_done_before_it_is_let_go(
+    files: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would be timed beside it."""
+    one, two, _ = files
+    free: list[bool] = []
+
+    def settle() -> None:
+        free.append(lock._try(two, lock.DEVICE))
+
+    monkeypatch.setattr(Turn, "settle", settle)
+    with shared(one) as turn:
+        turn.pause()
+        assert free == []
+        turn._until = 0.0
+        turn.pause()
+        assert free == [False]
+    assert free == [False, False]
+    with alone(one):
+        pass
+    assert free == [False] * 3
+
+    def fail() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(Turn, "settle", fail)
+    with pytest.raises(RuntimeError, match="illegal"), shared(one):
+        pass
+    assert lock._try(two, lock.DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("is_first", "in_time", "expected"),
+    [
+        (False, True, ["asked, held", "compared, held"]),
+        (False, False, ["asked, held", "answered, free", "compared, held"]),
+        (True, False, ["asked, free", "answered, free", "compared, held"]),
+    ],
+)
+def test_outputs_are_compared_while_nobody_is_timed(
+    files: list[int], is_first: bool, in_time: bool, expected: list[str]
+) -> None:
+    """And calls are made then, but for a first one, which compiles, and one that takes too long."""
+    one, two, _ = files
+    seen: list[str] = []
+
+    def note(what: str) -> None:
+        is_free = lock._try(two, lock.DEVICE)
+        if is_free:
+            lock._lock(two, lock.DEVICE, fcntl.F_UNLCK)
+        seen.append(f"{what}, {'free' if is_free else 'held'}")
+
+    def answer(say: Say) -> Frame:
+        if not in_time:
+            note("answered")
+        return Frame(int(say), int(Status.OK), ())
+
+    class Fake(Session):
+        def _sample(self, family: str, second: bool = False) -> Any:
+            return SimpleNamespace(tolerances=[], family=family)
+
+        def _prepare(self, *_: Any) -> torch.Tensor:
+            return torch.zeros(1)
+
+        def _ask_for_call(self, *_: Any) -> None:
+            note("asked")
+
+        def _compared(self, *_: Any) -> list[Any]:
+            note("compared")
+            return []
+
+        def _record(self, *_: Any) -> None:
+            pass
+
+        refuse_values = _refuse_changed_inputs = _record
+
+    variant = SimpleNamespace(slots=1, sizes=None)
+    session = Fake.__new__(Fake)
+    session.lock, session.nulls, session.called, session.device = (
+        one,
+        None,
+        set() if is_first else {0},
+        torch.device("cpu"),
+    )
+    session.problem = SimpleNamespace(variants=[variant])  # type: ignore[assignment]
+    session.link = SimpleNamespace(wait=lambda most_s: in_time, answer=answer)  # type: ignore[assignment]
+    assert session._check("own", variant)  # type: ignore[arg-type]
+    assert seen == expected
+    assert lock._try(two, lock.DEVICE)
 
 
 def test_nobody_waits_without_a_lock() -> None:

@@ -86,13 +86,13 @@ class Channel:
                 return self.receive(timeout_s=0.0, pidfd=pidfd)
         return self.receive(timeout_s=timeout_s, pidfd=pidfd)
 
-    def wait(self, *, timeout_s: float, pidfd: int = -1) -> None:
-        """Until a frame is there to be received, the other end or that process has ended, or the time is up."""
+    def wait(self, *, timeout_s: float, pidfd: int = -1) -> bool:
+        """Until a frame is there to be received, the other end or that process has ended (True), or the time is up."""
         poller = select.poll()
         for fd in (self.fd, pidfd):
             if fd >= 0:
                 poller.register(fd, select.POLLIN)
-        poller.poll(1000 * max(timeout_s, 0.0))
+        return bool(poller.poll(1000 * max(timeout_s, 0.0)))
 
     def send_descriptors(self, fds: Sequence[int]) -> None:
         """Copies of descriptors, for :meth:`receive_descriptors` of the other end."""

@@ -43,6 +43,7 @@ def main(fds: list[int]) -> int:
 
     service = _Service(end_candidate)
     Turn.tell = lambda waited_s: control.sendall(json.dumps({"waited": waited_s}).encode())
+    Turn.settle = _settle
     while True:
         message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
         if not message:
@@ -250,6 +251,11 @@ def _collect() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def _settle() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _device_name(device: torch.device) -> str:

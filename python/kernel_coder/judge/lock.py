@@ -36,6 +36,10 @@ class Turn:
     tell: ClassVar[Callable[[float], None] | None] = None
     """Is called with every second or more that was waited, for whoever is patient meanwhile."""
 
+    settle: ClassVar[Callable[[], None] | None] = None
+    """Is called before the device is let go, to wait until it has done all that this process has asked of it. Who is
+    timed next would share it with that."""
+
     def __init__(self, lock: int | None, kind: int) -> None:
         self._lock, self._kind, self._until = lock, kind, 0.0
 
@@ -56,7 +60,11 @@ class Turn:
 
     def end(self) -> None:
         if self._lock is not None:
-            _lock(self._lock, DEVICE, fcntl.F_UNLCK)
+            try:
+                if Turn.settle is not None:
+                    Turn.settle()
+            finally:
+                _lock(self._lock, DEVICE, fcntl.F_UNLCK)
 
     def pause(self) -> None:
         """Let those go first who wait, if it has been held for long."""

@@ -173,7 +173,7 @@ class Problem:
             self.variants = [self._variant(None)]
             if config.hidden_shapes and not config.backward:
                 self._add_second_sizes(task["reference"])
-        with refusing("its inputs and outputs cannot be held"):
+        with refusing("its inputs and outputs cannot be held"), shared(self.lock):
             self._share()
 
     def _call_first(self, whole: bool) -> None:

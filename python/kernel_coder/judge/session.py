@@ -7,7 +7,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -128,9 +128,9 @@ class Link:
         except ProtocolBreach:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
 
-    def wait(self, most_s: float) -> None:
-        """For an answer, which then is still to be taken."""
-        self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
+    def wait(self, most_s: float) -> bool:
+        """For an answer, which then is still to be taken; whether it is there, or never will be."""
+        return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
 
     def text(self) -> str:
         (length,) = struct.unpack("<I", self._report[:4])
@@ -282,36 +282,43 @@ class Session:
         # The first call of a shape compiles, mostly: on the CPU, for longer than others could be kept from being timed.
         number = self.problem.variants.index(variant)
         is_first = number not in self.called
-        with shared(self.lock) as turn:
+        with ExitStack() as held:
+            turn = held.enter_context(shared(self.lock))
             sample = self._sample(family, second=variant.sizes is not None)
             turn.pause()
             if self.nulls is not None:
                 self.nulls.judge(sample)
             before = self._prepare(variant, slot, sample)
             free_memory(self.device)
-            if not is_first:
-                self._ask_for_call(slot, number, mode)
-                self.link.wait(HELD_S)
-        if is_first:
+            if is_first:
+                held.close()
             self._ask_for_call(slot, number, mode)
-        frame = self.link.answer(Say.CALL)
-        self.called.add(number)
-        if mode is Mode.ABLATED and frame.status != Status.OK:
-            return False
-        self.refuse_status(frame)
+            is_held = not is_first and self.link.wait(HELD_S)
+            if not is_held:
+                held.close()
+            frame = self.link.answer(Say.CALL)
+            self.called.add(number)
+            if mode is Mode.ABLATED and frame.status != Status.OK:
+                return False
+            self.refuse_status(frame)
+            if not is_held:
+                held.enter_context(shared(self.lock))
+            results = self._compared(variant, slot, sample)
+            if mode is Mode.ABLATED:
+                return all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
+            self._record(variant, sample, results)
+            self.refuse_values(variant, sample.family, sample.tolerances, results)
+            self._refuse_changed_inputs(variant, slot, sample, before)
+        return True
+
+    def _compared(self, variant: Variant, slot: int, sample: Sample) -> list[ComparisonResult]:
         found = [one.clone() for one in self.problem.found(self.link.outputs, variant, slot)]
-        results = read_comparisons(
+        return read_comparisons(
             [
                 ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
                 for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
             ]
         )
-        if mode is Mode.ABLATED:
-            return all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
-        self._record(variant, sample, results)
-        self.refuse_values(variant, sample.family, sample.tolerances, results)
-        self._refuse_changed_inputs(variant, slot, sample, before)
-        return True
 
     def _sample(self, family: str, second: bool = False) -> Sample:
         """Inputs of the family; the task's own if it says something at times only, and did while the task was prepared.
