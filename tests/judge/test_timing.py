@@ -255,6 +255,21 @@ def test_gaps_between_steps_are_somebody_else_s_slices_of_time(gaps_ms: list[flo
     assert load_of(steps) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("loads", "expected"), [([1.0], 1.0), ([2.5, 1.1], 1.1), ([2.5, 1.9, 2.0], 1.9), ([3.0, LOADED, 1.0], 1.0)]
+)
+def test_one_gap_is_no_load(loads: list[float], expected: float) -> None:
+    """A process that starts or ends makes one; who burns makes them all the time."""
+    left = deque(loads)
+
+    class Fake(Timer):
+        def _load_once(self) -> float:
+            return left.popleft()
+
+    assert Fake.__new__(Fake)._load() == expected
+    assert not left
+
+
 @pytest.mark.parametrize("has_gate", [True, False])
 def test_all_steps_are_in_line_before_the_first_and_the_gate_opens_whatever_happens(
     monkeypatch: pytest.MonkeyPatch, has_gate: bool
@@ -284,16 +299,16 @@ def test_all_steps_are_in_line_before_the_first_and_the_gate_opens_whatever_happ
     monkeypatch.setattr(fakes.timer, "_flush", flush)
     monkeypatch.setattr(fakes, "shut", lambda: fakes.events.append("shut"))
     fakes.timer.session.synchronise = lambda: fakes.events.append("synchronise")  # type: ignore[method-assign]
-    assert fakes.timer._load() == pytest.approx(2.0)
+    assert fakes.timer._load_once() == pytest.approx(2.0)
     shut, opened = (["shut"], ["open"]) if has_gate else ([], [])
     assert fakes.events == [*shut, "record", *["flush", "record"] * STEPS, *opened, "synchronise"]
     fakes.fails = True
     fakes.events.clear()
     with pytest.raises(RuntimeError, match="out of memory"):
-        fakes.timer._load()
+        fakes.timer._load_once()
     assert fakes.events == [*shut, "record", "flush", *opened]
     fakes.timer.flushed = None
-    assert fakes.timer._load() == 1.0
+    assert fakes.timer._load_once() == 1.0
 
 
 @pytest.mark.parametrize("who", ["reference", "candidate"])
