@@ -149,11 +149,9 @@ def test_a_baseline_of_a_gpu_that_somebody_else_used_is_none_for_the_next_candid
 class InTurn(Timer):
     """Times of tries that were made beforehand, and a GPU whose load is known."""
 
-    restless_until = 0.0
-
     def __init__(self, tries: list[tuple[float, float]], loads: list[float], left_s: float = 1e3) -> None:
         vars(self).update(vars(timer(1.0, 1.0, 1.0)))
-        self.tries, self.loads, self.asked = deque(tries), deque(loads), 0
+        self.tries, self.loads = deque(tries), deque(loads)
         self.candidate = SimpleNamespace(left_s=left_s)  # type: ignore[assignment]
         self.session.lock = None
         self.session.config = SimpleNamespace(timed_calls=9, timing_s=1.0)  # type: ignore[assignment]
@@ -169,7 +167,6 @@ class InTurn(Timer):
         self.times = timer(reference_s, candidate_s, 1.0).times
 
     def _load(self) -> float:
-        self.asked += 1
         return self.loads.popleft()
 
 

@@ -127,8 +127,8 @@ RESTLESS_S = 60.0
 """Where a GPU was not quiet in that time, for so long nobody waits for it again."""
 
 TRIES, SPARE_S = 2, 5.0
-"""To time both in turn, if the reference is slow and the candidate has so much more of its life than that takes."""
-
+"""To time the reference without a candidate, if somebody else used the GPU and does so no more; or both in turn, if the
+reference is slow and the candidate has so much more of its life than that takes."""
 
 COMPILE_S = 120.0
 """What torch.compile may take of the reference."""
