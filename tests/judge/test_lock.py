@@ -234,14 +234,32 @@ def test_nobody_waits_without_a_lock() -> None:
     assert Turn.waited_s == waited_s
 
 
-def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ever() -> None:
+def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readings: list[float] = []
+    closed_at: list[float] = []
+
+    def monotonic() -> float:
+        readings.append(time.monotonic())
+        return readings[-1]
+
+    def close(fd: int) -> None:
+        closed_at.append(time.monotonic())
+        os.close(fd)
+
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=monotonic))
     ours, theirs = os.pipe()
     waited_s = Turn.waited_s
     await_closed(ours, 0.1)
-    assert Turn.waited_s - waited_s >= 0.1
-    closing = threading.Timer(0.1, os.close, [theirs])
+    asked, ended = readings
+    assert ended - asked >= 0.1
+    assert Turn.waited_s - waited_s == pytest.approx(ended - asked)
+    closing = threading.Timer(0.1, close, [theirs])
     closing.start()
     await_closed(ours, 60.0)
-    assert 0.2 <= Turn.waited_s - waited_s < 30
+    asked_again, ended_again = readings[2:]
+    assert closed_at[0] <= ended_again < asked_again + 30
+    assert Turn.waited_s - waited_s == pytest.approx(ended - asked + ended_again - asked_again)
     closing.join()
     os.close(ours)
