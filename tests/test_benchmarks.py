@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -149,3 +151,41 @@ def test_every_way_to_answers_gives_them_whole(tmp_path: Path, monkeypatch: pyte
         assert row["ending"] == "True" or row["answer_tokens"] == str(16 * 24)
         assert row["kind"] == "rival" or float(row["mismatch"]) < 0.01
     assert {row["kind"] for row in rows} == {"ours", "rival"}
+
+
+def test_the_judge_s_gpu_steps_go_on_after_a_failure_begin_nothing_too_late_and_outlast_a_part(tmp_path: Path) -> None:
+    """With something else in Python's place."""
+    stub = tmp_path / "python"
+    stub.write_text(
+        '#!/usr/bin/env bash\necho "$@" >>"$ASKED"\n'
+        'case "$*" in *thousand*) sleep 3 ;; *admission*) exit 1 ;; *corpus.py*) sleep 60 ;; esac\n'
+    )
+    stub.chmod(0o755)
+    asked, log = tmp_path / "asked", tmp_path / "elsewhere.log"
+
+    def run(seconds: int, out: str, *steps: str) -> tuple[int, list[str]]:
+        added = {"OUT": str(tmp_path / out), "PYTHON": str(stub), "ASKED": str(asked), "THOUSAND": str(log)}
+        done = subprocess.run(
+            [str(BENCHMARKS / "judge_gpu.sh"), *steps],
+            env=os.environ | added | {"FOR": str(seconds), "LEVELS": "one two"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, [line for line in done.stdout.splitlines() if line.startswith("== ")]
+
+    code, said = run(5, "first", "thousand", "admission", "tests", "corpus:1/2", "tests")
+    assert code == 1
+    assert [line.rpartition(" after ")[0] or line for line in said] == [
+        "== admission: exit 1",
+        "== tests: exit 0",
+        "== corpus1: exit 124",
+        "== tests: not begun",
+    ]
+    assert run(30, "second", "thousand", "await") == (0, [f"== thousand: {log.read_text().splitlines()[-1]}"])
+    assert (tmp_path / "second" / "thousand.log").read_text() == log.read_text()
+    assert [line for line in asked.read_text().splitlines() if "thousand" in line] == [
+        "-m pytest -q -rA tests/judge/test_corpus.py -k thousand"
+    ]
+    assert run(5, "third", "nothing")[0] == 2
