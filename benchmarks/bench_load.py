@@ -1,0 +1,178 @@
+"""What somebody else's work on the GPU looks like from a process that uses it, too: what the judge's load goes by.
+
+    python benchmarks/bench_load.py                     # rows into results/judge_load_cuda.csv
+    python benchmarks/bench_load.py --raw PATH          # and every step's time, a line of JSON for each probe
+
+A probe is so many flushes of the cache in line behind a gate. Between two of them there is nothing to wait for, so what
+a step takes longer than the others is a gap: a slice of time that other processes got. `load` is the judge's measure
+(:func:`kernel_coder.judge.timing.load_of`); `load_wall` divides the time from the gate's opening to the end by what the
+steps would have taken, so that waiting for the first slice counts, too. Beside it are: nobody; processes with idle
+contexts; a process that multiplies matrices; one, and three, that leave a long kernel of one block in a queue; and
+processes that make a context and end, four at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from bench_judge import _commit, write
+from kernel_coder.judge.gate import Gate
+from kernel_coder.judge.timing import FLUSH_BYTES, STEPS, load_of
+
+IDLE = "import time, torch; torch.zeros(1, device='cuda'); print('there', flush=True); time.sleep(3600)"
+MULTIPLIES = """
+import torch
+x = torch.randn(2048, 2048, device="cuda")
+print("there", flush=True)
+while True:
+    for _ in range(50):
+        x = (x @ x).clamp(-1, 1)
+    torch.cuda.synchronize()
+"""
+SLEEPS = """
+import torch
+print("there", flush=True)
+while True:
+    torch.cuda._sleep(2 * 10**9)
+    torch.cuda.synchronize()
+"""
+STARTS = f"""
+import subprocess, sys, threading
+ONE_LIFE = [sys.executable, {str(Path(__file__).with_name("bench_contexts.py"))!r}, "--one-life"]
+def forever():
+    while True:
+        subprocess.run(ONE_LIFE, capture_output=True)
+for _ in range(4):
+    threading.Thread(target=forever, daemon=True).start()
+print("there", flush=True)
+threading.Event().wait()
+"""
+BESIDE = {
+    "nobody": [],
+    "four idle contexts": [IDLE] * 4,
+    "matrices": [MULTIPLIES],
+    "a long kernel": [SLEEPS],
+    "three long kernels": [SLEEPS] * 3,
+    "contexts that start and end": [STARTS],
+}
+
+
+@contextlib.contextmanager
+def beside(programs: list[str]) -> Iterator[None]:
+    """Others at work."""
+    others = [
+        subprocess.Popen([sys.executable, "-c", one], stdout=subprocess.PIPE, start_new_session=True)
+        for one in programs
+    ]
+    try:
+        for one in others:
+            assert one.stdout is not None
+            if one.stdout.readline() != b"there\n":
+                raise SystemExit("a process that was to be beside ended before it was at work")
+        time.sleep(1.0)
+        yield
+    finally:
+        for one in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, 9)
+            one.wait()
+        time.sleep(1.0)
+
+
+class Prober:
+    def __init__(self) -> None:
+        self.gate = Gate(torch.device("cuda:0"))
+        self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def probe(self, steps: int) -> tuple[list[float], float]:
+        """Milliseconds of each step, and of everything from the gate on."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+        torch.cuda.synchronize()
+        self.gate.shut()
+        try:
+            events[0].record()
+            for event in events[1:]:
+                self.flushed.zero_()
+                event.record()
+        finally:
+            opened = self.gate.open()
+        torch.cuda.synchronize()
+        wall = 1e3 * (time.perf_counter() - opened)
+        return [first.elapsed_time(second) for first, second in pairwise(events)], wall
+
+
+def row_of(probes: list[tuple[list[float], float]]) -> dict[str, object]:
+    loads = sorted(load_of(steps) for steps, _ in probes)
+    walls = sorted(wall / (len(steps) * statistics.median(steps)) for steps, wall in probes)
+    gaps: list[float] = []
+    between: list[float] = []
+    for steps, _ in probes:
+        usual, since = statistics.median(steps), 0.0
+        for number, one in enumerate(steps):
+            if one > 2 * usual:
+                gaps.append(one - usual)
+                if since and number:
+                    between.append(since)
+                since = 0.0
+            since += usual
+    three = [min(load_of(steps) for steps, _ in probes[at : at + 3]) for at in range(0, len(probes), 3)]
+    return {
+        "step_us": round(1e3 * statistics.median(statistics.median(steps) for steps, _ in probes), 2),
+        "load_least": round(loads[0], 3),
+        "load_median": round(statistics.median(loads), 3),
+        "load_most": round(loads[-1], 3),
+        "least_of_three_least": round(min(three), 3),
+        "least_of_three_most": round(max(three), 3),
+        "load_wall_least": round(walls[0], 3),
+        "load_wall_median": round(statistics.median(walls), 3),
+        "load_wall_most": round(walls[-1], 3),
+        "gaps_a_probe": round(len(gaps) / len(probes), 2),
+        "gap_ms_median": round(statistics.median(gaps), 3) if gaps else "",
+        "gap_ms_most": round(max(gaps), 3) if gaps else "",
+        "between_ms_median": round(statistics.median(between), 3) if between else "",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--probes", type=int, default=30, help="of each length, in each company")
+    parser.add_argument("--steps", type=int, nargs="+", default=[STEPS, 4 * STEPS], help="flushes of a probe")
+    parser.add_argument("--raw", type=Path, help="a line of JSON for each probe")
+    arguments = parser.parse_args()
+    prober = Prober()
+    facts = {
+        "device": torch.cuda.get_device_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "commit": os.environ.get("KC_COMMIT") or _commit(),
+        "command": "python benchmarks/bench_load.py",
+    }
+    rows: list[dict[str, object]] = []
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(arguments.raw.open("w")) if arguments.raw else None
+        for name, programs in BESIDE.items():
+            with beside(programs):
+                prober.probe(arguments.steps[0])  # a GPU that comes out of its rest is slow
+                for count in arguments.steps:
+                    probes = [prober.probe(count) for _ in range(arguments.probes)]
+                    rows.append({"beside": name, "steps": count, "probes": len(probes)} | row_of(probes) | facts)
+                    print({key: value for key, value in rows[-1].items() if key not in facts}, flush=True)
+                    for steps, wall in probes if raw else ():
+                        line = {"beside": name, "steps_us": [round(1e3 * one, 1) for one in steps], "wall_ms": wall}
+                        print(json.dumps(line), file=raw)
+            write(rows, "judge_load_cuda.csv")
+
+
+if __name__ == "__main__":
+    main()
