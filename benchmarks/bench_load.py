@@ -3,12 +3,13 @@
     python benchmarks/bench_load.py                     # rows into results/judge_load_cuda.csv
     python benchmarks/bench_load.py --raw PATH          # and every step's time, a line of JSON for each probe
 
-A probe is so many flushes of the cache in line behind a gate. Between two of them there is nothing to wait for, so what
-a step takes longer than the others is a gap: a slice of time that other processes got. `load` is the judge's measure
-(:func:`kernel_coder.judge.timing.load_of`); `load_wall` divides the time from the gate's opening to the end by what the
-steps would have taken, so that waiting for the first slice counts, too. Beside it are: nobody; processes with idle
-contexts; a process that multiplies matrices; one, and three, that leave a long kernel of one block in a queue; and
-processes that make a context and end, four at a time.
+A probe is so many flushes of the cache in line behind a gate. `load` is the judge's measure, the time from the gate's
+opening to the end by what the steps take alone (:mod:`kernel_coder.judge.load`); `loaded` is the share of probes that
+the judge takes for shared. Between two steps there is nothing to wait for, so what one takes longer than the others is
+a gap: a slice of time that other processes got; `between` is the time from one gap to the next, our own slice.
+
+Beside it are: nobody; processes with idle contexts; a process that multiplies matrices; one, and three, that leave a
+long kernel of one block in a queue; processes that make a context and end, four at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from pathlib import Path
 import torch
 from bench_judge import _commit, write
 from kernel_coder.judge.gate import Gate
-from kernel_coder.judge.timing import FLUSH_BYTES, STEPS, load_of
+from kernel_coder.judge.load import LOADED, STEPS
+from kernel_coder.judge.timing import FLUSH_BYTES
 
 IDLE = "import time, torch; torch.zeros(1, device='cuda'); print('there', flush=True); time.sleep(3600)"
 MULTIPLIES = """
@@ -98,6 +100,8 @@ class Prober:
     def probe(self, steps: int) -> tuple[list[float], float]:
         """Milliseconds of each step, and of everything from the gate on."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+        for event in events:  # makes it
+            event.record()
         torch.cuda.synchronize()
         self.gate.shut()
         try:
@@ -112,31 +116,26 @@ class Prober:
         return [first.elapsed_time(second) for first, second in pairwise(events)], wall
 
 
-def row_of(probes: list[tuple[list[float], float]]) -> dict[str, object]:
-    loads = sorted(load_of(steps) for steps, _ in probes)
-    walls = sorted(wall / (len(steps) * statistics.median(steps)) for steps, wall in probes)
+def row_of(probes: list[tuple[list[float], float]], step_ms: float) -> dict[str, object]:
+    """Of some probes, where a step takes so long alone."""
+    loads = [wall / (len(steps) * step_ms) for steps, wall in probes]
     gaps: list[float] = []
     between: list[float] = []
     for steps, _ in probes:
-        usual, since = statistics.median(steps), 0.0
-        for number, one in enumerate(steps):
+        usual, since, is_whole = statistics.median(steps), 0.0, False
+        for one in steps:
             if one > 2 * usual:
                 gaps.append(one - usual)
-                if since and number:
-                    between.append(since)
-                since = 0.0
+                between += [since] * is_whole
+                since, is_whole = 0.0, True
             since += usual
-    three = [min(load_of(steps) for steps, _ in probes[at : at + 3]) for at in range(0, len(probes), 3)]
+    low, middle, high = statistics.quantiles(loads, n=10)[::4]
     return {
         "step_us": round(1e3 * statistics.median(statistics.median(steps) for steps, _ in probes), 2),
-        "load_least": round(loads[0], 3),
-        "load_median": round(statistics.median(loads), 3),
-        "load_most": round(loads[-1], 3),
-        "least_of_three_least": round(min(three), 3),
-        "least_of_three_most": round(max(three), 3),
-        "load_wall_least": round(walls[0], 3),
-        "load_wall_median": round(statistics.median(walls), 3),
-        "load_wall_most": round(walls[-1], 3),
+        "load_tenth": round(low, 3),
+        "load_median": round(middle, 3),
+        "load_nine_tenths": round(high, 3),
+        "loaded": round(sum(one >= LOADED for one in loads) / len(loads), 3),
         "gaps_a_probe": round(len(gaps) / len(probes), 2),
         "gap_ms_median": round(statistics.median(gaps), 3) if gaps else "",
         "gap_ms_most": round(max(gaps), 3) if gaps else "",
@@ -147,7 +146,7 @@ def row_of(probes: list[tuple[list[float], float]]) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--probes", type=int, default=30, help="of each length, in each company")
-    parser.add_argument("--steps", type=int, nargs="+", default=[STEPS, 4 * STEPS], help="flushes of a probe")
+    parser.add_argument("--steps", type=int, nargs="+", default=[STEPS, 12 * STEPS], help="flushes of a probe")
     parser.add_argument("--raw", type=Path, help="a line of JSON for each probe")
     arguments = parser.parse_args()
     prober = Prober()
@@ -159,15 +158,19 @@ def main() -> None:
         "command": "python benchmarks/bench_load.py",
     }
     rows: list[dict[str, object]] = []
+    for _ in range(20):  # a GPU that comes out of its rest is slow
+        steps, _ = prober.probe(arguments.steps[0])
+    step_ms = statistics.median(steps)
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(arguments.raw.open("w")) if arguments.raw else None
         for name, programs in BESIDE.items():
             with beside(programs):
-                prober.probe(arguments.steps[0])  # a GPU that comes out of its rest is slow
+                prober.probe(arguments.steps[0])
                 for count in arguments.steps:
                     probes = [prober.probe(count) for _ in range(arguments.probes)]
-                    rows.append({"beside": name, "steps": count, "probes": len(probes)} | row_of(probes) | facts)
-                    print({key: value for key, value in rows[-1].items() if key not in facts}, flush=True)
+                    row = {"beside": name, "steps": count, "probes": len(probes)} | row_of(probes, step_ms)
+                    rows.append(row | facts)
+                    print(row, flush=True)
                     for steps, wall in probes if raw else ():
                         line = {"beside": name, "steps_us": [round(1e3 * one, 1) for one in steps], "wall_ms": wall}
                         print(json.dumps(line), file=raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.channel import Channel
 from kernel_coder.judge.gate import gate_of, wait_for, write_later
 from kernel_coder.judge.interval import speedup_interval
+from kernel_coder.judge.load import LOADED
 from kernel_coder.judge.lock import Turn
 from kernel_coder.judge.protocol import Say, Status
 from kernel_coder.judge.session import Ended, Link
@@ -24,26 +26,31 @@ from kernel_coder.judge.timing import (
     HOST_S,
     LEAST,
     LEAST_S,
-    LOADED,
     OFF,
     OFF_S,
-    QUIET_AGAIN_S,
+    PIECES,
     QUIET_POLL_S,
     QUIET_S,
     RESTLESS_S,
     SHOWN_BYTES,
     SLOW,
+    SPARE_S,
     STAGED_BYTES,
-    STEPS,
+    TRIES,
+    UNSURE,
     Answer,
     Baseline,
+    Costs,
     Timer,
     Times,
-    load_of,
 )
 from kernel_coder.tasks import Task
 
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
+
+
+def baseline(call_s: float, kind: str = "cuda", empty_s: float = 0.0, is_quiet: bool = True) -> Baseline:
+    return Baseline(call_s, call_s, Costs(empty_s), Costs(empty_s), time.monotonic(), kind, is_quiet)
 
 
 def timer(
@@ -51,14 +58,14 @@ def timer(
 ) -> Timer:
     """That has timed both in turn, and the reference before and, if it says so, afterwards."""
     found = Timer.__new__(Timer)
-    found.baseline = Baseline(0.0, 0.0, 0.0, before_s, 0.0, kind)
+    found.baseline = baseline(before_s, kind)
+    found.problem = SimpleNamespace(reference_s=math.inf)  # type: ignore[assignment]
     found.times = Times([(9 * reference_s * one, 9 * candidate_s * one) for one in NOISE * 3], {}, {})
     found.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
-    found.alone_s = afterwards_s
-    found.compiled_s = None
-    found.alone_load = 1.0
+    found.afterwards = None if afterwards_s is None else baseline(afterwards_s, kind)
+    found.compiled_s = found.flushed = None
     found.reference, found.candidate = "reference", "candidate"  # type: ignore[assignment]
-    found.session = SimpleNamespace(device=SimpleNamespace(type=kind))  # type: ignore[assignment]
+    found.session = SimpleNamespace(device=SimpleNamespace(type=kind), source="")  # type: ignore[assignment]
     found.calls = 9
     return found
 
@@ -124,25 +131,39 @@ def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
     assert faster_before == even
 
 
-def test_beside_somebody_who_uses_the_gpu_too_nobody_is_sure_how_fast_the_reference_is() -> None:
-    """Four candidates, say, each of which leaves work to the GPU: the reference is slow before, in turn, and after."""
+def test_nobody_is_surely_faster_than_a_reference_that_was_never_alone() -> None:
+    """Candidates, say, each of which leaves work to the GPU: the reference is slow before, in turn, and after."""
     found = timer(8.0, 4.0, 8.0, 8.0)
+    assert found.is_sure
     assert found.findings()["speedup_low"] == pytest.approx(2.0, rel=0.05)
-    found.baseline, found.alone_load = found.baseline._replace(load=4.0), 4.0  # type: ignore[union-attr]
-    assert found.is_slow
+    found.baseline = found.afterwards = baseline(8.0, is_quiet=False)
+    assert not found.is_sure
     assert found.findings()["speedup"] == pytest.approx(2.0)
+    assert found.findings()["speedup_low"] == UNSURE < 1
+    found.problem.reference_s = 2.0  # when it was timed for somebody else
+    assert found.is_sure
+    assert found.is_slow
     assert found.findings()["speedup_low"] == pytest.approx(0.5, rel=0.05)
-    found.alone_s, found.alone_load = 2.0, 1.0  # they are gone
+    found.problem.reference_s = math.inf
+    found.afterwards = baseline(2.0)  # they are gone
+    assert found.is_sure
+    assert found.findings()["speedup"] == pytest.approx(0.5)
     assert found.findings()["speedup_low"] == pytest.approx(0.5, rel=0.05)
-    found.baseline, found.alone_load = found.baseline._replace(load=LOADED - 0.01), 1.0  # type: ignore[union-attr]
-    assert not found.is_slow
+
+
+def test_what_is_sure_is_sure_by_the_fastest_request_too() -> None:
+    """Who burns in bursts makes some of them slow, and so their median."""
+    found = timer(2.0, 2.0, 2.0)
+    even = found.findings()
+    found.baseline = baseline(2.0)._replace(fastest_s=1.0)
+    assert found.findings()["speedup"] == even["speedup"]
+    assert found.findings()["speedup_low"] == pytest.approx(even["speedup_low"] / 2)
 
 
 def test_a_baseline_of_a_gpu_that_somebody_else_used_is_none_for_the_next_candidate() -> None:
-    now = Baseline(0.0, 0.0, 0.0, 1.0, time.monotonic(), "cuda")
+    now = baseline(1.0)
     assert now.is_fresh
-    assert now._replace(load=LOADED - 0.01).is_fresh
-    assert not now._replace(load=LOADED).is_fresh
+    assert not now._replace(is_quiet=False).is_fresh
     assert not now._replace(measured_at=now.measured_at - FRESH_S["cuda"]).is_fresh
 
 
@@ -174,19 +195,18 @@ class InTurn(Timer):
 def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """Nobody sleeps; how long they would have, after which the clock says so."""
     slept: list[float] = []
-    began, monotonic, waited_s = time.monotonic(), time.monotonic, Turn.waited_s
+    began, waited_s = time.monotonic(), Turn.waited_s
     monkeypatch.setattr("kernel_coder.judge.timing.free_memory", lambda device: False)
     monkeypatch.setattr("kernel_coder.judge.timing.time.sleep", slept.append)
     monkeypatch.setattr("kernel_coder.judge.timing.time.monotonic", lambda: began + sum(slept))
     monkeypatch.setattr(Timer, "restless_until", 0.0)
     yield slept
-    assert monotonic() - began < sum(slept) + 10
-    assert Turn.waited_s - waited_s == pytest.approx(sum(slept))
+    assert Turn.waited_s - waited_s == pytest.approx(QUIET_POLL_S * slept.count(QUIET_POLL_S))
 
 
 def measured(found: InTurn) -> InTurn:
     assert found.baseline is not None
-    found.measure(found.baseline._replace(call_s=1.0))
+    found.measure(found.baseline)
     return found
 
 
@@ -200,112 +220,87 @@ def test_both_are_timed_again_if_the_reference_was_slow_and_the_quicker_referenc
     honest = measured(InTurn([(4.0, 4.0), (1.0, 1.0)], [2.0, 2.0, 1.0]))
     assert honest.reference_s == pytest.approx(1.0)
     assert not honest.is_slow
-    assert quickly == [QUIET_POLL_S] * 2
+    assert quickly == [QUIET_POLL_S] * 3
     slows = measured(InTurn([(3.0, 1.0), (4.0, 1.0)], [2.0] * 99))
     assert slows.reference_s == pytest.approx(3.0)
     assert slows.is_slow
-    assert sum(quickly[2:]) == pytest.approx(QUIET_AGAIN_S, abs=2 * QUIET_POLL_S)
+    assert sum(quickly[3:]) == pytest.approx(QUIET_S)
 
 
 def test_who_has_not_long_to_live_is_not_timed_again(quickly: list[float]) -> None:
-    assert measured(InTurn([(4.0, 1.0)], [], left_s=QUIET_AGAIN_S + 1)).is_slow
+    assert measured(InTurn([(4.0, 1.0)], [], left_s=SPARE_S - 1)).is_slow
     assert not quickly
 
 
-def test_where_a_gpu_is_never_quiet_nobody_waits_again_for_a_while(quickly: list[float]) -> None:
-    """A burner of somebody's who is no candidate; the reference is timed all the same."""
+class WithoutCandidate(InTurn):
+    """A GPU's reference, whose requests take a second each, a piece of them at a time."""
 
-    class Alone(InTurn):
-        def _together(self, calls: int, count: int) -> int:
-            return count
+    def __init__(self, loads: list[float]) -> None:
+        super().__init__([], loads)
+        self.flushed, self.prepared = torch.empty(0), 0
 
-        def _answers(self, links: list[Any], calls: int, *, timed: bool, then: Any = None) -> list[Answer]:
-            nothing = torch.empty(0)
-            if then is not None:
-                then()
-            return [Answer(link, None, 1.0, 0.0, nothing, nothing, None) for link in links]
+    def _together(self, calls: int, count: int) -> int:
+        return count
 
-    def alone(*loads: float) -> tuple[list[float], float]:
-        return Alone([], list(loads))._taken_alone(5, lambda: None)
+    def _answers(self, links: list[Any], calls: int, *, timed: bool, then: Any = None) -> list[Answer]:
+        assert timed
+        then()
+        nothing = torch.empty(0)
+        return [Answer(link, None, 1.0, 0.0, nothing, nothing, None) for link in links]
 
-    assert alone(1.0) == ([1.0] * 5, 1.0)
-    assert alone(2.0, 2.0, 1.1, 1.0) == ([1.0] * 5, 1.0)  # measured, asked twice, measured again
-    assert quickly == [QUIET_POLL_S]
-    assert alone(2.0, *[2.0] * 99) == ([1.0] * 5, 2.0)
-    assert sum(quickly) == pytest.approx(QUIET_S, abs=3 * QUIET_POLL_S)
-    waited = len(quickly)
-    assert alone(3.0) == ([1.0] * 5, 3.0)
-    assert measured(InTurn([(4.0, 1.0)], [])).is_slow
-    assert len(quickly) == waited
-    quickly.append(RESTLESS_S)
-    Turn.waited_s += RESTLESS_S
-    assert alone(2.0, 1.0, 1.0) == ([1.0] * 5, 1.0)
+    def taken(self, rounds: int) -> tuple[int, bool]:
+        def then() -> None:
+            self.prepared += 1
+
+        taken, is_quiet = self._taken_alone(rounds, then)
+        return len(taken), is_quiet
 
 
 @pytest.mark.parametrize(
-    ("gaps_ms", "expected"), [([], 1.0), ([2.0], 1.33), ([2.0, 2.0, 2.0], 2.0), ([0.06] * 9, 1.09)]
+    ("loads", "expected"),
+    [
+        ([1.0] * 5, True),
+        ([1.0, 3.0, 1.0, LOADED - 0.01, 1.0], True),  # a process that starts has the GPU for a moment
+        ([1.0, LOADED, 1.0, LOADED, 1.0], False),
+        ([3.0, 1.0, 1.0, 1.0, 1.0], False),  # what a request costs is measured in the first piece
+        ([3.0] * 5, False),
+    ],
 )
-def test_gaps_between_steps_are_somebody_else_s_slices_of_time(gaps_ms: list[float], expected: float) -> None:
-    steps = [0.0625] * STEPS
-    for place, gap in enumerate(gaps_ms):
-        steps[place * STEPS // len(gaps_ms)] += gap
-    assert load_of(steps) == pytest.approx(expected, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("loads", "expected"), [([1.0], 1.0), ([2.5, 1.1], 1.1), ([2.5, 1.9, 2.0], 1.9), ([3.0, LOADED, 1.0], 1.0)]
-)
-def test_one_gap_is_no_load(loads: list[float], expected: float) -> None:
-    """A process that starts or ends makes one; who burns makes them all the time."""
-    left = deque(loads)
-
-    class Fake(Timer):
-        def _load_once(self) -> float:
-            return left.popleft()
-
-    assert Fake.__new__(Fake)._load() == expected
-    assert not left
-
-
-@pytest.mark.parametrize("has_gate", [True, False])
-def test_all_steps_are_in_line_before_the_first_and_the_gate_opens_whatever_happens(
-    monkeypatch: pytest.MonkeyPatch, has_gate: bool
+@pytest.mark.parametrize("rounds", [PIECES, 2 * PIECES])
+def test_the_reference_is_timed_in_pieces_that_nobody_else_may_use_the_gpu_beside(
+    quickly: list[float], loads: list[float], expected: bool, rounds: int
 ) -> None:
-    """A host that is busy would leave gaps, too."""
-    fakes = Fakes(monkeypatch, kept_back=True, has_gate=has_gate)
-    at_ms: list[float] = []
+    found = WithoutCandidate([*loads, 99.0])
+    assert (len(found._taken_in_pieces(rounds, lambda: None)[0]), len(found.loads)) == (rounds, 1)
+    found = WithoutCandidate([*loads, *([] if expected else [1.0] * 6), 99.0])
+    assert found.taken(rounds) == (rounds, True)
+    assert found.prepared == (1 if expected else 2)
+    assert list(found.loads) == [99.0]
+    assert quickly.count(QUIET_POLL_S) == (0 if expected else 1)
 
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
 
-        def record(self) -> None:
-            fakes.events.append("record")
-            at_ms.append(0.07 * len(at_ms) + (6.72 if len(at_ms) > 40 else 0.0))
-            self.at_ms = at_ms[-1]
+def test_a_reference_that_takes_long_is_timed_while_nobody_at_all_uses_the_gpu(quickly: list[float]) -> None:
+    """Two pieces say less than five."""
+    for loads, expected in (([1.0, 1.0], True), ([1.0, 3.0], False)):
+        found = WithoutCandidate([*loads, 99.0])
+        assert found._taken_in_pieces(2, lambda: None) == ([1.0, 1.0], expected)
 
-        def elapsed_time(self, other: Event) -> float:
-            return other.at_ms - self.at_ms
 
-    def flush() -> None:
-        fakes.events.append("flush")
-        if fakes.fails:
-            raise RuntimeError("out of memory")
-
-    monkeypatch.setattr("torch.cuda.Event", Event)
-    monkeypatch.setattr(fakes.timer, "_flush", flush)
-    monkeypatch.setattr(fakes, "shut", lambda: fakes.events.append("shut"))
-    fakes.timer.session.synchronise = lambda: fakes.events.append("synchronise")  # type: ignore[method-assign]
-    assert fakes.timer._load_once() == pytest.approx(2.0)
-    shut, opened = (["shut"], ["open"]) if has_gate else ([], [])
-    assert fakes.events == [*shut, "record", *["flush", "record"] * STEPS, *opened, "synchronise"]
-    fakes.fails = True
-    fakes.events.clear()
-    with pytest.raises(RuntimeError, match="out of memory"):
-        fakes.timer._load_once()
-    assert fakes.events == [*shut, "record", "flush", *opened]
-    fakes.timer.flushed = None
-    assert fakes.timer._load_once() == 1.0
+def test_where_a_gpu_is_never_quiet_nobody_waits_again_for_a_while(
+    quickly: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A burner of somebody's who is no candidate; the reference is timed all the same."""
+    assert WithoutCandidate([2.0] * 99).taken(5) == (5, False)
+    assert quickly.count(QUIET_POLL_S) == pytest.approx((TRIES - 1) * QUIET_S / QUIET_POLL_S)
+    said = capfd.readouterr().err
+    assert said == "somebody else uses the GPU, also while the reference is timed without a candidate\n"
+    waited = quickly.count(QUIET_POLL_S)
+    assert WithoutCandidate([3.0] * 5).taken(5) == (5, False)
+    assert measured(InTurn([(4.0, 1.0)], [])).is_slow
+    assert quickly.count(QUIET_POLL_S) == waited
+    assert not capfd.readouterr().err
+    quickly.append(RESTLESS_S)
+    assert WithoutCandidate([2.0] * 5 + [1.0] * 6).taken(5) == (5, True)
 
 
 @pytest.mark.parametrize("who", ["reference", "candidate"])
@@ -331,7 +326,7 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     noise = OFF["cuda"] + OFF_S["cuda"] / (9 * call_s) + share * HOST_NOISE
     assert wider["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert wider["speedup_low"] == pytest.approx(1 / (1 + noise), rel=0.001)
-    found.session = SimpleNamespace(device=SimpleNamespace(type="cpu"))  # type: ignore[assignment]
+    found.session = SimpleNamespace(device=SimpleNamespace(type="cpu"), source="")  # type: ignore[assignment]
     own = speedup_interval([call_s * one for one in NOISE * 3], [call_s * one for one in NOISE * 3], OFF["cpu"])
     on_cpu = found.findings()
     names = ("speedup_low", "speedup", "speedup_high")
@@ -646,19 +641,19 @@ def test_the_clock_says_what_the_gpu_takes(device: str, size: int) -> None:
 
 def test_what_is_shown_while_the_clock_runs_is_no_part_of_a_call() -> None:
     found = timer(1.0, 1.0, 1.0)
-    found.baseline = Baseline(500e-6, 10e-6, 1e-12, 1.0, 0.0, "cuda")
+    costs = Costs(500e-6, 10e-6, 1e-12)
     found.variant = SimpleNamespace(input_stride=SHOWN_BYTES)  # type: ignore[assignment]
     found.calls = 4
     taken = 500e-6 + 4 * 10e-6 + 3 * SHOWN_BYTES * 1e-12 + 4 * 25e-6
-    assert found._call_s(taken, 500e-6) == pytest.approx(25e-6)
-    assert found._call_s(taken, 400e-6) == pytest.approx(50e-6)
-    assert found._call_s(500e-6, 500e-6) == pytest.approx(LEAST * 500e-6 / 4)
+    assert found._call_s(taken, costs) == pytest.approx(25e-6)
+    assert found._call_s(taken, costs._replace(empty_s=400e-6)) == pytest.approx(50e-6)
+    assert found._call_s(500e-6, costs) == pytest.approx(LEAST * 500e-6 / 4)
 
 
 def timer_of_requests(reference_ping_s: float, candidate_ping_s: float) -> Timer:
     """Of nine calls, 30 and 20 microseconds long, where an empty request takes 400 without a candidate, 420 with it."""
     found = timer(1.0, 1.0, 30e-6)
-    found.baseline = Baseline(400e-6, 0.0, 0.0, 30e-6, 0.0, "cuda")
+    found.baseline = baseline(30e-6, empty_s=400e-6)
     pings = {"reference": [reference_ping_s] * 5, "candidate": [candidate_ping_s] * 5}
     found.times = Times([(420e-6 + 9 * 30e-6, 420e-6 + 9 * 20e-6)] * 18, pings, {})  # type: ignore[arg-type]
     return found

@@ -28,7 +28,7 @@ from kernel_coder.judge.protocol import (
     Say,
     Status,
 )
-from kernel_coder.judge.session import Ended, Link, ReferenceLink, Session
+from kernel_coder.judge.session import Ended, Link, ReferenceFailed, ReferenceLink, Session
 from kernel_coder.judge.verdict import Outcome
 
 
@@ -63,8 +63,8 @@ def main(fds: list[int]) -> int:
                 answer = service.judge(request, received)
         except Refused as refused:
             answer = {"refused": str(refused)}
-        except BaseException:
-            answer = {"failed": traceback.format_exc()[-4000:]}
+        except BaseException as failed:
+            answer = {"failed": traceback.format_exc()[-4000:], "reference": isinstance(failed, ReferenceFailed)}
         finally:
             for fd in received:
                 os.close(fd)

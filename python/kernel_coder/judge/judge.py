@@ -106,7 +106,8 @@ class HarnessError(Exception):
 
 
 class ExaminerLost(HarnessError):
-    """The Examiner died, hung or ran out of memory, which a candidate might bring about."""
+    """The Examiner died, hung or ran out of memory, or the reference failed when it was timed, which a candidate might
+    bring about."""
 
 
 class TaskRefused(Exception):
@@ -903,8 +904,8 @@ class _Slot:
                 os.close(fd)
             what = answer["failed"].strip()
             LOG.error("the Examiner failed:\n%s", what)
-            kind = ExaminerLost if "OutOfMemoryError" in what.splitlines()[-1] else HarnessError
-            raise kind(f"the Examiner failed: {what.splitlines()[-1]}")
+            is_lost = answer["reference"] or "OutOfMemoryError" in what.splitlines()[-1]
+            raise (ExaminerLost if is_lost else HarnessError)(f"the Examiner failed: {what.splitlines()[-1]}")
         return answer, received
 
     def _answer(self, until: float) -> tuple[dict[str, Any], list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,6 +152,9 @@ class Problem:
         self.rhythm: tuple[int, float] | None = None
         self.keeps_inputs_back = False
         self.baseline: Baseline | None = None
+        self.reference_s = math.inf
+        """Of a call of the reference: the least median ever, of a GPU that nobody else used."""
+
         self.is_large = whole
         if whole and lock is not None:
             reserve(lock, SHARES)

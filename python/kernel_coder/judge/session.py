@@ -140,8 +140,13 @@ class Link:
         self._report[:4] = b"\0\0\0\0"
 
 
+class ReferenceFailed(RuntimeError):
+    """The reference's own Runner raised an error, or came to an end."""
+
+
 class ReferenceLink(Link):
-    """The end of the reference's own Runner, whose faults are not the candidate's."""
+    """The end of the reference's own Runner, whose faults are not the candidate's, unless it has a hand in them: both
+    see the same inputs."""
 
     @property
     def request_s(self) -> float:
@@ -149,7 +154,7 @@ class ReferenceLink(Link):
         return math.inf
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
-        return RuntimeError(f"the reference in its own Runner: {outcome}: {reason}")
+        return ReferenceFailed(f"the reference in its own Runner: {outcome}: {reason}")
 
 
 class Session:
@@ -209,7 +214,7 @@ class Session:
             with self._stage("proof"):
                 self._prove()
         if self.timer is not None:
-            if self.timer.is_slow or self.config.compile_baseline:
+            if self.timer.is_slow or not self.timer.is_sure or self.config.compile_baseline:
                 with self._stage("alone"):
                     self.end_candidate()
                     self.timer.measure_afterwards()

@@ -16,13 +16,14 @@ be looking out for them; and the clock starts when the Runner has put all launch
 
 from __future__ import annotations
 
+import math
+import random
 import secrets
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -31,10 +32,13 @@ from torch import Tensor
 from kernel_coder import ops
 from kernel_coder.judge.gate import Gate, gate_of, write_later
 from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
-from kernel_coder.judge.interval import speedup_interval
+from kernel_coder.judge.interval import RESOLUTION, Interval, speedup_interval
+from kernel_coder.judge.load import LOADED, load_of
 from kernel_coder.judge.lock import Turn, alone, shared
 from kernel_coder.judge.memory import free_memory, tensor_at
 from kernel_coder.judge.protocol import AFTERWARDS_S, Mode, Say, Status
+from kernel_coder.judge.reach import reaches_out
+from kernel_coder.judge.session import ReferenceFailed
 from kernel_coder.judge.tolerance import Tolerance
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.ops.compare import read_comparisons
@@ -85,6 +89,12 @@ OFF_S, OFF = {"cpu": 0.0, "cuda": 20e-6}, {"cpu": 0.15, "cuda": 0.01}
 time besides (benchmarks/results: judge_clock_cuda.csv, judge_itself_cpu.csv). Twice the first number, in a request, is
 no slowness yet."""
 
+COPIES = 5
+"""Times that copying is measured."""
+
+EARLY_S = 50e-6
+"""By so much who answers while its last kernel still runs could be earlier, and be right when somebody looks."""
+
 CANARIES = 4096
 """Bytes of a request's outputs that are read before the clock stops."""
 
@@ -111,31 +121,29 @@ without a gate nobody knows how long it takes, and the second number, in a call,
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache."""
 
-STEPS = 96
-"""Of work of the Examiner's own, each a flush, all in line before the first: 6 ms of an H200's, which is several of the
-slices of time that a GPU gives in turn to processes that use it, and each a fraction of one."""
+PIECES, PAUSE_S = 5, 0.03
+"""In which a GPU's reference is timed without a candidate, and the most seconds between two: who uses the GPU at times
+is not there all the time, or is seen."""
 
-LOADED, PROBES = 1.4, 3
-"""Who takes so many times as long as work without gaps, so many times in a row, shares the GPU with somebody, who if it
-uses it all the time gets half of it. A process that starts or ends makes a gap, too, but one."""
+BUSY = 0.2
+"""Of these pieces, in which a GPU that is nobody else's may seem to be shared: a process that starts or ends has it for
+a moment."""
 
-QUIET_S, QUIET_AGAIN_S, QUIET_POLL_S = 5.0, 2.0, 0.25
-"""For so long is it put off to time the reference without a candidate, or both in turn once more, while somebody else
-uses the GPU; and asked in between. The lives of other candidates are short."""
+TRIES, QUIET_S, QUIET_POLL_S = 3, 2.0, 0.25
+"""To time the reference without a candidate while nobody else uses the GPU; for so long is it put off until somebody
+who does is gone, and asked in between. The lives of other candidates are short."""
 
 RESTLESS_S = 60.0
 """Where a GPU was not quiet in that time, for so long nobody waits for it again."""
 
-TRIES, SPARE_S = 2, 5.0
-"""To time the reference without a candidate, if somebody else used the GPU and does so no more; or both in turn, if the
-reference is slow and the candidate has so much more of its life than that takes."""
+UNSURE = 1 - RESOLUTION
+"""The speedup is surely no more, if the reference was never timed while nobody else used the GPU."""
+
+TRIES_IN_TURN, SPARE_S = 2, 5.0
+"""To time both in turn, if the reference is slow and the candidate has so much more of its life than that takes."""
 
 COMPILE_S = 120.0
 """What torch.compile may take of the reference."""
-
-
-class ReferenceFailed(RuntimeError):
-    """The reference's own Runner raised an error."""
 
 
 def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
@@ -145,16 +153,6 @@ def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     (9e-05, 0.0)
     """
     return 0.9 * max(written - l2_bytes, 0) / bandwidth
-
-
-def load_of(steps_s: Sequence[float]) -> float:
-    """How many times as long as without gaps some equal steps took, one right after the other. A GPU that several
-    processes use is theirs in turn, for a millisecond or two: few steps meet a gap, and so their median is right.
-
-    >>> load_of([2.0] * 20), load_of([2.0] * 18 + [22.0] * 2)
-    (1.0, 2.0)
-    """
-    return sum(steps_s) / (len(steps_s) * statistics.median(steps_s))
 
 
 class Request(NamedTuple):
@@ -203,20 +201,33 @@ class Start(NamedTuple):
         return (time.perf_counter() if queued_at is None else queued_at) - self.asked_at
 
 
-class Baseline(NamedTuple):
-    """What was measured before there was a candidate, which could slow everybody down while it is not asked."""
+class Costs(NamedTuple):
+    """Seconds of a request that are none of its calls'."""
 
     empty_s: float
-    """Seconds of a request in which next to nothing is done."""
+    """In which next to nothing is done."""
 
-    copying_s: float
+    copying_s: float = 0.0
     """Of a call's outputs on their way into shared memory."""
 
-    showing_s: float
+    showing_s: float = 0.0
     """Of a byte of inputs on its way there."""
 
+
+class Baseline(NamedTuple):
+    """What was measured without a candidate, which could slow everybody down while it is not asked."""
+
     call_s: float
-    """Of a call of the reference, without both."""
+    """Of a call of the reference, without costs; the median of some requests."""
+
+    fastest_s: float
+    """The same, of the fastest of them."""
+
+    costs: Costs
+    """The usual ones; the least, if somebody else used the GPU, too."""
+
+    least: Costs
+    """That were seen: somebody else can only make more of them."""
 
     measured_at: float
     """``time.monotonic``."""
@@ -224,22 +235,16 @@ class Baseline(NamedTuple):
     kind: str
     """Of the device: cpu or cuda."""
 
-    load: float = 1.0
-    """So many times as long as alone somebody took who used the GPU then."""
+    copied_s: float = 0.0
+    """That copying a call's outputs into shared memory takes, also where that is no cost."""
+
+    is_quiet: bool = True
+    """Nobody else used the GPU then."""
 
     @property
     def is_fresh(self) -> bool:
         """For the next candidate too."""
-        return self.load < LOADED and time.monotonic() - self.measured_at < FRESH_S[self.kind]
-
-    @property
-    def surely_s(self) -> float:
-        """A call of the reference takes no less."""
-        return _surely_s(self.call_s, self.load)
-
-
-def _surely_s(call_s: float, load: float) -> float:
-    return call_s / load if load >= LOADED else call_s
+        return self.is_quiet and time.monotonic() - self.measured_at < FRESH_S[self.kind]
 
 
 class Times(NamedTuple):
@@ -265,8 +270,7 @@ class Timer:
         self.session, self.problem = session, session.problem
         self.baseline: Baseline | None = None
         self.times = Times([], {}, {})
-        self.alone_s: float | None = None  # of a call of the reference's, once the candidate is no more
-        self.alone_load = 1.0  # of the GPU then
+        self.afterwards: Baseline | None = None  # once the candidate is no more
         self.compiled_s: float | None = None
         self.calls = 1
         self.candidate, self.reference = session.link, reference
@@ -288,21 +292,20 @@ class Timer:
         is not. The times with the faster reference count.
         """
         self.baseline = baseline
-        free_memory(self.session.device)
-        self._find_rhythm(self.candidate, baseline.empty_s, baseline.call_s)
-        began = time.monotonic()
+        self._free_memory()
+        self._find_rhythm(self.candidate, baseline.costs.empty_s, baseline.call_s)
+        left_s = self.candidate.left_s
         self._measure_in_turn()
-        for _ in range(TRIES - 1):
-            taken_s = time.monotonic() - began
-            is_late = self.candidate.left_s < taken_s + QUIET_AGAIN_S + SPARE_S
+        for _ in range(TRIES_IN_TURN - 1):
+            is_late = self.candidate.left_s < (left_s - self.candidate.left_s) + SPARE_S
             if is_late or self._is_restless or not self.is_slow:
                 break
-            self._await_quiet(QUIET_AGAIN_S)  # in vain, where it is the candidate who is to blame
+            self._await_quiet()  # in vain, where it is the candidate who is to blame
             before, before_s = self.times, self._in_turn_s()
             self._measure_in_turn()
             if self._in_turn_s() > before_s:
                 self.times = before
-        times = zip(*self._calls_s(self.empty_s, self.empty_s), strict=True)
+        times = zip(*self._calls_s(self.costs, self.costs), strict=True)
         self._refuse_below_floor(*map(statistics.median, times))
 
     def _measure_in_turn(self) -> None:
@@ -315,11 +318,11 @@ class Timer:
 
     def _in_turn_s(self) -> float:
         """Of a call of the reference's, in turn with the candidate."""
-        return statistics.median(reference for reference, _ in self._calls_s(self.empty_s, self.empty_s))
+        return statistics.median(reference for reference, _ in self._calls_s(self.costs, self.costs))
 
     def measure_baseline(self) -> Baseline:
         """Before there is a candidate."""
-        free_memory(self.session.device)
+        self._free_memory()
         if self.problem.rhythm is None:
             self.problem.keeps_inputs_back = self._can_keep_inputs_back()
             with shared(self.session.lock):
@@ -328,36 +331,51 @@ class Timer:
             self._find_rhythm(self.reference, empty_s)
             self.problem.rhythm = self.calls, self.round_s
         self.calls, self.round_s = self.problem.rhythm
-        found: list[float] = []
-
-        def then() -> None:
-            empty_s = statistics.median(self._ping(self.reference) for _ in range(PINGS))
-            found[:] = [empty_s, self._copying_s(self.calls), self._showing_s(self.calls)]
-
-        taken, load = self._taken_alone(BASELINE_ROUNDS, then)  # not before: a GPU that comes out of its rest is slow
-        empty_s, copying_s, showing_s = found
-        self.baseline = Baseline(empty_s, copying_s, showing_s, 0.0, time.monotonic(), self.session.device.type, load)
-        return self.baseline._replace(call_s=self._call_s(statistics.median(taken), empty_s))
+        return self._baseline(BASELINE_ROUNDS, PINGS)
 
     def measure_afterwards(self) -> None:
         """The reference, once the candidate is no more."""
         self.reference.life_s += AFTERWARDS_S
-        pings: list[float] = []
-
-        def then() -> None:
-            pings[:] = [self._ping(self.reference) for _ in range(PINGS_IN_TURN)]
-
-        taken, self.alone_load = self._taken_alone(LEAST_ROUNDS, then)
-        self.alone_s = self._call_s(statistics.median(taken), statistics.median(pings))
+        self.afterwards = self._baseline(LEAST_ROUNDS, PINGS_IN_TURN)
         if self.session.config.compile_baseline:
             self.compiled_s = self._compiled_s(self.calls)
+
+    def _baseline(self, rounds: int, pings: int) -> Baseline:
+        """Without a candidate. The problem remembers how fast the reference is when nobody disturbs it."""
+        kind, found = self.session.device.type, list[tuple[list[float], list[float], list[float]]]()
+
+        def then() -> None:  # not before: a GPU that comes out of its rest is slow
+            empty_s = [self._ping(self.reference) for _ in range(pings)]
+            found.append((empty_s, self._copying_s(self.calls), self._showing_s(self.calls)))
+
+        taken, is_quiet = self._taken_alone(rounds, then)
+        least = Costs(*(min(map(min, some)) for some in zip(*found, strict=True)))
+        costs = least._replace(empty_s=statistics.median(found[-1][0])) if is_quiet else least
+        call_s, fastest_s = (self._call_s(one, costs) for one in (statistics.median(taken), min(taken)))
+        copied_s = least.copying_s
+        if kind == "cpu":  # which makes a process slower or faster than it was, for seconds
+            fastest_s, copied_s = call_s, self._copied_s(self.calls)
+        elif is_quiet:
+            self.problem.reference_s = min(self.problem.reference_s, call_s)
+        return Baseline(call_s, fastest_s, costs, least, time.monotonic(), kind, copied_s, is_quiet)
+
+    @property
+    def _alone(self) -> list[Baseline]:
+        """Before and afterwards, as far as nobody else used the GPU; what there is, if somebody always did."""
+        found = [one for one in (self.baseline, self.afterwards) if one is not None]
+        return [one for one in found if one.is_quiet] or found
 
     @property
     def is_slow(self) -> bool:
         """The reference was, in turn with the candidate: somebody else has the device too, or the candidate sees to it
         while it is not asked."""
         assert self.baseline is not None
-        return self._is_slower(self._in_turn_s(), self.baseline.surely_s)
+        return self._is_slower(self._in_turn_s(), min(self.baseline.call_s, self.problem.reference_s))
+
+    @property
+    def is_sure(self) -> bool:
+        """The reference was timed while nobody else used the GPU, now or for another candidate."""
+        return self.problem.reference_s < math.inf or self._alone[0].is_quiet
 
     def _is_slower(self, found_s: float, alone_s: float) -> bool:
         """A call of the reference, in turn with the candidate, than without it, by more than both could be off."""
@@ -365,16 +383,31 @@ class Timer:
         return found_s > max(SLOW[kind] * alone_s, alone_s + 2 * OFF_S[kind] / self.calls)
 
     @property
-    def empty_s(self) -> float:
+    def costs(self) -> Costs:
         """Of a request by itself, in turn with the candidate: a third process uses the GPU then, and from one second
         to the next it differs by tens of microseconds. The candidate could make it more than that."""
-        assert self.baseline is not None
-        most_s = self.baseline.empty_s + 2 * OFF_S[self.session.device.type]
-        return min([most_s, statistics.median(self.times.pings.get(self.reference) or [self.baseline.empty_s])])
+        costs = self._alone[0].costs
+        most_s = costs.empty_s + 2 * OFF_S[self.session.device.type]
+        pings = self.times.pings.get(self.reference) or [costs.empty_s]
+        return costs._replace(empty_s=min(most_s, statistics.median(pings)))
 
-    def _calls_s(self, reference_s: float, candidate_s: float) -> list[tuple[float, float]]:
-        """Seconds a call of the reference and of the candidate, if their requests by themselves take so long."""
-        return [(self._call_s(one, reference_s), self._call_s(other, candidate_s)) for one, other in self.times.pairs]
+    @property
+    def least(self) -> Costs:
+        """The least that were seen, of processes that are the judge's own. Who takes more off makes ratios larger."""
+        known = [one.least for one in (self.baseline, self.afterwards) if one is not None]
+        least = Costs(*map(min, zip(*known, strict=True)))
+        return least._replace(empty_s=min([least.empty_s, *self.times.pings.get(self.reference, [])]))
+
+    @property
+    def _careful(self) -> tuple[Costs, Costs]:
+        """Of the reference and of a candidate that copies nothing and answers early, though nobody sees it."""
+        costs, copied_s = self.costs, self._alone[0].copied_s
+        early_s = EARLY_S if self.session.device.type == "cuda" else 0.0
+        return costs._replace(copying_s=copied_s), Costs(self.least.empty_s - early_s, 0.0, costs.showing_s)
+
+    def _calls_s(self, mine: Costs, others: Costs) -> list[tuple[float, float]]:
+        """Seconds a call of the reference and of the candidate, if their requests by themselves cost so much."""
+        return [(self._call_s(one, mine), self._call_s(other, others)) for one, other in self.times.pairs]
 
     def _noise(self, times: list[tuple[float, float]]) -> float:
         """By so much the speedup may be off for what two processes differ by when they run the same code."""
@@ -392,38 +425,41 @@ class Timer:
         """Fields of the verdict.
 
         A reference that was fast before the candidate came, and is again when it is no more, counts as the slower of
-        both. And as sure as the times in turn may be, the lower bound is one for the fastest that the reference was
-        without the candidate, or may have been while somebody else used the GPU, too, if that was faster; and both hold
-        whether what a request costs by itself was found with the candidate, without it, or on its own Runner.
+        both. And as sure as the times in turn may be, the lower bound is one for the fastest that the reference ever
+        was without a candidate, too, if that was faster; and both hold whether what a request costs by itself was found
+        with the candidate, is the least that was ever found, or was found on the candidate's Runner. Nobody is surely
+        faster than a reference that was never alone. And who could have left out what is taken off its time, as far as
+        its text says, had better be faster by that, too.
         """
-        assert self.baseline is not None
-        times = self._calls_s(self.empty_s, self.empty_s)
+        times = self._calls_s(self.costs, self.costs)
         references, candidates = (list(some) for some in zip(*times, strict=True))
         found_s = statistics.median(references)
         scale = 1.0
-        if self.alone_s is not None:
-            both_s = max(self.baseline.call_s, self.alone_s)
+        if self.afterwards is not None:
+            both_s = max(one.call_s for one in self._alone)
             scale = both_s / found_s if self._is_slower(found_s, both_s) else 1.0
-        fastest_s = self.baseline.surely_s
-        if self.alone_s is not None:
-            fastest_s = min(fastest_s, _surely_s(self.alone_s, self.alone_load))
+        fastest_s = min(self.problem.reference_s, *(one.fastest_s for one in self._alone))
         noise = self._noise(times)
-        least_s = min(self.empty_s, self.baseline.empty_s)
-        of_candidate_s = statistics.median(self.times.pings.get(self.candidate) or [self.empty_s])
-        intervals = []
-        for empty_s, other_s in (
-            (self.empty_s, self.empty_s),
-            (least_s, least_s),
-            (self.empty_s, of_candidate_s),
-        ):
-            both = zip(*self._calls_s(empty_s, other_s), strict=True)
-            mine, others = (list(some) for some in both)
-            intervals.append(speedup_interval([scale * one for one in mine], others, noise))
+        of_candidate_s = statistics.median(self.times.pings.get(self.candidate) or [self.costs.empty_s])
         reference_s = scale * found_s
-        surely = min(1.0, fastest_s / reference_s)
+
+        def interval(mine: Costs, others: Costs) -> Interval:
+            both = zip(*self._calls_s(mine, others), strict=True)
+            reference, candidate = (list(some) for some in both)
+            return speedup_interval([scale * one for one in reference], candidate, noise)
+
+        intervals = [
+            interval(self.costs, self.costs),
+            interval(self.least, self.least),
+            interval(self.costs, self.costs._replace(empty_s=of_candidate_s)),
+        ]
+        lows = [one.low for one in intervals]
+        if reaches_out(self.session.source):
+            lows.append(interval(*self._careful).low)
+        low = min(lows) * min(1.0, fastest_s / reference_s)
         return {
             "speedup": intervals[0].median,
-            "speedup_low": min(one.low for one in intervals) * surely,
+            "speedup_low": low if self.is_sure else min(low, UNSURE),
             "speedup_high": max(one.high for one in intervals),
             "runtime_ms": statistics.median(candidates) * 1e3,
             "reference_ms": reference_s * 1e3,
@@ -450,6 +486,11 @@ class Timer:
                 Outcome.REJECTED,
                 f"a call takes {1e3 * call_s:.3g} ms, and writing its outputs alone takes {1e3 * least_s:.3g} ms",
             )
+
+    def _free_memory(self) -> None:
+        """To give memory back is work for the GPU's driver that somebody would be timed beside."""
+        with shared(self.session.lock):
+            free_memory(self.session.device)
 
     def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> None:
         """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted, and than
@@ -495,41 +536,47 @@ class Timer:
         for link in links:
             found[link].append(self._ping(link))
 
-    def _taken_alone(self, rounds: int, then: Callable[[], None]) -> tuple[list[float], float]:
-        """Seconds of requests to the reference while there is no candidate, and how loaded the GPU was; once more where
-        somebody else used it, too, and does so no more."""
+    def _taken_alone(self, rounds: int, then: Callable[[], None]) -> tuple[list[float], bool]:
+        """Seconds of requests to the reference while there is no candidate, and whether nobody else used the GPU; again
+        where somebody did, and may be gone by then."""
+        for left in reversed(range(1 if self._is_restless else TRIES)):
+            taken, is_quiet = self._taken_in_pieces(rounds, then)
+            if is_quiet or not left:
+                break
+            self._await_quiet()
+        if not is_quiet and not self._is_restless:
+            Timer.restless_until = time.monotonic() + RESTLESS_S
+            print("somebody else uses the GPU, also while the reference is timed without a candidate", file=sys.stderr)
+        return taken, is_quiet
+
+    def _taken_in_pieces(self, rounds: int, then: Callable[[], None]) -> tuple[list[float], bool]:
+        taken: list[float] = []
         loads: list[float] = []
 
         def also() -> None:
-            then()
+            if not taken:
+                then()
             loads.append(self._load())
 
-        while True:
-            taken: list[float] = []
-            until = time.monotonic() + ALONE_S
-            while not taken or (len(taken) < rounds and time.monotonic() < until):
-                links = [self.reference] * self._together(self.calls, rounds - len(taken))
-                answers = self._answers(links, self.calls, timed=True, then=None if taken else also)
-                taken += [one.taken for one in answers]
-            if loads[-1] < LOADED or len(loads) == TRIES:
-                return taken, loads[-1]
-            if not self._await_quiet(QUIET_S):
-                if not self._is_restless:
-                    Timer.restless_until = time.monotonic() + RESTLESS_S
-                return taken, loads[-1]
+        until = time.monotonic() + ALONE_S
+        most = rounds if self.flushed is None else -(-rounds // PIECES)
+        while not taken or (len(taken) < rounds and time.monotonic() < until):
+            if taken and self.flushed is not None:
+                time.sleep(random.uniform(0.0, PAUSE_S))
+            links = [self.reference] * self._together(self.calls, min(most, rounds - len(taken)))
+            taken += [one.taken for one in self._answers(links, self.calls, timed=True, then=also)]
+        is_shared = [one >= LOADED for one in loads]
+        return taken, not is_shared[0] and sum(is_shared) <= BUSY * len(loads)
 
-    def _await_quiet(self, most_s: float) -> bool:
-        """Whether nobody else uses the GPU within so long. To wait for that is no part of a candidate's life."""
-        until = time.monotonic() + most_s
-        while not self._is_restless:
-            with alone(self.session.lock):
-                load = self._load()
-            now = time.monotonic()
-            if load < LOADED or now > until:
-                return load < LOADED
+    def _await_quiet(self) -> None:
+        """Until nobody else uses the GPU, if that comes soon. To wait for that is no part of a candidate's life."""
+        until = time.monotonic() + QUIET_S
+        while (now := time.monotonic()) < until:
             time.sleep(QUIET_POLL_S)
             Turn.waited_s += time.monotonic() - now
-        return False
+            with alone(self.session.lock):
+                if self._load() < LOADED:
+                    return
 
     @property
     def _is_restless(self) -> bool:
@@ -537,41 +584,17 @@ class Timer:
 
     def _load(self) -> float:
         """How many times as long as alone somebody takes who uses the GPU now."""
-        least = self._load_once()
-        for _ in range(PROBES - 1):
-            if least < LOADED:
-                break
-            least = min(least, self._load_once())
-        return least
-
-    def _load_once(self) -> float:
-        if self.flushed is None:
-            return 1.0
-        gate = gate_of(self.session.device)
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-        if gate is not None:
-            gate.shut()
-        try:
-            events[0].record()
-            for event in events[1:]:
-                self._flush()
-                event.record()
-        finally:
-            if gate is not None:
-                gate.open()
-        self.session.synchronise()
-        return load_of([first.elapsed_time(second) for first, second in pairwise(events)])
+        return 1.0 if self.flushed is None else load_of(self.session.device).now(self._flush)
 
     def _together(self, calls: int, count: int) -> int:
         """Rounds, of so many, while others are kept from the device."""
         room = STAGED_BYTES[self.session.device.type] // self._bytes(calls)
         return max(1, min(count, room, round(CHUNK_S / self.round_s)))
 
-    def _call_s(self, taken: float, empty_s: float) -> float:
-        """Seconds of one of a request's calls, if it took so long, and takes so long by itself."""
-        assert self.baseline is not None
+    def _call_s(self, taken: float, costs: Costs) -> float:
+        """Seconds of one of a request's calls, if it took so long, and costs so much by itself."""
         shown = max(self.calls * self.variant.input_stride - SHOWN_BYTES, 0)
-        of_request = empty_s + self.calls * self.baseline.copying_s + shown * self.baseline.showing_s
+        of_request = costs.empty_s + self.calls * costs.copying_s + shown * costs.showing_s
         return max(taken - of_request, taken * LEAST) / self.calls
 
     def _answers(
@@ -619,27 +642,39 @@ class Timer:
         self._canaries(link.outputs.bytes)
         return time.perf_counter() - start.at
 
-    def _copying_s(self, calls: int) -> float:
+    def _copying_s(self, calls: int) -> list[float]:
         """Seconds of a GPU that a call's outputs take on their way into shared memory, which is none of the candidate's
-        work; of so many calls, since the first copy of a row takes longer. On the CPU the caches decide, and nothing is
-        taken off."""
+        work, some times; of so many calls, since the first copy of a row takes longer. On the CPU the caches decide,
+        and nothing is taken off."""
         if self.flushed is None:
-            return 0.0
+            return [0.0]
         found = [one for slot in range(calls) for one in self.problem.found(self.reference.outputs, self.variant, slot)]
         made = [torch.empty_like(one) for one in found[: len(self.variant.output_specs)]]
-        return self._device_s(list(zip(made * calls, found, strict=True))) / calls
+        return [one / calls for one in self._device_s(list(zip(made * calls, found, strict=True)))]
 
-    def _showing_s(self, calls: int) -> float:
+    def _copied_s(self, calls: int) -> float:
+        """Seconds of a CPU for a call's outputs, that were written before."""
+        found = [one for slot in range(calls) for one in self.problem.found(self.reference.outputs, self.variant, slot)]
+        made = [torch.zeros_like(one) for one in found]
+        taken = []
+        for _ in range(COPIES):
+            began = time.perf_counter()
+            for one, place in zip(made, found, strict=True):
+                place.copy_(one)
+            taken.append(time.perf_counter() - began)
+        return statistics.median(taken) / calls
+
+    def _showing_s(self, calls: int) -> list[float]:
         """Seconds of a GPU that a byte of inputs takes on its way into shared memory, where they are many."""
         region = self._inputs(calls)[:MEASURED_BYTES]
         if self.flushed is None or not self.problem.keeps_inputs_back or region.numel() <= SHOWN_BYTES:
-            return 0.0
-        return self._device_s([(torch.empty_like(region), region)]) / region.numel()
+            return [0.0]
+        return [one / region.numel() for one in self._device_s([(torch.empty_like(region), region)])]
 
-    def _device_s(self, copies: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Of the GPU's time, that copying takes from the one to the other, all in a row."""
+    def _device_s(self, copies: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+        """Of the GPU's time, that copying takes from the one to the other, all in a row; some times."""
         taken = []
-        for _ in range(5):
+        for _ in range(COPIES):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             self._flush()
             for one in {id(one): one for one, _ in copies}.values():  # fresh from the kernel, as a candidate's
@@ -651,7 +686,7 @@ class Timer:
             end.record()
             torch.cuda.synchronize()
             taken.append(begin.elapsed_time(end) / 1e3)
-        return statistics.median(taken)
+        return taken
 
     def _can_keep_inputs_back(self) -> bool:
         """Until the clock runs: on a GPU, and where there is memory for them twice."""
@@ -727,7 +762,7 @@ class Timer:
             print(failed, file=sys.stderr)  # the Examiner's: for people
             return None
         assert self.baseline is not None
-        return statistics.median(self._call_s(one.taken, self.baseline.empty_s) for one in answers)
+        return statistics.median(self._call_s(one.taken, self.costs) for one in answers)
 
     def _request(self, link: Link, count: int, is_kept: bool) -> Request:
         """Of `count` calls on fresh inputs, each of which is checked."""
