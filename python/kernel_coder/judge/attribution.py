@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_coder.judge.kernel_facts import KernelFacts, kernels_in, spellings, triton_facts
 from kernel_coder.judge.protocol import Mode
+
+ABLATIONS = frozenset({Mode.ABLATED, Mode.SPOILED})
+"""Modes in which own kernels do nothing."""
 
 KEPT = 4096
 """Launches of which more than their number is kept."""
@@ -222,8 +226,9 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
     Args:
         own: whose.
         mode: PLAIN and PROFILED count. ABLATED leaves out own Triton kernels and CUDA graphs, and calls extension
-            functions but overwrites what they return or change; what they keep for later calls is lost with it. AUDITED
-            looks at what each launch changes, which takes a few reads of its arguments and no copy of them.
+            functions but overwrites what they return or change, with NaN; what they keep for later calls is lost with
+            it. SPOILED does so with random numbers, which times 0.0 are nothing, where NaN is NaN. AUDITED looks at
+            what each launch changes, which takes a few reads of its arguments and no copy of them.
 
     A kernel that autotunes itself while ablated keeps an arbitrary configuration: ablate last.
 
@@ -239,7 +244,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
         with contextlib.ExitStack() as stack:
             for hook in (looking.triton_hooks(), looking.graph_hook()):
                 stack.enter_context(hook)
-            if mode in (Mode.AUDITED, Mode.ABLATED) or own.operators:
+            if mode is Mode.AUDITED or mode in ABLATIONS or own.operators:
                 stack.enter_context(_Operators(looking))
             if any(map(_is_composite, own.operators)):
                 stack.enter_context(_CompositeOperators(looking))
@@ -352,9 +357,9 @@ class _Looking:
                 before = {name: fingerprint(one) for name, one in tensors.items()}
                 result = run()
                 changes |= self._moved(tensors, before, [])
-            elif self.seen.mode is not Mode.ABLATED:
+            elif self.seen.mode not in ABLATIONS:
                 result = run()
-        if kernel is not None and launch.compiled not in self.seen.facts and self.seen.mode is not Mode.ABLATED:
+        if kernel is not None and launch.compiled not in self.seen.facts and self.seen.mode not in ABLATIONS:
             self.seen.facts[str(launch.compiled)] = triton_facts(kernel)
         self.seen._add(_with(launch, **changes))
         return result
@@ -367,14 +372,14 @@ class _Looking:
         """Call it as the mode wants it."""
         tensors = dict(_tensors({**{str(i): one for i, one in enumerate(args)}, **kwargs}))
         launch = Launch(name, tensors=tuple(_described(where, one) for where, one in tensors.items()))
-        if self.seen.mode not in (Mode.ABLATED, Mode.AUDITED):
+        if self.seen.mode is not Mode.AUDITED and self.seen.mode not in ABLATIONS:
             self.seen._add(launch)
             return function(*args, **kwargs)
         with self.paused():
             before = {where: fingerprint(one) for where, one in tensors.items()}
         result = function(*args, **kwargs)
         with self.paused():
-            if self.seen.mode is Mode.ABLATED:
+            if self.seen.mode in ABLATIONS:
                 self.seen._add(launch)
                 return self._poisoned(tensors, before, result)
             made = [
@@ -387,15 +392,15 @@ class _Looking:
         untouched = set()
         for name, one in tensors.items():
             if fingerprint(one) != before[name]:
-                _poison(one)
+                self.poison(one)
             else:
                 untouched.add(_storage(one))
 
         def overwritten(value: Any) -> Any:
             if isinstance(value, Tensor):
-                return _poison(torch.empty_like(value) if _storage(value) in untouched else value)
+                return self.poison(torch.empty_like(value) if _storage(value) in untouched else value)
             if isinstance(value, float):
-                return float("nan")
+                return float("nan") if self.seen.mode is Mode.ABLATED else value + random.uniform(1.0, 2.0)
             if isinstance(value, int) and not isinstance(value, bool):
                 return ~value
             if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -405,6 +410,9 @@ class _Looking:
             return value
 
         return overwritten(result)
+
+    def poison(self, tensor: Tensor) -> Tensor:
+        return _poison(tensor, is_finite=self.seen.mode is Mode.SPOILED)
 
     # -- what a launch did
 
@@ -440,7 +448,7 @@ class _Looking:
 
         def replayed(one: Any) -> Any:
             self.seen.replays += 1
-            return None if self.seen.mode is Mode.ABLATED else replay(one)
+            return None if self.seen.mode in ABLATIONS else replay(one)
 
         had = "replay" in vars(graph)
         graph.replay = replayed
@@ -490,9 +498,9 @@ class _Operators(TorchDispatchMode):
         if func.name() in looking.own.operators:
             return looking.call_function(name, func, args, kwargs)
         result = func(*args, **kwargs)
-        if name in _UNWRITTEN and looking.seen.mode in (Mode.AUDITED, Mode.ABLATED):
+        if name in _UNWRITTEN and looking.seen.mode in {Mode.AUDITED, *ABLATIONS}:
             with looking.paused():
-                _poison(result)
+                looking.poison(result)
         if looking.seen.mode is Mode.AUDITED:
             looking.follow({"": args, **kwargs}, result)
         if looking.seen.mode is Mode.AUDITED and not func.is_view and not _only_moves(name):
@@ -653,20 +661,21 @@ def warm_audit(tensor: Tensor) -> None:
     is_cast_of(tensor, content, tensor.to(torch.float16))
 
 
-def _poison(tensor: Tensor) -> Tensor:
-    """Other values than before, in place where that is possible: NaN, or all bits turned."""
+def _poison(tensor: Tensor, is_finite: bool = False) -> Tensor:
+    """Other values than before, in place where that is possible: NaN, or random numbers if they have to be finite; or
+    all bits turned."""
     if tensor.numel() == 0:
         return tensor
     values = tensor.detach()
     with contextlib.suppress(RuntimeError):  # memory that several elements share
         if values.is_floating_point() or values.is_complex():
-            values.fill_(float("nan"))
+            values.normal_() if is_finite else values.fill_(float("nan"))
         elif values.dtype == torch.bool:
             values.logical_not_()
         else:
             values.bitwise_not_()
         return tensor
-    return _poison(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+    return _poison(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device), is_finite)
 
 
 # ---- device time ---------------------------------------------------------------------------------------------------

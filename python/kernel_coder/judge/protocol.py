@@ -48,7 +48,8 @@ class Mode(IntEnum):
     """What a call is for."""
 
     PLAIN = 0
-    ABLATED = 1  # own kernels do nothing
+    ABLATED = 1  # own kernels do nothing, and fresh memory is full of NaN
+    SPOILED = 6  # the same, and fresh memory is full of numbers that could be a result
     AUDITED = 2  # launches are looked at; values of the answer: Audit
     COMPILED = 4  # of the reference alone: under torch.compile
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, in all, records

@@ -47,6 +47,12 @@ class Ended(Exception):
 KERNELS = 1000
 """Characters about own kernels."""
 
+AGAIN = 2
+"""Checks after the timed calls, of other inputs than the task's own: who counts calls knows when the first ones are."""
+
+REARRANGED = 1 << 16
+"""Elements of an output that are looked for among the inputs' and parameters'."""
+
 STARTING_S = 2.0
 """For so long may the start of the next candidate's process, which makes a GPU's context, put off this one's timing."""
 
@@ -201,16 +207,26 @@ class Session:
     def _run(self) -> None:
         with self._stage("build"):
             self._built()
+        checks = self._checks()
+        is_proved = self.backend != "torch" and self.config.ablation
+        before = 1 + secrets.randbelow(len(checks)) if is_proved else len(checks)
         with self._stage("check"):
-            checks = self._checks()
-            for family, variant in checks:
+            for family, variant in checks[:before]:
+                self._check(family, variant)
+        if is_proved:
+            with self._stage("proof"):
+                self._audit()
+        with self._stage("check"):
+            for family, variant in checks[before:]:
                 self._check(family, variant)
             if self.nulls is not None:
                 self.nulls.refuse()
         if self.reference is not None and self.config.timing and self.config.timed_calls:
             with self._stage("time"):
                 self._time()
-        if self.backend != "torch" and self.config.ablation:
+        with self._stage("check"):
+            self._check_again()
+        if is_proved:
             with self._stage("proof"):
                 self._prove()
         if self.timer is not None:
@@ -226,7 +242,7 @@ class Session:
         try:
             yield
         finally:
-            self.stage_s[name] = time.monotonic() - started
+            self.stage_s[name] = self.stage_s.get(name, 0.0) + time.monotonic() - started
 
     def _built(self) -> None:
         frame = self.link.answer(Say.BUILT)
@@ -281,6 +297,12 @@ class Session:
 
     # ---- correctness
 
+    def _check_again(self) -> None:
+        others = [family for family in self.problem.families if family != "own"] or ["own"]
+        for _ in range(min(AGAIN, self.config.checks - 1)):
+            family = others.pop(secrets.randbelow(len(others))) if others else "own"
+            self._check(family, self.problem.variants[0])
+
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
         """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
         slot = secrets.randbelow(variant.slots) if slot is None else slot
@@ -303,13 +325,13 @@ class Session:
                 held.close()
             frame = self.link.answer(Say.CALL)
             self.called.add(number)
-            if mode is Mode.ABLATED and frame.status != Status.OK:
+            if mode is not Mode.PLAIN and frame.status != Status.OK:
                 return False
             self.refuse_status(frame)
             if not is_held:
                 held.enter_context(shared(self.lock))
             results = self._compared(variant, slot, sample)
-            if mode is Mode.ABLATED:
+            if mode is not Mode.PLAIN:
                 return all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
             self._record(variant, sample, results)
             self.refuse_values(variant, sample.family, sample.tolerances, results)
@@ -422,10 +444,11 @@ class Session:
 
     # ---- proof of work
 
-    def _prove(self) -> None:
-        """The result has to come from the candidate's own kernels."""
+    def _audit(self) -> None:
+        """The result, which is compared like any, has to come from the candidate's own kernels."""
         self.link.forget_text()
-        audit = Audit(*self._observe(Mode.AUDITED)[:6])
+        values, sample = self._observe(Mode.AUDITED)
+        audit = Audit(*values[:6])
         self.kernels = feedback.bounded(feedback.harmless(self.link.text()), KERNELS)
         if audit.launches + audit.replays < 1:
             raise self._no_kernel(f"no {self.backend} kernel was launched")
@@ -434,12 +457,36 @@ class Session:
         idle = audit.moving
         if any(math.prod(spec.shape) > 1 for spec in self.problem.variants[0].output_specs):
             idle = max(idle, audit.moving + audit.small)  # one number cannot be the result, but can be a probe
-        if audit.library_ops and not audit.replays and idle >= audit.launches:
-            raise self._no_kernel("its kernels only copy or fill what the library computed")
+        if not audit.replays and idle >= audit.launches:
+            if audit.library_ops:
+                raise self._no_kernel("its kernels only copy or fill what the library computed")
+            if not self._is_rearranged(sample):
+                raise self._no_kernel("its kernels only copy or fill, and no input has what comes out")
+
+    def _prove(self) -> None:
+        """On a GPU, in which time; and that without them it does not come out. What these calls leave behind may be
+        wrong, so they are the last."""
         if self.device.type == "cuda" and self.config.profile:
             self._measure_share()
-        if self._check(self._telling_family(), self.problem.variants[0], Mode.ABLATED):
-            raise self._no_kernel("with its kernels switched off the output is the same")
+        for mode in (Mode.ABLATED, Mode.SPOILED):
+            if self._check(self._telling_family(), self.problem.variants[0], mode):
+                raise self._no_kernel("with its kernels switched off the output is the same")
+
+    def _is_rearranged(self, sample: Sample) -> bool:
+        """Whether what has to come out consists of what is there: of inputs, parameters, zeros and ones, as after a
+        transposition. Nothing has to be computed for that."""
+        state = [*self.problem.module.parameters(), *self.problem.module.buffers()]
+        with torch.no_grad():
+            for spec, expected in zip(self.problem.variants[0].output_specs, sample.expected, strict=True):
+                numbers = expected.flatten()
+                places = torch.randint(len(numbers), (min(len(numbers), REARRANGED),), device=numbers.device)
+                numbers = numbers[places].to(spec.torch_dtype)
+                there = (numbers == 0) | (numbers == 1)
+                for one in [*sample.tensors, *state]:
+                    there |= torch.isin(numbers, one.flatten().to(spec.torch_dtype))
+                if not there.all():
+                    return False
+        return True
 
     def _telling_family(self) -> str:
         """Positive inputs can make a kernel's work invisible, as that of a relu."""
@@ -449,23 +496,28 @@ class Session:
         told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}."
         return Ended(Outcome.REJECTED, f"no kernel of its own: {why}", told)
 
-    def _observe(self, mode: Mode) -> tuple[int, ...]:
-        """What the Runner saw of a call. That convicts; nobody is acquitted by it."""
+    def _observe(self, mode: Mode) -> tuple[tuple[int, ...], Sample]:
+        """What the Runner saw of a call, and its inputs. That convicts; nobody is acquitted by it."""
         variant = self.problem.variants[0]
+        slot = secrets.randbelow(variant.slots)
         with shared(self.lock) as turn:
             sample = self._sample(self._telling_family())
             turn.pause()
-            self._prepare(variant, 0, sample)
+            self._prepare(variant, slot, sample)
             free_memory(self.device)
-            self._ask_for_call(0, 0, mode)
+            self._ask_for_call(slot, 0, mode)
             self.link.wait(HELD_S)
         frame = self.link.answer(Say.CALL)
         self.refuse_status(frame)
-        return frame.values
+        if mode is Mode.AUDITED:
+            with shared(self.lock):
+                results = self._compared(variant, slot, sample)
+            self.refuse_values(variant, sample.family, sample.tolerances, results)
+        return frame.values, sample
 
     def _measure_share(self) -> None:
         for _ in range(2):
-            own, everything, records = self._observe(Mode.PROFILED)[:3]
+            own, everything, records = self._observe(Mode.PROFILED)[0][:3]
             if records > 0 and 0 <= own <= everything and everything > 0:
                 self.kernel_share = own / everything
                 break
