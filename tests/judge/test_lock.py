@@ -194,7 +194,7 @@ def test_outputs_are_compared_while_nobody_is_timed(
         return Frame(int(say), int(Status.OK), ())
 
     class Fake(Session):
-        def _sample(self, family: str, second: bool = False) -> Any:
+        def sample(self, family: str, second: bool = False) -> Any:
             return SimpleNamespace(tolerances=[], family=family)
 
         def _prepare(self, *_: Any) -> torch.Tensor:

@@ -101,7 +101,7 @@ def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.Monkey
 def sample(values: torch.Tensor, inputs: torch.Tensor | None = None) -> Sample:
     inputs = torch.linspace(3, 4, values.numel()).reshape(values.shape) if inputs is None else inputs
     exact = Tolerance(1e-4, 1e-4, 1e-4, 0.0)
-    return Sample([inputs], [inputs], [], [values.double()], [exact], "own", [False])
+    return Sample([inputs], [inputs], [], [values.double()], [exact], "own", {})
 
 
 RAMP = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -154,7 +154,7 @@ def test_a_reference_that_writes_to_a_whole_number_does_not_change_what_candidat
     found = made(source("x * more[0]", before="more[0].add_(1)", more=", torch.full((16, 1), 7)"))
     for family in found.families:
         sample = found.sample(family)
-        assert sample.changed == [False, True]
+        assert list(sample.changed) == [1]
         assert tensors_of(sample.inputs)[1].unique().tolist() == [7]
         expected = tensors_of(sample.inputs)[0].double() * 8
         assert ops.compare(sample.expected[0], expected, rtol=1e-12).read().matches

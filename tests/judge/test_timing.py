@@ -36,6 +36,7 @@ from kernel_coder.judge.timing import (
     SLOW,
     SPARE_S,
     STAGED_BYTES,
+    STRANGE,
     TRIES,
     UNSURE,
     Answer,
@@ -50,7 +51,7 @@ NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
 
 
 def baseline(call_s: float, kind: str = "cuda", empty_s: float = 0.0, is_quiet: bool = True) -> Baseline:
-    return Baseline(call_s, call_s, Costs(empty_s), Costs(empty_s), time.monotonic(), kind, is_quiet)
+    return Baseline(call_s, call_s, Costs(empty_s), Costs(empty_s), time.monotonic(), kind, is_quiet=is_quiet)
 
 
 def timer(
@@ -493,6 +494,18 @@ def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match="its process ended"):
         fakes.asked()
     assert fakes.events[-1] == "open"
+
+
+def test_of_a_few_timed_requests_one_has_inputs_of_another_kind_and_nobody_knows_which() -> None:
+    places = set()
+    for _ in range(200):
+        found = timer(1.0, 1.0, 1.0)
+        found.until_strange = STRANGE - 1
+        are_strange = [found._is_strange() for _ in range(20 * STRANGE)]
+        assert all(any(are_strange[at : at + STRANGE]) for at in range(len(are_strange) - STRANGE))
+        places.add(are_strange.index(True, STRANGE))
+        assert sum(are_strange) < len(are_strange) / 2
+    assert len(places) == STRANGE
 
 
 def link_to_runner() -> tuple[Link, Channel]:

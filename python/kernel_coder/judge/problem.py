@@ -99,8 +99,8 @@ class Sample:
 
     tolerances: list[tolerance.Tolerance]
     family: str
-    changed: list[bool]
-    """Which inputs the reference itself writes to."""
+    changed: dict[int, tuple[Tensor, tolerance.Tolerance]]
+    """Inputs that the reference itself writes to, by number: what has to be there afterwards."""
 
 
 @dataclass
@@ -162,6 +162,9 @@ class Problem:
         self.dtype = COMPUTE[self.precision]
         set_math_mode(self.precision, config.threads)
         self.rng = torch.Generator(device=device).manual_seed(seeds.next())
+        self.poison = torch.Generator(device=device).manual_seed(secrets.randbits(63))
+        """For what candidates see before a call. Who sees enough of a generator's numbers knows the next ones."""
+
         self.fingerprint = Fingerprint(self.rng)
         namespace: dict[str, Any] = {"__name__": "reference"}
         with refusing("the reference cannot be run"):
@@ -315,14 +318,16 @@ class Problem:
         copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
         plain = tensors_of(self.outputs(self.module, copies, cotangents))
         pairs = zip(tensors_of(copies), tensors_of(inputs), strict=True)
-        changed = [not _same_bits(a, b) if self.changes_inputs else False for a, b in pairs]
+        changed = [index for index, (a, b) in enumerate(pairs) if self.changes_inputs and not _same_bits(a, b)]
+        made = len(plain)
+        plain += [tensors_of(copies)[index] for index in changed]
         del copies, pairs
         is_finite = family == "own" or _all_finite(plain)
-        exact = self._exact_outputs(inputs, _doubled, cotangents, plain)
+        exact = self._exact_outputs(inputs, _doubled, cotangents, plain, changed)
         exact = [_doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
         compared = [ops.compare(a, b) for a, b in zip(plain, exact, strict=True)]
         plain = [one.to("meta") for one in plain]  # nobody needs the numbers any more
-        shaken = self._exact_outputs(inputs, self._shaken, cotangents, exact)
+        shaken = self._exact_outputs(inputs, self._shaken, cotangents, exact, changed)
         compared += [ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)]
         del shaken
         results = read_comparisons(compared)
@@ -335,7 +340,8 @@ class Problem:
             tolerance.of_output(output.dtype, error, sensitivity, self.precision)
             for output, error, sensitivity in zip(plain, errors, sensitivities, strict=True)
         ]
-        return Sample(inputs, tensors_of(inputs), cotangents, exact, tolerances, family, changed)
+        afterwards = dict(zip(changed, zip(exact[made:], tolerances[made:], strict=True), strict=True))
+        return Sample(inputs, tensors_of(inputs), cotangents, exact[:made], tolerances[:made], family, afterwards)
 
     def _called_once(self) -> tuple[bool, int]:
         """Whether the reference writes to its inputs; how many bytes judging will take, by what this call took."""
@@ -356,13 +362,20 @@ class Problem:
         return noise.mul_(2).sub_(1).mul_(eps).add_(1).mul_(tensor)  # in place: it may be large
 
     def _exact_outputs(
-        self, inputs: list[Any], change: Callable[[Tensor], Tensor], cotangents: list[Tensor], plain: list[Tensor]
+        self,
+        inputs: list[Any],
+        change: Callable[[Tensor], Tensor],
+        cotangents: list[Tensor],
+        plain: list[Tensor],
+        written: Sequence[int] = (),
     ) -> list[Tensor]:
-        """Of the oracle, which may hold on to them: what it makes of inputs that are changed so, in double precision.
-        Outputs that are no floating-point numbers are as the reference has them."""
+        """Of the oracle, which may hold on to them: what it makes of inputs that are changed so, in double precision,
+        and of the inputs of these numbers, to which it writes. What is no floating-point number is as the reference has
+        it."""
         doubled = map_tensors(inputs, change)
         try:
             exact = tensors_of(self.outputs(self.exact, doubled, [_doubled(one) for one in cotangents]))
+            exact += [tensors_of(doubled)[index] for index in written]
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a reference that insists on a dtype is its own oracle

@@ -17,6 +17,7 @@ from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.inputs import fill_random
+from kernel_coder.judge.kernel_facts import only_facts
 from kernel_coder.judge.lock import Turn, await_closed, shared
 from kernel_coder.judge.memory import Arena, free_memory
 from kernel_coder.judge.problem import Problem, Refused, Sample, Variant
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 class Ended(Exception):
     """Judging is over: how, and what is said about it."""
 
-    def __init__(self, outcome: Outcome, reason: str, feedback: str = "", compiled: bool = True) -> None:
+    def __init__(self, outcome: Outcome, reason: str, told: str = "", compiled: bool = True) -> None:
+        reason = reason if reason.strip() else feedback.NO_MESSAGE  # of which a verdict could not be made
         super().__init__(reason)
-        self.outcome, self.reason, self.feedback, self.compiled = outcome, reason, feedback or reason, compiled
+        self.outcome, self.reason, self.compiled = outcome, reason, compiled
+        self.feedback = told if told.strip() else reason
 
 
 KERNELS = 1000
@@ -55,6 +58,9 @@ REARRANGED = 1 << 16
 
 STARTING_S = 2.0
 """For so long may the start of the next candidate's process, which makes a GPU's context, put off this one's timing."""
+
+ABLATED_S = 10.0
+"""So much longer than others may a call take whose own kernels do nothing, until it is as good as another result."""
 
 HELD_S = 10.0
 """For so long may a call keep others from being timed. Then it goes on beside them, as first calls do."""
@@ -191,6 +197,7 @@ class Session:
         self.kernels = ""
         self.compiled = False
         self.called: set[int] = set()
+        self.longest_s = 0.0  # of a call that was compared, the first ones left aside
         self.nulls = problem.nulls()
         self.lock: int | None = None
         self.starting: int | None = None
@@ -264,7 +271,7 @@ class Session:
             wanted = ", ".join(f"{name} {list(spec.shape)}" for name, spec in self.problem.state_specs[:20])
             reason = "the reference's parameters cannot be loaded into it"
             told = f"{reason}: ModelNew must hold them under the same names, or with the same shapes in the same order."
-            told += f"\nThe reference has: {wanted}.\nModelNew has: {feedback.harmless(text) or 'none'}."
+            told += f"\nThe reference has: {wanted}.\nModelNew has: {feedback.harmless(text).strip() or 'none'}."
             self.compiled = True
             raise Ended(Outcome.WRONG_OUTPUT, reason, feedback.bounded(told))
         raise self._failure(Outcome.COMPILE_ERROR, text, compiled=False)
@@ -274,20 +281,29 @@ class Session:
             told = feedback.compile_error(text)
             return Ended(outcome, feedback.bounded(told.splitlines()[0], 300), told, compiled=compiled)
         told = feedback.exception(text, source=self.source, file="candidate.py")
-        last = next((line for line in reversed(text.strip().splitlines()) if line.strip()), "no message")
-        return Ended(outcome, feedback.bounded(feedback.harmless(last), 300), told, compiled=compiled)
+        return Ended(outcome, feedback.last_line(text), told, compiled=compiled)
 
     def compile_for_target(self) -> None:
-        """Raises Ended if the kernels do not compile for the architecture that was asked for."""
-        self._built()
-        self._ask_for_call(0, 0, Mode.FOR_TARGET)
-        frame = self.link.answer(Say.CALL)
-        if frame.status != Status.OK:
-            end = self._failure(Outcome.COMPILE_ERROR, self.link.text(), compiled=False)
+        """Raises Ended if the kernels do not compile for the architecture that was asked for.
+
+        Whatever else ends it here did not where kernels are interpreted: that is a compile error too.
+        """
+        try:
+            self._built()
+            self._ask_for_call(0, 0, Mode.FOR_TARGET)
+            if self.link.answer(Say.CALL).status != Status.OK:
+                raise self._failure(Outcome.COMPILE_ERROR, self.link.text(), compiled=False)
+        except Ended as end:
+            if end.outcome in (Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY, Outcome.CRASHED):
+                raise
             where = f"it does not compile for {self.config.compile_for}"
             told = f"Triton's interpreter ran it, but {where}:\n{end.feedback}"
-            raise Ended(Outcome.COMPILE_ERROR, f"{where}: {end.reason}", feedback.bounded(told), compiled=False)
-        self.kernels = feedback.bounded(feedback.harmless(self.link.text()), KERNELS)
+            reason = f"{where}: {end.reason}"
+            raise Ended(Outcome.COMPILE_ERROR, reason, feedback.bounded(told), compiled=False) from None
+        self.kernels = self._kernel_facts()
+
+    def _kernel_facts(self) -> str:
+        return feedback.bounded(only_facts(self.link.text()), KERNELS)
 
     def _checks(self) -> list[tuple[str, Variant]]:
         plain, *hidden = self.problem.variants
@@ -304,14 +320,18 @@ class Session:
             self._check(family, self.problem.variants[0])
 
     def _check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
-        """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes."""
+        """One call on fresh inputs. Ended if it fails, or, in the ablation, whether it still passes.
+
+        Who dies there or does not come back depends on what its kernels compute, say a number of steps: it has to be
+        asked no more.
+        """
         slot = secrets.randbelow(variant.slots) if slot is None else slot
         # The first call of a shape compiles, mostly: on the CPU, for longer than others could be kept from being timed.
         number = self.problem.variants.index(variant)
         is_first = number not in self.called
         with ExitStack() as held:
             turn = held.enter_context(shared(self.lock))
-            sample = self._sample(family, second=variant.sizes is not None)
+            sample = self.sample(family, second=variant.sizes is not None)
             turn.pause()
             if self.nulls is not None:
                 self.nulls.judge(sample)
@@ -319,15 +339,20 @@ class Session:
             free_memory(self.device)
             if is_first:
                 held.close()
+            asked = time.monotonic()
             self._ask_for_call(slot, number, mode)
             is_held = not is_first and self.link.wait(HELD_S)
             if not is_held:
                 held.close()
-            frame = self.link.answer(Say.CALL)
+            most_s = math.inf if mode is Mode.PLAIN else ABLATED_S + self.longest_s - (time.monotonic() - asked)
+            frame = self.link.answer(Say.CALL, most_s=max(most_s, 0.0))
+            if mode is Mode.PLAIN and not is_first:
+                self.longest_s = max(self.longest_s, time.monotonic() - asked)
             self.called.add(number)
             if mode is not Mode.PLAIN and frame.status != Status.OK:
                 return False
-            self.refuse_status(frame)
+            with self._said_of(variant):
+                self.refuse_status(frame)
             if not is_held:
                 held.enter_context(shared(self.lock))
             results = self._compared(variant, slot, sample)
@@ -347,7 +372,7 @@ class Session:
             ]
         )
 
-    def _sample(self, family: str, second: bool = False) -> Sample:
+    def sample(self, family: str, second: bool = False) -> Sample:
         """Inputs of the family; the task's own if it says something at times only, and did while the task was prepared.
 
         That is no fault of the candidate, and none of the harness. A softmax in bfloat16 of products around 1,000 is
@@ -368,7 +393,7 @@ class Session:
         problem = self.problem
         problem.write(variant, slot, [*sample.tensors, *sample.cotangents])
         start = slot * variant.output_stride
-        fill_random(self.link.outputs.bytes[start : start + variant.output_stride], problem.rng)
+        fill_random(self.link.outputs.bytes[start : start + variant.output_stride], problem.poison)
         hashes = problem.fingerprint.of(problem.written(variant, slot))
         self.synchronise()
         return hashes
@@ -377,13 +402,24 @@ class Session:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
+    @contextmanager
+    def _said_of(self, variant: Variant) -> Iterator[None]:
+        """Who ends here is told the sizes, if they are others than the task's."""
+        try:
+            yield
+        except Ended as end:
+            if variant.sizes is None:
+                raise
+            told = feedback.bounded(f"{end.feedback}\n{_inputs(variant)}")
+            raise Ended(end.outcome, end.reason, told, end.compiled) from None
+
     def refuse_status(self, frame: Frame) -> None:
         status = Status(frame.status)
         if status is Status.OK:
             return
         text = self.link.text()
         if status is Status.WRONG_STRUCTURE:
-            raise Ended(Outcome.WRONG_OUTPUT, feedback.bounded(feedback.harmless(text), 300))
+            raise Ended(Outcome.WRONG_OUTPUT, feedback.bounded(" ".join(feedback.harmless(text).split()), 300))
         if status is Status.OUT_OF_MEMORY:
             raise Ended(
                 Outcome.OUT_OF_MEMORY, "it ran out of memory", self._failure(Outcome.CRASHED, text, True).feedback
@@ -428,19 +464,35 @@ class Session:
                 )
             else:
                 continue
-            shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
-            where = f"{when}Inputs: {_KINDS[family]}, shapes {shapes}."
-            if variant.sizes is not None:
-                where += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+            where = when + _inputs(variant, f"{_KINDS[family]}, ")
             if self.device.type == "cuda" and speaks_of_streams(self.source):
                 where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
             raise Ended(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
     def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
-        after = self.problem.fingerprint.of(self.problem.written(variant, slot))
-        for index, (same, changed) in enumerate(zip((before == after).tolist(), sample.changed, strict=True)):
-            if not same and not changed:
+        """What the reference writes to an input has to be there; other inputs stay as they are."""
+        written = self.problem.written(variant, slot)
+        after = self.problem.fingerprint.of(written)
+        for index, same in enumerate((before == after).tolist()):
+            if index not in sample.changed and not same:
                 raise Ended(Outcome.WRONG_OUTPUT, f"it wrote to input {index}, which the reference leaves as it is")
+        if not sample.changed:
+            return
+        results = read_comparisons(
+            [
+                ops.compare(written[index], wanted, rtol=allowed.rtol, atol=allowed.atol)
+                for index, (wanted, allowed) in sample.changed.items()
+            ]
+        )
+        for (index, (_, allowed)), result in zip(sample.changed.items(), results, strict=True):
+            if not allowed.passes(result):
+                spec = variant.input_specs[index]
+                told = feedback.wrong_values(
+                    f"input {index}", result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
+                )
+                raise Ended(
+                    Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\nThe reference writes to input {index}."
+                )
 
     # ---- proof of work
 
@@ -449,7 +501,7 @@ class Session:
         self.link.forget_text()
         values, sample = self._observe(Mode.AUDITED)
         audit = Audit(*values[:6])
-        self.kernels = feedback.bounded(feedback.harmless(self.link.text()), KERNELS)
+        self.kernels = self._kernel_facts()
         if audit.launches + audit.replays < 1:
             raise self._no_kernel(f"no {self.backend} kernel was launched")
         if audit.reached < 1:
@@ -469,7 +521,13 @@ class Session:
         if self.device.type == "cuda" and self.config.profile:
             self._measure_share()
         for mode in (Mode.ABLATED, Mode.SPOILED):
-            if self._check(self._telling_family(), self.problem.variants[0], mode):
+            try:
+                passes = self._check(self._telling_family(), self.problem.variants[0], mode)
+            except Ended as end:
+                if end.outcome in (Outcome.CRASHED, Outcome.TIMEOUT):
+                    return
+                raise
+            if passes:
                 raise self._no_kernel("with its kernels switched off the output is the same")
 
     def _is_rearranged(self, sample: Sample) -> bool:
@@ -501,7 +559,7 @@ class Session:
         variant = self.problem.variants[0]
         slot = secrets.randbelow(variant.slots)
         with shared(self.lock) as turn:
-            sample = self._sample(self._telling_family())
+            sample = self.sample(self._telling_family())
             turn.pause()
             self._prepare(variant, slot, sample)
             free_memory(self.device)
@@ -550,6 +608,15 @@ class Session:
             "compiled": self.compiled,
             **self.timing,
         }
+
+
+def _inputs(variant: Variant, kind: str = "") -> str:
+    """What is said of them."""
+    shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
+    said = f"Inputs: {kind}shapes {shapes}."
+    if variant.sizes is not None:
+        said += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+    return said
 
 
 _KINDS = {

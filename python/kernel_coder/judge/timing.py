@@ -89,6 +89,10 @@ OFF_S, OFF = {"cpu": 0.0, "cuda": 20e-6}, {"cpu": 0.15, "cuda": 0.01}
 time besides (benchmarks/results: judge_clock_cuda.csv, judge_itself_cpu.csv). Twice the first number, in a request, is
 no slowness yet."""
 
+STRANGE = 10
+"""Of so many requests of the candidate's one at least has a call with inputs that are not of the task's own kind. Who
+is right on those alone would be correct by what it does in checks, if it knew a timed call."""
+
 COPIES = 5
 """Times that copying is measured."""
 
@@ -155,6 +159,14 @@ def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
     return 0.9 * max(written - l2_bytes, 0) / bandwidth
 
 
+class Expected(NamedTuple):
+    """Of a call, and how far from it may be what comes out."""
+
+    outputs: list[Tensor]
+    tolerances: Sequence[Tolerance]
+    family: str = "own"
+
+
 class Request(NamedTuple):
     """Of one Runner, and what it has to make of it."""
 
@@ -162,7 +174,7 @@ class Request(NamedTuple):
     calls: int
     staged: Tensor | None  # bytes: inputs of all calls; None: they are in their place
     is_kept: bool  # beside others, so that nothing of it may stay where the next one will be
-    expected: list[list[Tensor]]  # of each call, in the task's own precision; empty if nothing is compared
+    expected: list[Expected]  # of each call; empty if nothing is compared
     hashes: Tensor | None  # of the inputs, if the request is the candidate's
 
 
@@ -273,6 +285,7 @@ class Timer:
         self.afterwards: Baseline | None = None  # once the candidate is no more
         self.compiled_s: float | None = None
         self.calls = 1
+        self.until_strange = secrets.randbelow(STRANGE)
         self.candidate, self.reference = session.link, reference
         self.variant = self.problem.variants[0]
         # The oracle allows this much around itself; the reference is that far from it at most.
@@ -700,9 +713,8 @@ class Timer:
 
     def _draw_places(self, calls: int) -> None:
         size = calls * self.variant.output_stride
-        self.places = torch.randint(
-            0, size, (CANARIES,), generator=self.problem.rng, device=self.session.device, dtype=torch.int64
-        )
+        drawn = torch.frombuffer(bytearray(secrets.token_bytes(8 * CANARIES)), dtype=torch.int64)
+        self.places = drawn.remainder(size).to(self.session.device)  # whoever knew them could do those first
 
     def _canaries(self, outputs: Tensor) -> Tensor:
         return outputs[self.places].cpu()
@@ -770,9 +782,14 @@ class Timer:
         seed_all(problem.seeds.next(), self.session.device)
         is_candidate = link is not self.reference
         region = self._inputs(count)
-        staged = torch.empty_like(region) if is_kept or problem.keeps_inputs_back else None
+        is_staged = is_kept or problem.keeps_inputs_back or self.flushed is None
+        staged = torch.empty_like(region) if is_staged else None
         memory = region if staged is None else staged
-        expected = [self._fresh(memory, slot, is_candidate) for slot in range(count)]
+        strange = secrets.randbelow(count) if is_candidate and is_kept and self._is_strange() else -1
+        expected = [
+            self._strange(memory, slot) if slot == strange else self._fresh(memory, slot, is_candidate)
+            for slot in range(count)
+        ]
         hashes = problem.fingerprint.of([memory]) if is_candidate else None
         return Request(link, count, staged, is_kept, expected, hashes)
 
@@ -781,24 +798,44 @@ class Timer:
         begin = self.problem.slots_at
         return self.problem.inputs.bytes[begin : begin + calls * self.variant.input_stride]
 
-    def _fresh(self, memory: Tensor, slot: int, is_checked: bool) -> list[Tensor]:
+    def _is_strange(self) -> bool:
+        """Whether the candidate's next request has such a call; nobody knows which, but that one of STRANGE has."""
+        self.until_strange -= 1
+        if self.until_strange >= 0:
+            return False
+        self.until_strange = secrets.randbelow(STRANGE)
+        return True
+
+    def _strange(self, memory: Tensor, slot: int) -> Expected:
+        """Inputs of another kind than the task's own, in their place."""
+        families = [one for one in self.problem.families if one != "own"] or ["own"]
+        sample = self.session.sample(families[secrets.randbelow(len(families))])
+        self._put(memory, slot, [*sample.tensors, *sample.cotangents])
+        return Expected(sample.expected, sample.tolerances, sample.family)
+
+    def _fresh(self, memory: Tensor, slot: int, is_checked: bool) -> Expected:
         """Inputs that nobody has seen, in their place; what has to come out, if that is compared."""
-        problem, variant = self.problem, self.variant
+        problem = self.problem
         inputs = problem.own_inputs(seeded=True)
         cotangents = problem.cotangents_of(inputs)
-        values = [*tensors_of(inputs), *cotangents]
+        expected: list[Tensor] = []
+        if is_checked:
+            copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
+            expected = tensors_of(problem.outputs(problem.module, copies, cotangents))
+        # Not before: where there is no room to keep them back, who looks out for them could begin.
+        self._put(memory, slot, [*tensors_of(inputs), *cotangents])
+        return Expected(expected, self.tolerances)
+
+    def _put(self, memory: Tensor, slot: int, values: Sequence[Tensor]) -> None:
+        variant = self.variant
         for spec, value in zip([*variant.input_specs, *variant.cotangent_specs], values, strict=True):
             tensor_at(memory, spec, slot * variant.input_stride).copy_(value)
-        if not is_checked:
-            return []
-        copies = map_tensors(inputs, Tensor.clone) if problem.changes_inputs else inputs
-        return tensors_of(problem.outputs(problem.module, copies, cotangents))
 
     def _answer(self, request: Request, mode: Mode = Mode.PLAIN) -> Answer:
         """With the clock running."""
         problem, link, region = self.problem, request.link, self._inputs(request.calls)
         outputs = link.outputs.bytes[: request.calls * self.variant.output_stride]
-        fill_random(outputs, problem.rng)
+        fill_random(outputs, problem.poison)
         asked = (Say.CALL, 0, request.calls, 0, int(mode))
         start = self._asked(link, request.calls, region, request.staged, *asked)
         frame = link.answer(Say.CALL, AWAKE_S, link.request_s)
@@ -810,23 +847,28 @@ class Timer:
                 raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
             return Answer(link, request, taken, launching_s, outputs, seen, None)
         self.session.refuse_status(frame)
-        found = outputs.clone() if request.is_kept else outputs
+        found = outputs.clone() if request.is_kept or self.flushed is None else outputs
         return Answer(link, request, taken, launching_s, found, seen, problem.fingerprint.of([region]))
 
     def _check(self, answers: list[Answer]) -> None:
         """All that the candidate has made, as it was when the clock stopped."""
         own = [(one, one.request) for one in answers if one.request is not None and one.link is not self.reference]
-        compared = [
-            ops.compare(found, wanted, rtol=allowed.rtol, atol=allowed.atol)
+        calls = [
+            (self._outputs(answer.found, slot), expected)
             for answer, request in own
             for slot, expected in enumerate(request.expected)
-            for found, wanted, allowed in zip(self._outputs(answer.found, slot), expected, self.tolerances, strict=True)
         ]
-        results = read_comparisons(compared)
-        per_call = len(self.tolerances)
-        for start in range(0, len(results), per_call):
-            mine = results[start : start + per_call]
-            self.session.refuse_values(self.variant, "own", self.tolerances, mine, "In a timed call: ")
+        results = read_comparisons(
+            [
+                ops.compare(found, wanted, rtol=allowed.rtol, atol=allowed.atol)
+                for outputs, expected in calls
+                for found, wanted, allowed in zip(outputs, expected.outputs, expected.tolerances, strict=True)
+            ]
+        )
+        for place, (outputs, expected) in enumerate(calls):
+            mine = results[place * len(outputs) : (place + 1) * len(outputs)]
+            when = "In a timed call: "
+            self.session.refuse_values(self.variant, expected.family, expected.tolerances, mine, when)
         if not own:
             return
         seen_again = torch.stack([answer.found[self.places] for answer, _ in own]).cpu()
