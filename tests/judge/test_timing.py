@@ -17,10 +17,11 @@ from kernel_coder.judge.gate import gate_of, wait_for, write_later
 from kernel_coder.judge.interval import speedup_interval
 from kernel_coder.judge.load import LOADED
 from kernel_coder.judge.lock import Turn
-from kernel_coder.judge.protocol import Say, Status
+from kernel_coder.judge.protocol import Say, Status, TensorSpec
 from kernel_coder.judge.session import Ended, Link
 from kernel_coder.judge.timing import (
     AHEAD_S,
+    CANARIES,
     FRESH_S,
     HOST_NOISE,
     HOST_S,
@@ -696,6 +697,68 @@ def test_a_candidate_that_makes_empty_requests_long_is_not_surely_faster_for_it(
     assert own["speedup"] == honest["speedup"]
     assert own["speedup_low"] == honest["speedup_low"]
     assert own["speedup_high"] > honest["speedup_high"]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_who_could_have_left_out_the_copying_is_surely_faster_by_more_than_that_only(kind: str) -> None:
+    """Nine calls of 30 microseconds, and 10 to copy the outputs of each, which the candidate does not do."""
+    copying_s = 10e-6 if kind == "cuda" else 0.0
+    alone = baseline(30e-6 if kind == "cuda" else 40e-6, kind, empty_s=400e-6)
+    found = timer(1.0, 1.0, 1.0, kind=kind)
+    costs = Costs(400e-6, copying_s)
+    found.baseline = alone._replace(costs=costs, least=costs, copied_s=10e-6)
+    requests = (400e-6 + 9 * 40e-6, 400e-6 + 9 * 30e-6)
+    found.times = Times([requests] * 18, {}, {})
+    plain = found.findings()
+    assert plain["speedup"] == pytest.approx(1.5 if kind == "cuda" else 4 / 3)
+    assert plain["speedup_low"] > 1.1
+    found.session.source = "import sys"
+    careful = found.findings()
+    assert careful["speedup_low"] < 1
+    assert careful["speedup_low"] > (0.7 if kind == "cuda" else 0.85)
+    assert {**careful, "speedup_low": 0} == {**plain, "speedup_low": 0}
+
+
+def test_places_that_are_read_back_come_from_no_generator_that_anybody_sees_numbers_of() -> None:
+    """Who sees 2,000 words of torch's generator on a CPU knows all that come after."""
+    found = timer(1.0, 1.0, 1.0)
+    found.variant = SimpleNamespace(output_stride=1 << 20)  # type: ignore[assignment]
+    found.session = SimpleNamespace(device=torch.device("cpu"))  # type: ignore[assignment]
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        found._draw_places(3)
+        assert found.places.shape == (CANARIES,)
+        assert 0 <= int(found.places.min()) < int(found.places.max()) < 3 << 20
+        drawn.append(found.places)
+    assert not torch.equal(*drawn)
+
+
+def test_large_inputs_are_shown_when_what_has_to_come_out_of_them_is_known() -> None:
+    """Not while it is computed, when a thread of the candidate's could see them."""
+    events: list[str] = []
+
+    def outputs(module: object, inputs: list[torch.Tensor], cotangents: object) -> list[torch.Tensor]:
+        events.append("computed")
+        assert not memory.any()
+        return [inputs[0] + 1]
+
+    found = timer(1.0, 1.0, 1.0)
+    found.problem = SimpleNamespace(  # type: ignore[assignment]
+        own_inputs=lambda seeded: [torch.ones(4)],
+        cotangents_of=lambda inputs: [],
+        outputs=outputs,
+        changes_inputs=False,
+        module=None,
+    )
+    memory = torch.zeros(32, dtype=torch.uint8)
+    found.variant = SimpleNamespace(input_specs=[TensorSpec((4,), "float32", 0)], cotangent_specs=[], input_stride=16)  # type: ignore[assignment]
+    found.tolerances = []
+    expected = found._fresh(memory, 1, True)
+    assert events == ["computed"]
+    assert memory.view(torch.float32).tolist() == [0.0] * 4 + [1.0] * 4
+    assert expected.outputs[0].tolist() == [2.0] * 4
+    assert found._fresh(memory, 1, False).outputs == []
 
 
 def test_a_candidate_whose_process_is_quicker_is_not_surely_faster_for_it() -> None:

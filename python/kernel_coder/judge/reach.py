@@ -32,7 +32,7 @@ MODULES = re.compile(
 
 BUILTINS = frozenset(
     {"__builtins__", "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "getattr", "globals"}
-    | {"input", "locals", "memoryview", "open", "setattr", "vars"}
+    | {"input", "locals", "memoryview", "open", "setattr", "type", "vars"}
 )
 
 ATTRIBUTES = (frozenset(sys.stdlib_module_names) - {"math", "random", "select", "trace"}) | {
