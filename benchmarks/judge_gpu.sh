@@ -2,9 +2,10 @@
 # What the judge's acceptance asks of a GPU, step by step, on the one that CUDA_VISIBLE_DEVICES names.
 #
 #   LEVELS="KernelBench/level1 KernelBench/level2" KERNELBENCH=KernelBench/src OUT=judge_gpu \
-#       benchmarks/judge_gpu.sh tests rate spread thousand corpus await admission
+#       benchmarks/judge_gpu.sh load tests rate spread thousand corpus await admission
 #
-#   tests        the judge's tests that need a GPU, to itself                             2 minutes on an H200
+#   load         what others' work on the GPU looks like to who shares it, to itself       1 minute on an H200
+#   tests        the judge's tests that need a GPU, to itself                             2
 #   rate         small kernels, beside KernelBench's evaluator, to itself                 2
 #   spread       one kernel thirty times, alone and beside others that compile            2
 #   thousand     1,000 hostile candidates, then 100 honest ones; begins, and goes on by itself
@@ -55,6 +56,10 @@ for each in "$@"; do
     continue
   fi
   case $each in
+    load)
+      step load "$PYTHON" benchmarks/bench_load.py --raw "$OUT/load.jsonl"
+      cp benchmarks/results/judge_load_cuda.csv "$OUT/"
+      ;;
     tests) step tests "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
     rate)
       step rate "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12
