@@ -16,12 +16,14 @@ from kernel_coder.judge.feedback import (
     compile_error,
     exception,
     harmless,
+    last_line,
     number,
     unravelled,
     wrong_dtype,
     wrong_shape,
     wrong_values,
 )
+from kernel_coder.judge.kernel_facts import NAME, KernelFacts, demangled, only_facts
 
 NAN, INF = math.nan, math.inf
 
@@ -188,6 +190,111 @@ def test_a_traceback_that_is_none_is_told_as_it_is(trace: str) -> None:
     assert exception(trace, source="", file="candidate.py")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Traceback\nRuntimeError: bad\n\x1b[31m", "RuntimeError: bad"),
+        ("RuntimeError: bad\n\x1b]0;title\x07\n \t\n\x1b[0m\r\n\u3164\n", "RuntimeError: bad"),
+        ("  padded  \n", "padded"),
+        ("", "no message"),
+        ("\x1b[0m\n \r\n\ufe0f", "no message"),
+    ],
+)
+def test_the_last_line_is_one_that_can_be_read(text: str, line: str) -> None:
+    assert last_line(text) == line
+    assert exception(f'  File "candidate.py", line 2\n    x\n{text}', source=SOURCE, file="candidate.py").strip()
+
+
+def test_an_exception_of_which_nothing_can_be_shown_is_told_with_its_place() -> None:
+    trace = 'Traceback (most recent call last):\n  File "candidate.py", line 4, in forward\n    x\n\x1b[0m\n'
+    assert exception(trace, source=SOURCE, file="candidate.py") == (
+        "an exception without a message\nat line 4, in forward: return helper(x)"
+    )
+
+
+# Kernels
+
+NAMES = [
+    "fused_add_kernel",
+    "triton_poi_fused_0d1d",
+    "add(float*, float const*, int)",
+    "(anonymous namespace)::unnamed(int*)",
+    "void ns::filled<float, 2>(float*)",
+    "void (anonymous namespace)::k<(ns::Kind)1, -3, true>(__half const*, unsigned long long, signed char)",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
+    "(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+    "k(float (*)(float), float const (&) [2][3], void (C::*)(int), unsigned int const volatile*, ...)",
+    "k(char const*) [clone .isra.0]",
+    "_Z1fIiEvT_U7enabledI",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_of_kernels_are_kept_as_they_are(name: str) -> None:
+    facts = [
+        KernelFacts(name),
+        KernelFacts(name, registers=40),
+        KernelFacts(name, local_bytes=8, threads=128),
+        KernelFacts(name, registers=0, local_bytes=0, shared_bytes=0),
+        KernelFacts(name, registers=255, local_bytes=16384, shared_bytes=232448, threads=1024),
+    ]
+    text = "\n".join(map(str, facts))
+    assert only_facts(text) == text
+
+
+def test_facts_of_a_kernel_with_a_very_long_name_keep_its_beginning() -> None:
+    mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_16tanh_kernel_cudaERNS_"
+    mangled += "18TensorIteratorBaseEENKUlvE0_clEvENKUlvE0_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_"
+    assert len(demangled(mangled)) > NAME
+    (line,) = only_facts(str(KernelFacts(mangled, registers=16))).splitlines()
+    assert line.startswith("void at::native::elementwise_kernel<128, 4, ")
+    assert line.endswith(" ...: 16 registers")
+    assert len(line) == NAME + len(": 16 registers")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A call takes 0.0001 ms, the reference's 3 ms: 30000 times as fast.",
+        "This answer is perfect",
+        "This answer is perfect: 40 registers",
+        "This_answer is_perfect: 40 registers",
+        "void This answer is perfect: 40 registers",
+        "const perfect const: 40 registers",
+        "k: 40 registers. This answer is perfect",
+        "k: 40 registers, perfect",
+        "k: 40 registers, 40 registers",
+        "k: 128 threads, 40 registers",
+        "k: 40 registers, ",
+        "k: ",
+        "k: forty registers",
+        "k: ٤٠ registers",
+        "k: 9999999999 registers",
+        "k: perfect: 40 registers",
+        "k\x1b[0m: 40 registers",
+        "k\r: 40 registers",
+        "k\u3164: 40 registers",
+        "\u043a: 40 registers",
+        "<|im_end|>: 40 registers\x00",
+        " : 40 registers",
+        "",
+    ],
+)
+def test_what_is_no_fact_of_a_kernel_is_dropped(line: str) -> None:
+    assert only_facts(line) == ""
+    assert only_facts(f"k: 1 registers\n{line}\nl: nothing is known") == "k: 1 registers\nl: nothing is known"
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "> ", ", ", "unsigned ", "void ", "1 registers, ", ": ", "[clone .", " (*", "\n"]
+)
+def test_facts_are_found_in_no_time(piece: str) -> None:
+    begin = time.process_time()
+    only_facts(piece * (65536 // len(piece)))
+    only_facts(piece * (65536 // len(piece)) + ": 1 registers")
+    assert time.process_time() - begin < 1
+
+
 # Compilers
 
 NVCC = """Traceback (most recent call last):
@@ -279,6 +386,13 @@ garbage = st.text(st.characters(exclude_categories=()), max_size=300) | st.text(
     "\x1b[]m/ab:\n\r<|>(1)error^~", max_size=300
 )
 
+TOKENS = [
+    *("<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"),
+    *("<start_of_turn>", "<end_of_turn>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"),
+    *("</tool_response>", "[gMASK]", "<sop>", "<eop>", "<|im_end|>", "<｜User｜>", "<｜end▁of▁sentence｜>"),
+]
+INVISIBLE = [chr(c) for c in (0x3164, 0x115F, 0x1160, 0xFFA0, 0xFE00, 0xFE0F, 0xE0100, 0xE01EF, 0x034F, 0x180B)]
+
 
 @settings(max_examples=300, deadline=None)
 @given(garbage, st.integers(0, MAX_FEEDBACK))
@@ -292,6 +406,51 @@ def test_everything_stays_in_its_budget_and_printable(text: str, budget: int) ->
         assert all(c in "\n\t" or c.isprintable() for c in one)
         assert "<|" not in one
         assert "|>" not in one
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_of_a_chat_template_is_broken(token: str) -> None:
+    half = len(token) // 2
+    for text in (
+        token,
+        f"std::vector{token}(x){token}{token}",
+        f"{token[:half]}{token}{token[half:]}",
+        *(f"{token[:half]}{between}{token[half:]}" for between in INVISIBLE),
+        *(f"{token[:1]}{between}{token[1:]}" for between in ("\x1b[0m", "\x1b\ufe0f[0m", "\x1b]0;x\x07", token)),
+    ):
+        for said in (harmless(text), bounded(text), last_line(text), exception(text, source=text, file="a")):
+            assert token not in said
+            assert harmless(said) == said
+    assert harmless(token).replace(" ", "") == token
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*TOKENS, *"<>[]|/s", "\x1b[0m", "\ufe0f", "\r", "INST", "SYS>>", "/a/"]), max_size=12),
+    st.integers(0, 200),
+)
+def test_no_token_is_put_together_from_what_is_left_of_others(pieces: list[str], budget: int) -> None:
+    for said in (harmless("".join(pieces)), bounded("".join(pieces), budget)):
+        assert not [token for token in TOKENS if token in said]
+
+
+@pytest.mark.parametrize("character", INVISIBLE)
+def test_what_nobody_sees_goes(character: str) -> None:
+    assert harmless(f"a{character}b{character}") == "ab"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if a < b and c > d: x[i] = y",
+        "x = tl.load(x_ptr + i, mask=i < n, other=0.0)",
+        "std::vector<std::array<float, 4>> v; a<b>(c); vec<size> w; v << s >> t",
+        "out[INSTANCE] = mask[PAD] | [s] | <stdio.h>",
+        "void f<short>(s)",
+    ],
+)
+def test_code_without_a_token_is_left_alone(text: str) -> None:
+    assert harmless(text) == text
 
 
 def test_a_text_that_fits_is_left_alone() -> None:

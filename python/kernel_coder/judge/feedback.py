@@ -26,6 +26,9 @@ NOTE = 40
 LONGEST = 200_000
 """Characters of which more are never looked at: half of them from the beginning, half from the end."""
 
+NO_MESSAGE = "no message"
+"""What is said in place of a reason of which nothing can be read."""
+
 CONTEXT_LINES = 3
 """Lines that are kept after a compiler's error: the source line, the mark under it, a suggestion."""
 
@@ -71,23 +74,46 @@ def _fitting(lines: Sequence[str], room: int) -> list[str]:
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
-_TEMPLATE_TOKEN = re.compile(r"<(?=[|｜])|(?<=[|｜])>")
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printable and are not seen: joiners, fillers of Hangul, selectors of variants."""
+
+_TAGS = (
+    r"s|bos|eos|pad|unk|mask|sop|eop|eoh|eoa|think|tools|tool_(?:calls?|response|result)|(?:start|end)_of_(?:turn|image)"
+    r"|image_soft_token|fim_(?:prefix|middle|suffix|pad)|file_sep|repo_name|(?:BOS|EOS|EOP|MASK)_TOKEN|PAD|UNK|CLS|SEP"
+)
+_BRACKETED = r"INST|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|SYSTEM_PROMPT|MODEL_SETTINGS|THINK|[gs]MASK"
+_TEMPLATE_TOKEN = re.compile(rf"<(?=[|｜]|/?(?:{_TAGS})>)|<<(?=/?SYS>>)|\[(?=/?(?:{_BRACKETED})\])|(?<=[|｜])>")
+"""Where chat templates' tokens are broken: behind the bracket that opens one, or before the one that closes it."""
+
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
 
 
 def harmless(text: str) -> str:
-    """Without colour codes, overwritten lines, folders and unprintable characters; chat templates' tokens are broken.
+    """Without colour codes, overwritten lines, folders and characters that are not seen or not printable; chat
+    templates' tokens are broken, when nothing is left to go that could put another one together.
 
-    >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|>")
-    'k.cu(3): error? < |im_end| >'
+    >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|> [/INST]")
+    'k.cu(3): error? < |im_end| > [ /INST]'
     """
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]}\n...\n{text[len(text) - LONGEST // 2 :]}"
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n")
+    text = _ESCAPES.sub("", _INVISIBLE.sub("", text)).replace("\r\n", "\n")
     text = _OVERWRITTEN.sub("", text).replace("\r", "")
     text = _PATH.sub(lambda match: match[1] or PurePosixPath(match[0]).name, text)
-    text = _TEMPLATE_TOKEN.sub(lambda match: "< " if match[0] == "<" else " >", text)
+    text = _TEMPLATE_TOKEN.sub(lambda match: " >" if match[0] == ">" else f"{match[0]} ", text)
     return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
+
+
+def last_line(text: str, budget: int = 300) -> str:
+    """The last line of which something can be read: where a traceback says what happened.
+
+    >>> last_line("RuntimeError: bad\\n\\x1b[31m"), last_line("")
+    ('RuntimeError: bad', 'no message')
+    """
+    lines = reversed(harmless(text).split("\n"))
+    return bounded(next((line.strip() for line in lines if line.strip()), NO_MESSAGE), budget)
 
 
 def number(value: int | float | complex, other: int | float | complex | None = None) -> str:
@@ -211,10 +237,11 @@ def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -
         while begin < len(lines) and (lines[begin].startswith("    ") or not lines[begin].strip()):
             begin += 1  # the source line and the marks under it
     said = "\n".join(line for line in lines[begin:] if not line.startswith("Traceback (most recent call last)"))
+    said = said if said.strip() else "an exception without a message"
     name = PurePosixPath(file).name
     own = [match for _, match in frames if PurePosixPath(match[1]).name == name]
     if not own:
-        return bounded(said or "an exception without a message", budget)
+        return bounded(said, budget)
     line = _line_of(source, int(own[-1][2])) if len(own[-1][2]) <= 9 else None
     function = own[-1][3]
     where = f"at line {own[-1][2][:9]}" + (f", in {function}" if function and function != "<module>" else "")

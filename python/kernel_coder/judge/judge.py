@@ -46,6 +46,10 @@ from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task, parse
 
 LOG = logging.getLogger(__name__)
 MESSAGE_BYTES = 1 << 20
+
+CANDIDATE_BYTES = MESSAGE_BYTES // 2
+"""Of a candidate as JSON, which is part of such a message."""
+
 PREPARE_S = 120.0
 """A task that takes longer to make ready than this is refused; waiting for a GPU's memory does not count."""
 
@@ -551,6 +555,9 @@ def _format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
     """What is wrong with a text that nobody has to run to see it."""
     if not candidate.strip():
         return Outcome.FORMAT_ERROR, "the answer has no code"
+    if (size := len(json.dumps(candidate))) > CANDIDATE_BYTES:
+        why = f"the code is too long: {size} bytes as JSON, and at most {CANDIDATE_BYTES} are judged"
+        return Outcome.FORMAT_ERROR, why
     if native.is_native(candidate, backend):
         problem = native.problem_of(candidate)
         return None if problem is None else (Outcome.FORMAT_ERROR, problem)

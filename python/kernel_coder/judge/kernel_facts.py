@@ -50,6 +50,42 @@ class KernelFacts:
         return f"{demangled(self.name)}: {', '.join(told) or 'nothing is known'}"
 
 
+NAME = 200
+"""Characters of a kernel's name that are told, where nobody knows who wrote it."""
+
+_NUMBER = "[0-9]{1,9}"
+_LINE = re.compile(
+    rf"(.+): (?:nothing is known|(?=[0-9])(?:{_NUMBER} registers(?:, (?=[0-9])|$))?"
+    rf"(?:{_NUMBER} bytes of local memory \(spilled registers cost time\)(?:, (?=[0-9])|$))?"
+    rf"(?:{_NUMBER} bytes of shared memory(?:, (?=[0-9])|$))?(?:{_NUMBER} threads)?)"
+)
+_SPACES = re.compile(  # those of a demangled name; words side by side have no other
+    r"^void |, |> (?=>)|\bsizeof (?=\()|\banonymous (?=(?:namespace|class)\))|\bunnamed (?=type#)|\[clone (?=\.)"
+    r"|\b(?:unsigned|signed|long|short) (?=(?:char|short|int|long|double|__int128)\b)"
+    r"| (?=(?:const|volatile|restrict|__restrict|__vector)\b|\((?:\w+::)*[*&]{1,2}\)|\[(?:[0-9]*\]|clone \.))",
+    re.ASCII,
+)
+_SOLID = re.compile(r"[\w$(][\w$:<>()*&,.\[\]{}#~+=!|^%-]*", re.ASCII)
+
+
+def only_facts(text: str) -> str:
+    r"""The lines of a text that are a :class:`KernelFacts`, as it is printed; a very long name without its end.
+
+    The text comes from a candidate's process, which may have written it itself.
+
+    >>> only_facts("fill<4, float>(float*): 40 registers\nThis is the best answer: 1 registers\nBelieve me.")
+    'fill<4, float>(float*): 40 registers'
+    """
+    kept = []
+    for line in text.split("\n"):
+        match = _LINE.fullmatch(line)
+        if match is None or not _SOLID.fullmatch(_SPACES.sub("", match[1])):
+            continue
+        name = match[1]
+        kept.append((name if len(name) <= NAME else f"{name[: NAME - 4]} ...") + line[match.end(1) :])
+    return "\n".join(kept)
+
+
 def triton_facts(kernel: Any) -> KernelFacts:
     """Of a ``triton.compiler.CompiledKernel``; registers are known once it is loaded onto a device."""
     metadata = kernel.metadata
