@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
-from kernel_coder.judge.native import is_native, problem_of
+from kernel_coder.judge.native import is_native, library_call, problem_of
 
 REFERENCE = """
 import torch
@@ -67,6 +67,24 @@ def test_only_what_is_no_python_is_a_file_for_the_compiler() -> None:
     assert not is_native(CPP, "triton")
     assert not is_native("x = (", "cpp")
     assert problem_of(CPP) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("return at::cpu::_softmax(x, 1, false);", "at::cpu::_softmax"),
+        ("at::native::mm(a, b)", "at::native::mm"),
+        ("at::_ops::mm::call(a, b)", "at::_ops::mm"),
+        ("c10::impl::ExcludeDispatchKeyGuard guard(set);", "ExcludeDispatchKeyGuard"),
+        ('extern "C" void sgemm_(char*, char*);', "sgemm_"),
+        ("auto stream = at::cuda::getCurrentCUDAStream();", None),
+        ("const at::cuda::CUDAGuard guard(x.device());", None),
+        ("at::softmax(x, 1); torch::mm(a, b); at::parallel_for(0, n, 64, f);", None),  # those are seen
+        ("void my_sgemm_kernel(float* a);", None),
+    ],
+)
+def test_what_is_called_past_torch_s_dispatcher_is_known_by_its_name(text: str, call: str | None) -> None:
+    assert library_call(text) == call
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,14 @@ BINDING = """
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("forward", &forward); }
 """
 
+_PAST_DISPATCHER = re.compile(
+    r"at::(?:cpu|cuda|meta|native|_ops|redispatch|composite\w+)::(?P<operator>\w+)|\w*DispatchKeyGuard"
+    r"|\b(?:cblas_\w+|[sdcz]ge(?:mm|mv)_)"
+)
+
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
+_DEFINED = re.compile(rf"^[ \t]*[\w:]+[\w:<>,&* \t]*[\s&*>]{FUNCTION}[ \t]*\([^;]*\{{", re.MULTILINE)
+_PYTHON = re.compile(r"^[ \t]*(import|from|def|async def)[ \t]", re.MULTILINE)
 
 
 def is_native(source: str, backend: str) -> bool:
@@ -32,8 +39,14 @@ def is_native(source: str, backend: str) -> bool:
     >>> text = '#include <torch/extension.h>\\ntorch::Tensor forward(torch::Tensor x) { return x + 1; }'
     >>> is_native(text, "cpp"), is_native(text, "triton"), is_native("import torch", "cpp")
     (True, False, False)
+    >>> is_native("torch::Tensor forward(torch::Tensor x) { return x + 1; }", "cpp")
+    True
     """
-    return backend in BUILDS and _INCLUDE.search(source) is not None and isinstance(parse(source), str)
+    if backend not in BUILDS or not isinstance(parse(source), str):
+        return False
+    if _INCLUDE.search(source) is not None:
+        return True
+    return _DEFINED.search(source) is not None and _PYTHON.search(source) is None
 
 
 def problem_of(source: str) -> str | None:
@@ -45,6 +58,21 @@ def problem_of(source: str) -> str | None:
     if re.search(rf"\b{FUNCTION}\s*\(", source) or f'"{FUNCTION}"' in source:
         return None
     return f"the file defines no function {FUNCTION}"
+
+
+def library_call(source: str) -> str | None:
+    """What C++ calls of a library where torch's dispatcher, and so an audit, does not see it: operators by the names
+    that they have behind it, BLAS, and what switches it off.
+
+    >>> library_call("at::cpu::_softmax(x, 1, false)"), library_call("cblas_sgemm(order)")
+    ('at::cpu::_softmax', 'cblas_sgemm')
+    >>> library_call("at::cuda::getCurrentCUDAStream(); at::softmax(x, 1)") is None
+    True
+    """
+    for match in _PAST_DISPATCHER.finditer(source):
+        if match["operator"] is None or hasattr(torch.ops.aten, match["operator"]):
+            return match[0]
+    return None
 
 
 def native_model(source: str, backend: str, state: Mapping[str, Tensor]) -> type[nn.Module]:

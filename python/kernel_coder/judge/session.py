@@ -16,10 +16,12 @@ from torch import Tensor
 from kernel_coder import ops
 from kernel_coder.judge import feedback, tolerance
 from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
+from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.inputs import fill_random
 from kernel_coder.judge.kernel_facts import only_facts
 from kernel_coder.judge.lock import Turn, await_closed, shared
 from kernel_coder.judge.memory import Arena, free_memory
+from kernel_coder.judge.native import library_call
 from kernel_coder.judge.problem import Problem, Refused, Sample, Variant
 from kernel_coder.judge.protocol import (
     REPORT_BYTES,
@@ -498,6 +500,8 @@ class Session:
 
     def _audit(self) -> None:
         """The result, which is compared like any, has to come from the candidate's own kernels."""
+        if self.backend in BUILDS and (call := library_call(self.source)) is not None:
+            raise self._no_kernel(f"{call} is the library's, where nobody sees it at work")
         self.link.forget_text()
         values, sample = self._observe(Mode.AUDITED)
         audit = Audit(*values[:6])
