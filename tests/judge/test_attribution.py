@@ -47,6 +47,11 @@ def copy(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
 
 @triton.jit
+def added(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + 0.1 * tl.load(y + at, mask=at < n), mask=at < n)
+
+@triton.jit
 def fill(out, value, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.full((BLOCK,), value, tl.float32), mask=at < n)
@@ -207,6 +212,40 @@ def test_ablated_kernels_do_nothing_and_others_go_on(script: Script) -> None:
     """)
 
 
+def test_spoiled_kernels_leave_numbers_where_ablated_ones_leave_nan(script: Script) -> None:
+    script("""
+        def fresh(mode, dtype=torch.float32):
+            with record_launches(own, mode) as seen:
+                out = torch.empty(100, dtype=dtype, device=device)
+                candidate.double[(2,)](x, out, 100, BLOCK=64)
+            assert seen.count == 1
+            return out
+        assert fresh(Mode.ABLATED).isnan().all()
+        spoiled = fresh(Mode.SPOILED)
+        assert spoiled.isfinite().all() and spoiled.std() > 0.5 and not torch.equal(spoiled, 2 * x)
+        assert torch.equal(fresh(Mode.PLAIN), 2 * x)
+    """)
+
+
+def test_what_undone_kernels_wrote_is_what_they_were_given(script: Script) -> None:
+    script("""
+        c = candidate
+        seen, (double, copy, nothing) = seen_in(Mode.UNDONE, (c.double,), (c.copy,), (c.nothing,))
+        assert torch.equal(double, x) and torch.equal(copy, x) and not nothing.any()
+        assert (seen.count, seen.moving) == (3, 2)
+        with record_launches(own, Mode.UNDONE) as seen:
+            here, total = x.clone(), torch.zeros(1, device=device)
+            c.double[(2,)](here, here, 100, BLOCK=64)  # in place
+            c.total[(1,)](x, total, 100, BLOCK=128)  # nothing that it was given is as large, but what it wrote to
+        assert torch.equal(here, x) and total == 0
+        with record_launches(own, Mode.UNDONE):
+            far, out = x + 100, torch.empty_like(x)
+            c.added[(2,)](far, x, out, 100, BLOCK=64)
+        assert torch.equal(out, far), "what is nearest to what it wrote"
+        assert torch.equal(candidate.run(c.double, x, BLOCK=64), 2 * x)
+    """)
+
+
 def test_an_audit_tells_moving_data_from_computing(script: Script) -> None:
     script("""
         c = candidate
@@ -269,6 +308,70 @@ def test_an_audit_counts_what_the_library_computed(script: Script) -> None:
         with record_launches(own, Mode.AUDITED) as seen:
             out = candidate.run(c.double, x, BLOCK=64)
         assert (seen.count, seen.moving, seen.library_ops) == (1, 0, 0), seen
+    """)
+
+
+def test_own_data_is_followed_through_operators_of_others_numbers_and_lists(script: Script) -> None:
+    script("""
+        c = candidate
+        @torch.library.custom_op("kc_attribution::thrice", mutates_args=())
+        def thrice(x: torch.Tensor) -> torch.Tensor:
+            return candidate.run(c.double, x, BLOCK=64) * 1.5
+        @torch.library.custom_op("kc_attribution::scratch", mutates_args={"out"})
+        def scratch(x: torch.Tensor, out: torch.Tensor) -> None:
+            out.copy_(candidate.run(c.double, x, BLOCK=64) + x)
+        @torch.library.custom_op("kc_attribution::without", mutates_args=())
+        def without(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+        with record_launches(own, Mode.AUDITED) as seen:
+            out, to, other = thrice(x), torch.empty_like(x), without(x)
+            scratch(x, to)
+            assert seen.reaches(out) and seen.reaches(to) and not seen.reaches(other)
+        assert seen.count == 2
+        with record_launches(own, Mode.AUDITED) as seen:
+            made, into = candidate.run(c.double, x, BLOCK=64), [torch.empty_like(x), torch.empty_like(x)]
+            torch._foreach_copy_(into[:1], [made])
+            torch._foreach_copy_(into[1:], [x])
+            assert [seen.reaches(one) for one in into] == [True, False]
+        with record_launches(own, Mode.AUDITED) as seen:
+            total, flag = torch.empty(1, device=device), torch.empty(2, dtype=torch.bool, device=device)
+            c.total[(1,)](x, total, 100, BLOCK=128)
+            assert not seen.reaches(x / 3.0)
+            bool((total > 0).any())
+            assert not seen.reaches(x / 4.0), "a decision is no data"
+            assert seen.reaches(x / total.item())
+    """)
+
+
+def test_small_launches_that_made_all_of_an_output_are_no_probes(script: Script) -> None:
+    script("""
+        c = candidate
+        def small(call):
+            with record_launches(own, Mode.AUDITED) as seen:
+                outputs = call(torch.randn(4, 100, device=device))
+                assert all(map(seen.reaches, outputs[-1:]))
+                seen.forgive(outputs)
+            assert seen.moving == 0
+            return seen.small
+        def each(rows, count=4):
+            out = torch.empty(4, device=device)
+            for place in range(count):
+                c.total[(1,)](rows[place], out[place], 100, BLOCK=128)
+            return out
+        def probe(rows):
+            each(rows, 1)
+            return rows * 2
+        assert small(lambda rows: [each(rows)]) == 0
+        assert small(lambda rows: [rows * 2, each(rows, 1)[0] / 3]) == 0, "a number of its own"
+        assert small(lambda rows: [each(rows, 3)]) == 3
+        assert small(lambda rows: [rows * each(rows, 1)[0]]) == 1
+        assert small(lambda rows: [rows * each(rows, 1)[0].item()]) == 1
+        assert small(lambda rows: [torch.tensor([one.item() / 2 for one in each(rows, 2)[:2]])]) == 0
+        assert small(lambda rows: [torch.tensor([one.item() / 2 for one in each(rows, 1)[:1]] * 2)]) == 1
+        def again(rows):
+            place = each(rows, 1).data_ptr()
+            return [rows[:, 0] * 2, each(rows, 1)[1:]]
+        assert small(again) == 2
     """)
 
 
@@ -411,7 +514,12 @@ def extension() -> tuple[OwnKernels, ModuleType]:
     module.fill = lambda x: torch.full_like(x, 3)  # type: ignore[attr-defined]
     module.add_in_place = _add_in_place  # type: ignore[attr-defined]
     module.many = lambda x: {"a": [native(x), 1.5], "b": (7, True, x.long())}  # type: ignore[attr-defined]
+    module.mean = lambda x: (float(x.numpy().mean()), True)  # type: ignore[attr-defined]
     module.version = "text"  # type: ignore[attr-defined]
+    module.inner = ModuleType("extension.inner")  # type: ignore[attr-defined]
+    module.inner.native = native  # type: ignore[attr-defined]
+    module.other = ModuleType("other")  # type: ignore[attr-defined]
+    module.other.native = native  # type: ignore[attr-defined]
     module.Model = type("Model", (), {"forward": lambda self, x: native(x), "__len__": lambda self: 3})  # type: ignore[attr-defined]
     own.watch_module(module)
     return own, module
@@ -443,6 +551,31 @@ def test_calls_of_extension_functions_are_launches(extension: tuple[OwnKernels, 
     assert module.version == "text"
 
 
+def test_modules_inside_an_extension_are_own_and_modules_of_others_are_not(
+    extension: tuple[OwnKernels, ModuleType],
+) -> None:
+    own, module = extension
+    with record_launches(own) as seen:
+        module.inner.native(torch.ones(3))
+        module.other.native(torch.ones(3))
+    assert [one.kernel for one in seen.launches] == ["native"]
+
+
+def test_a_number_that_an_extension_returns_is_computed_by_it(extension: tuple[OwnKernels, ModuleType]) -> None:
+    own, module = extension
+    x = torch.randn(30)
+    with record_launches(own, Mode.AUDITED) as seen:
+        assert not seen.reaches(x / 3.0)
+        divided = x / module.mean(x)[0]
+        assert seen.reaches(divided)
+        seen.forgive([divided])
+    assert (seen.count, seen.moving, seen.small) == (1, 0, 1), "one number, which could be a probe"
+    with record_launches(own, Mode.AUDITED) as seen:
+        mean = torch.tensor(module.mean(x)[0])
+        seen.forgive([mean])
+    assert (seen.count, seen.moving, seen.small) == (1, 0, 0)
+
+
 def test_an_ablation_spoils_what_an_extension_returns_or_changes(extension: tuple[OwnKernels, ModuleType]) -> None:
     own, module = extension
     x, out, kept = torch.randn(6), torch.ones(6), torch.randn(6)
@@ -459,6 +592,14 @@ def test_an_ablation_spoils_what_an_extension_returns_or_changes(extension: tupl
         assert not (many["b"][2] == x.long()).any()
         assert module.Model().forward(x).isnan().all()
     assert torch.equal(x, before), "what came in and was not changed stays as it was"
+    with record_launches(own, Mode.UNDONE) as seen:
+        assert torch.equal(module.gelu(x), x)
+        assert torch.equal(module.same(x), x)
+    assert (seen.count, seen.moving) == (2, 1)
+    with record_launches(own, Mode.SPOILED):
+        spoiled = module.gelu(x)
+    assert spoiled.isfinite().all()
+    assert not torch.allclose(spoiled, torch.nn.functional.gelu(x))
 
 
 def test_an_audit_of_an_extension_sees_copies_fills_and_results_of_the_library(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_coder.judge.inputs import OUTLIER, of_family
+from kernel_coder.judge.inputs import MAKERS, OUTLIER, is_whole, of_family
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 1), (6, 40), (2, 3, 5)])
@@ -18,6 +18,24 @@ def test_a_structured_input_has_an_outlier_every_time(shape: tuple[int, ...]) ->
     assert sum(float(one.min()) == -OUTLIER for one in made) >= 80
     assert all(one.shape == own.shape and one.dtype == own.dtype for one in made)
     assert torch.equal(own, before)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_pattern_that_an_input_has_to_keep_is_kept(family: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    for whole in (torch.randint(0, 10, (4, 6)).float(), (torch.rand(5, 5) > 0.5).half(), torch.rand(40).sign() * -1):
+        whole[0] = 2
+        assert torch.equal(of_family(family, whole, rng), whole)
+    for other in (torch.ones(4, 6), torch.rand(40), torch.full((2, 3), 7.0)):
+        assert not torch.equal(of_family(family, other, rng), other)
+    assert not is_whole(torch.randperm(40).float() * 2.0**30), "as all large numbers are"
+    shuffled = of_family(family, torch.rand(40), rng)
+    assert not torch.equal(shuffled, shuffled.sort().values)
+    for rows in (torch.randn(31), torch.rand(3, 50)):
+        own = rows.sort(dim=-1).values
+        made = of_family(family, own, rng)
+        assert torch.equal(made, made.sort(dim=-1).values)
+        assert not torch.equal(made, own)
 
 
 def test_one_number_is_not_always_an_outlier() -> None:

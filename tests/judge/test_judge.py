@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.calling import outputs_of
 from kernel_coder.judge.judge import CANDIDATE_BYTES, PROBES, HarnessError, _Slot
 from kernel_coder.judge.lock import alone
 from kernel_coder.judge.session import HELD_S, Ended
@@ -129,6 +131,22 @@ def test_what_runs_natively_is_timed_against_the_reference(judge: Judge) -> None
         (reference("x.to(torch.complex64) * 1j"), ()),
         (reference("torch.log(x)"), ()),
         (reference("x.new_zeros(0, 3)") + "\n", ()),
+        (reference("torch.max(x, dim=1)"), ()),
+        (reference("torch.sort(x)"), (("torch.sort(x)", "tuple(torch.sort(x))"),)),
+        (reference("(x * 2, int((x > 0.5).sum()), bool(x[0, 0] > 0.5), None)"), ()),
+        (reference("F.binary_cross_entropy(x, x[0].expand_as(x))"), ()),
+        (
+            reference("x[torch.arange(6), y.long()]", "torch.rand(6, 40), torch.randint(0, 40, (6,)).float()").replace(
+                "(self, x)", "(self, x, y)"
+            ),
+            (),
+        ),
+        (
+            reference("torch.searchsorted(x, y)", "torch.rand(31).sort().values, torch.rand(4, 9)").replace(
+                "(self, x)", "(self, x, y)"
+            ),
+            (),
+        ),
     ],
     ids=lambda value: value.split("return ")[1].split("\n")[0] if isinstance(value, str) else "",
 )
@@ -141,6 +159,15 @@ def test_outputs_inputs_and_state_of_every_kind(
         assert "would pass" in verdict.reason
     else:
         assert verdict.correct, (verdict.reason, verdict.feedback)
+
+
+def test_numbers_among_outputs_are_where_tensors_are() -> None:
+    somewhere = torch.device("meta")
+    found = outputs_of({"b": [1.5, (True, 2)], "a": None}, somewhere)
+    assert found["a"] is None
+    numbers = [found["b"][0], *found["b"][1]]
+    assert [one.tensor.dtype for one in numbers] == [torch.float32, torch.bool, torch.int64]
+    assert all(one.tensor.device == somewhere for one in numbers)
 
 
 def test_state_in_another_form_is_drawn_from_the_same_random_numbers(judge: Judge) -> None:
@@ -342,6 +369,42 @@ def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
     assert judge.evaluate(identity, copied).outcome is Outcome.WRONG_OUTPUT
 
 
+@pytest.mark.parametrize(
+    ("doubled", "said"),
+    [
+        ("x.view(6, 40) * 2", "shape '[6, 40]' is invalid"),
+        ("(x if len(x) == 6 else x[:1]) * 2", "output has the wrong shape: expected [5, 40], got [1, 40]"),
+    ],
+)
+def test_who_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
+    source = reference("x * 2", "torch.rand(6, 40)")
+    verdict = judge.evaluate(source, rewritten(source, ("x * 2", doubled)))
+    assert not verdict.correct
+    assert said in verdict.feedback
+    assert verdict.feedback.endswith("(batch = 5): ModelNew has to take them too.")
+
+
+STEPS = """
+@triton.jit
+def steps_kernel(steps_ptr):
+    tl.store(steps_ptr, 1)
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        steps = torch.zeros(1, dtype=torch.int32)
+        steps_kernel[(1,)](steps)
+        HERE
+"""
+
+
+@pytest.mark.parametrize("what", ["while not int(steps): pass", "if not int(steps): os.abort()"])
+def test_who_hangs_or_dies_without_what_its_kernels_compute_is_correct(judge: Judge, what: str) -> None:
+    source = SOFTMAX_KERNEL.replace("class ModelNew(nn.Module):\n    def forward(self, x):\n", STEPS)
+    verdict = judge.evaluate(SOFTMAX, f"import os\n{source.replace('HERE', what)}", "triton")
+    assert (verdict.outcome, verdict.reason) == (Outcome.CORRECT, None)
+    assert verdict.kernels is not None
+
+
 def test_missing_parameters_are_named(judge: Judge) -> None:
     source = reference("self.n(x)", init="self.n = nn.LayerNorm(40)")
     verdict = judge.evaluate(source, rewritten(source, ("self.n = nn.LayerNorm(40)", "self.n = nn.Identity()")))
@@ -377,7 +440,20 @@ def test_a_cache_of_outputs_is_found_out(judge: Judge) -> None:
         (reference("torch.full_like(x, 3.5)"), "a candidate that returns the mean would pass"),
         (reference("torch.arange(5.0)"), "a candidate that returns another call's output would pass"),
         (reference("torch.sigmoid(x * 0 + 100)"), "a candidate that returns ones would pass"),
-        (reference("x + torch.rand_like(x)"), "rounding alone"),
+        (reference("x + torch.rand_like(x)"), "two calls on the same inputs differ"),
+        (
+            reference("x + self.n", init="self.n = 0").replace("return x", "self.n += 1\n        return x"),
+            "two calls on the same inputs differ",
+        ),
+        (reference("x[x > 0.5]"), "its outputs have other shapes from call to call"),
+        (
+            reference("x * 2", "torch.rand(int(torch.randint(4, 9, ())), 40)"),
+            "its inputs have other shapes from call to call",
+        ),
+        (
+            reference("x * y", "torch.rand(6, 40), float(torch.rand(()))").replace("(self, x)", "(self, x, y)"),
+            "its inputs have other plain values from call to call",
+        ),
         (reference("x.nothing"), "AttributeError"),
         (reference("x").replace("get_inputs", "inputs_of"), "get_inputs"),
         ("class Model(:", "SyntaxError"),

@@ -64,6 +64,10 @@ def test_only_what_is_no_python_is_a_file_for_the_compiler() -> None:
     assert is_native(CPP, "cpp")
     assert is_native(CUDA, "cuda")
     assert not is_native(quoted, "cpp")
+    assert is_native(CPP.replace("#include", "// include"), "cpp")
+    assert is_native(CUDA.replace("#include", "// include"), "cuda")
+    assert not is_native("import torch\n\ndef forward(x):\n    return {x", "cpp")
+    assert not is_native("y = model.forward(x", "cpp")
     assert not is_native(CPP, "triton")
     assert not is_native("x = (", "cpp")
     assert problem_of(CPP) is None

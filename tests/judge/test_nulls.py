@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, problem
+from kernel_coder.judge.config import FAMILIES
 from kernel_coder.judge.problem import ANOTHER, Nulls, Problem, Refused, Sample, Seeds
 from kernel_coder.judge.tolerance import Tolerance
 
@@ -87,6 +88,40 @@ def test_parameters_that_make_a_constant_are_drawn_again(monkeypatch: pytest.Mon
         assert found.plan["seed"] == found.seed
         torch.manual_seed(found.seed)  # what a candidate that draws its own parameters starts from
         assert torch.randn(1).item() > 0
+
+
+OF_ONE_INPUT = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {y}
+def get_inputs():
+    return [torch.rand(4, 8)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_families_that_would_stop_a_gpu_are_found_out_without_it() -> None:
+    """There torch's own check ends the use of the GPU by this process."""
+    for x, usable in (("x", ["own"]), ("x.sigmoid()", list(FAMILIES))):
+        task = made(OF_ONE_INPUT.format(y=f"torch.nn.functional.binary_cross_entropy({x}, torch.full_like(x, 0.5))"), 1)
+        assert task.families == usable
+        assert set(task.skipped) == set(FAMILIES) - set(usable)
+        task.may_stop_gpu, tried = True, []
+        task._try_on_cpu = lambda inputs, tried=tried, really=task._try_on_cpu: (tried.append(1), really(inputs))
+        found = [isinstance(task._tried(family, False), Sample) for family in ("own", "normal")]
+        assert found == [True, len(usable) > 1]
+        assert len(tried) == 1
+
+
+def test_a_reference_with_sums_in_any_order_or_statistics_of_its_batches_is_steady() -> None:
+    noisy = "x.sin() * (1 + {} * torch.rand_like(x))"
+    made(OF_ONE_INPUT.format(y=noisy.format(1e-6)), 1)
+    with pytest.raises(Refused, match="two calls on the same inputs differ"):
+        made(OF_ONE_INPUT.format(y=noisy.format(1e-2)), 1)
+    norm = "torch.nn.functional.batch_norm(x, torch.zeros(8), torch.ones(8), training=True)"
+    made(OF_ONE_INPUT.format(y=norm), 1)
 
 
 def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,12 +69,13 @@ class Launches:
     Attributes:
         mode: what was done with the launches.
         count: launches of own kernels.
-        moving: those that only moved data; of an audit.
+        moving: those that only moved data; of an audit. Those that were undone, where they are.
         foreign: launches of Triton kernels that are not own.
         replays: CUDA graphs replayed. Their kernels show in a profile only; in an ablation they were left out.
         library_ops: operators of torch that computed something; of an audit. Views, allocations, copies and fills are
             left aside.
-        small: launches that changed one element at most; of an audit. A sum does that, and so does a probe.
+        small: launches that computed one element, or one number that a function returned; of an audit. A sum does
+            that, and so does a probe.
         launches: the first :data:`KEPT` of them.
         by_name: launches by the kernel's name on the device.
         facts: of the compiled kernels among them.
@@ -86,19 +87,38 @@ class Launches:
     foreign: int = 0
     replays: int = 0
     library_ops: int = 0
-    small: int = 0
     launches: list[Launch] = field(default_factory=list)
     by_name: dict[str, int] = field(default_factory=dict)
     facts: dict[str, KernelFacts] = field(default_factory=dict)
 
     _reached: set[int] = field(default_factory=set)
+    _small: list[set[int]] = field(default_factory=list)  # of each, where its elements are
+    _numbers: set[int] = field(default_factory=set)  # where elements were that were read; below 0: what was returned
+    _made_of_numbers: set[int] = field(default_factory=set)
+
+    @property
+    def small(self) -> int:
+        return len(self._small)
 
     def reaches(self, tensor: Tensor) -> bool:
         """Whether data of own kernels is in a tensor; of an audit. A decision that depends on it is no data.
 
-        What a CUDA graph wrote, nobody has seen: it counts.
+        What a CUDA graph wrote, nobody has seen: it counts. So does all that comes after a number of theirs was read.
         """
-        return self.replays > 0 or _storage(tensor) in self._reached
+        return self.replays > 0 or bool(self._numbers) or _storage(tensor) in self._reached
+
+    def forgive(self, outputs: Iterable[Tensor]) -> None:
+        """Small launches are no probes if they wrote all elements of an output, or all numbers that it was made of, or
+        if the output is one number that has data of theirs."""
+        for output in outputs:
+            if output.numel() == 1 and _storage(output) in self._reached - self._made_of_numbers:
+                self._small.clear()
+            memory = _memory(output)
+            places = {place for small in self._small for place in small if place in memory}
+            if _storage(output) in self._made_of_numbers:
+                places |= self._numbers
+            if len(places) >= output.numel() > 0:
+                self._small = [small for small in self._small if not small & places]
 
     def _add(self, launch: Launch) -> None:
         self.count += 1
@@ -170,7 +190,11 @@ class OwnKernels:
         if getattr(module, "__file__", None):
             self.libraries.append(str(module.__file__))
         for name, value in list(vars(module).items()):
-            if name.startswith("__") or isinstance(value, ModuleType):
+            if isinstance(value, ModuleType):
+                if value.__name__.startswith(f"{module.__name__}."):
+                    self.watch_module(value)
+                continue
+            if name.startswith("__"):
                 continue
             if isinstance(value, type):
                 for method, function in list(vars(value).items()):
@@ -227,8 +251,9 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
         own: whose.
         mode: PLAIN and PROFILED count. ABLATED leaves out own Triton kernels and CUDA graphs, and calls extension
             functions but overwrites what they return or change, with NaN; what they keep for later calls is lost with
-            it. SPOILED does so with random numbers, which times 0.0 are nothing, where NaN is NaN. AUDITED looks at
-            what each launch changes, which takes a few reads of its arguments and no copy of them.
+            it. SPOILED does so with random numbers, which times 0.0 are nothing, where NaN is NaN. UNDONE has them run
+            and replaces what they wrote by what they were given, where that is as large. AUDITED looks at what each
+            launch changes, which takes a few reads of its arguments and no copy of them.
 
     A kernel that autotunes itself while ablated keeps an arbitrary configuration: ablate last.
 
@@ -357,6 +382,10 @@ class _Looking:
                 before = {name: fingerprint(one) for name, one in tensors.items()}
                 result = run()
                 changes |= self._moved(tensors, before, [])
+            elif self.seen.mode is Mode.UNDONE:
+                given = [(one, one.detach().clone()) for one in tensors.values()]
+                result = run()
+                changes |= {"only_moves_data": _undo(given, [])}
             elif self.seen.mode not in ABLATIONS:
                 result = run()
         if kernel is not None and launch.compiled not in self.seen.facts and self.seen.mode not in ABLATIONS:
@@ -372,6 +401,14 @@ class _Looking:
         """Call it as the mode wants it."""
         tensors = dict(_tensors({**{str(i): one for i, one in enumerate(args)}, **kwargs}))
         launch = Launch(name, tensors=tuple(_described(where, one) for where, one in tensors.items()))
+        if self.seen.mode is Mode.UNDONE:
+            with self.paused():
+                given = [(one, one.detach().clone()) for one in tensors.values()]
+            result = function(*args, **kwargs)
+            with self.paused():
+                made = [one for _, one in _tensors({"": result}) if not any(one is own for own in tensors.values())]
+                self.seen._add(_with(launch, only_moves_data=_undo(given, made)))
+            return result
         if self.seen.mode is not Mode.AUDITED and self.seen.mode not in ABLATIONS:
             self.seen._add(launch)
             return function(*args, **kwargs)
@@ -385,7 +422,7 @@ class _Looking:
             made = [
                 one for _, one in _tensors({"result": result}) if not any(one is given for given in tensors.values())
             ]
-            self.seen._add(_with(launch, **self._moved(tensors, before, made)))
+            self.seen._add(_with(launch, **self._moved(tensors, before, made, _has_numbers(result))))
         return result
 
     def _poisoned(self, tensors: Mapping[str, Tensor], before: Mapping[str, tuple[int, int]], result: Any) -> Any:
@@ -417,7 +454,11 @@ class _Looking:
     # -- what a launch did
 
     def _moved(
-        self, tensors: Mapping[str, Tensor], before: Mapping[str, tuple[int, int]], made: list[Tensor]
+        self,
+        tensors: Mapping[str, Tensor],
+        before: Mapping[str, tuple[int, int]],
+        made: list[Tensor],
+        has_numbers: bool = False,
     ) -> dict[str, Any]:
         after = {name: fingerprint(one) for name, one in tensors.items()}
         changed = {name: one for name, one in tensors.items() if after[name] != before[name]}
@@ -425,14 +466,20 @@ class _Looking:
         there = set(before.values()) | self.results
         new = list(changed.values()) + made
         contents = [after[name] for name in changed] + [fingerprint(one) for one in made]
-        moves = all(
+        moves = not has_numbers and all(
             content in there or is_one_value(one) or any(is_cast_of(one, content, source) for source in kept)
             for one, content in zip(new, contents, strict=True)
         )
         written = {_storage(one) for one in new}
         self.seen._reached |= written
         self.fresh |= written
-        self.seen.small += all(one.numel() <= 1 for one in new)
+        if not moves and all(one.numel() <= 1 for one in new):
+            places = {one.data_ptr() for one in new}
+            if has_numbers:
+                places.add(~len(self.seen._numbers))
+            self.seen._small.append(places)
+        if has_numbers:
+            self.seen._numbers.add(~len(self.seen._numbers))
         names = tuple(changed) + (("result",) if made else ())
         return {"changed": names, "only_moves_data": moves}
 
@@ -465,16 +512,64 @@ class _Looking:
         with self.paused():
             self.results |= {fingerprint(one) for _, one in _tensors({"": result})}
 
-    def follow(self, given: Mapping[str, Any], result: Any) -> None:
-        """Data of own kernels goes from an operator's inputs to what it returns and to what it writes to."""
+    def follow(self, func: Any, given: Mapping[str, Any], result: Any, is_own: bool) -> None:
+        """Data of own kernels goes from an operator's inputs to what it returns and to what it writes to.
+
+        `is_own`: own kernels were launched in it, though it is none of torch's. They are in what comes out.
+        """
         reached, inputs = self.seen._reached, [one for _, one in _tensors(given)]
-        has_some = any(_storage(one) in reached for one in inputs)
+        has_some = is_own or any(_storage(one) in reached for one in inputs)
         for _, one in _tensors({"": result}):
             if has_some:
                 reached.add(_storage(one))
             elif _storage(one) not in self.fresh and not any(one is given for given in inputs):
-                reached.discard(_storage(one))  # memory that had another tensor before
+                self._forget(one)
+        if has_some:
+            reached |= {_storage(one) for one in _written(func, given)}
+        name, made = func._schema.name, self.seen._made_of_numbers
+        if name == "aten::_local_scalar_dense" and has_some and inputs[0].dtype != torch.bool:
+            self.seen._numbers.add(inputs[0].data_ptr())
+        is_fresh = name == "aten::lift_fresh" and bool(self.seen._numbers)  # as in torch.tensor
+        if is_fresh or (_only_moves(name) and any(_storage(one) in made for one in inputs)):
+            made |= {_storage(one) for _, one in _tensors({"": result})}
         self.fresh.clear()
+
+    def _forget(self, tensor: Tensor) -> None:
+        """What was known of its memory, which another tensor had before."""
+        self.seen._reached.discard(_storage(tensor))
+        self.seen._made_of_numbers.discard(_storage(tensor))
+        memory = _memory(tensor)
+        for places in self.seen._small:
+            places.difference_update([place for place in places if place in memory])
+
+
+def _undo(given: list[tuple[Tensor, Tensor]], made: list[Tensor]) -> bool:
+    """Put what a launch was given in place of what it wrote: of that which is as large, what is nearest to it. Whether
+    there was anything.
+
+    Args:
+        given: its tensors, and what was in them.
+        made: tensors that it returned.
+    """
+    changed = [one for one, before in given if not torch.equal(_bytes(one), _bytes(before))]
+    sources = [before for one, before in given if before.is_floating_point() and not any(one is new for new in changed)]
+    is_undone = False
+    for one in [*changed, *made]:
+        own = [before for mine, before in given if mine is one]
+        there = [source for source in sources if source.numel() == one.numel() > 1] or own
+        if there and one.is_floating_point():
+            with contextlib.suppress(RuntimeError):  # memory that several elements share
+                one.detach().copy_(min(there, key=lambda source: _distance(one, source)).reshape(one.shape))
+                is_undone = True
+    return is_undone
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """Between some of their elements; infinite if that is no number."""
+    step = max(1, one.numel() // 4096)
+    mine, others = (some.detach().reshape(-1)[::step].double() for some in (one, other))
+    found = float((mine - others).abs().mean())
+    return found if found == found else float("inf")
 
 
 class _Operators(TorchDispatchMode):
@@ -497,12 +592,15 @@ class _Operators(TorchDispatchMode):
         name = func._schema.name
         if func.name() in looking.own.operators:
             return looking.call_function(name, func, args, kwargs)
+        launches = looking.seen.count
         result = func(*args, **kwargs)
         if name in _UNWRITTEN and looking.seen.mode in {Mode.AUDITED, *ABLATIONS}:
             with looking.paused():
                 looking.poison(result)
         if looking.seen.mode is Mode.AUDITED:
-            looking.follow({"": args, **kwargs}, result)
+            is_own = looking.seen.count > launches and not name.startswith("aten::")
+            given: dict[Any, Any] = dict(enumerate(args))
+            looking.follow(func, given | dict(kwargs), result, is_own)
         if looking.seen.mode is Mode.AUDITED and not func.is_view and not _only_moves(name):
             looking.library_result(result)
         return result
@@ -589,12 +687,33 @@ def _tensors(arguments: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             yield str(name), value.base
 
 
+def _written(func: Any, given: Mapping[Any, Any]) -> list[Tensor]:
+    """What an operator writes to of what it is given, as its schema says."""
+    where = [*enumerate(func._schema.arguments), *((one.name, one) for one in func._schema.arguments)]
+    changed = {name: given[name] for name, one in where if name in given and one.is_write}
+    return [one for _, one in _tensors(changed)]
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether a function returned a number, or several."""
+    if isinstance(value, dict):
+        return any(map(_has_numbers, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_numbers, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _described(name: str, tensor: Tensor) -> str:
     return f"{name}: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _memory(tensor: Tensor) -> range:
+    """Its storage's addresses."""
+    return range(_storage(tensor), _storage(tensor) + tensor.untyped_storage().nbytes())
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.inputs import floating, map_tensors, tensors_of
-from kernel_coder.judge.protocol import Loaded, Number
+from kernel_coder.judge.protocol import Loaded, Number, is_named
 
 COMPUTE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 COMPUTE["bf16"] = torch.bfloat16
@@ -92,17 +92,27 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only
     return Loaded.BY_SEED if random_only else None
 
 
-def outputs_of(value: Any) -> Any:
-    """What a forward returned, with its numbers as :class:`Number`."""
+def outputs_of(value: Any, device: torch.device | None = None) -> Any:
+    """What a forward returned, with its numbers as :class:`Number`, on a device as what is a tensor anyway.
+
+    >>> outputs_of([torch.ones(2).max(0), 3])
+    [(tensor(1.), tensor(0)), Number(tensor=tensor(3))]
+    """
     if isinstance(value, float):
-        return Number(torch.tensor(value, dtype=torch.float32))
+        return Number(torch.tensor(value, dtype=torch.float32, device=device))
+    if isinstance(value, int):  # a bool is one, too
+        return Number(torch.tensor(value, device=device))
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        if hasattr(value, "_fields"):
-            return tuple(outputs_of(one) for one in value)
-        return type(value)(outputs_of(one) for one in value)
+        if is_named(value):
+            return tuple(outputs_of(one, device) for one in value)
+        return type(value)(outputs_of(one, device) for one in value)
     if isinstance(value, dict):
-        return {key: outputs_of(value[key]) for key in sorted(value, key=str)}  # a dict's order means nothing
+        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # a dict's order means nothing
     return value
+
+
+def _device_of(args: Iterable[Any]) -> torch.device | None:
+    return next((one.device for one in args if isinstance(one, Tensor)), None)
 
 
 def called(
@@ -114,7 +124,7 @@ def called(
     """
     if cotangents is None:
         with torch.no_grad():
-            return outputs_of(module(*args))
+            return outputs_of(module(*args), _device_of(args))
     leaves: list[Tensor] = []
 
     def leaf(tensor: Tensor) -> Tensor:
@@ -124,7 +134,7 @@ def called(
         return leaves[-1]
 
     args = map_tensors(list(args), leaf)
-    outputs = outputs_of(module(*args))
+    outputs = outputs_of(module(*args), _device_of(args))
     floats = _floats(tensors_of(outputs))
     pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=True) if one.requires_grad]
     if not pairs:

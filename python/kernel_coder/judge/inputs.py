@@ -8,8 +8,9 @@ shifted    the task's own, plus 5
 structured the task's own, with rows that are constant, rows that are zero, and a few elements of 100 or -100
 ========== ============================================================================================================
 
-Integers and bools stay the task's own. What an input's own numbers have in common is kept, since a solution may rely on
-it: zeros above or below a diagonal stay zeros, a symmetric matrix stays symmetric.
+Integers and bools stay the task's own, and so do numbers with a point that are all whole: they are indices, classes or
+masks. What an input's own numbers have in common is kept, since a solution may rely on it: zeros above or below a
+diagonal stay zeros, a symmetric matrix stays symmetric, sorted rows stay sorted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from torch import Tensor
 OUTLIER = 100.0
 """exp(100) is no float32: who forgets to subtract the maximum finds out."""
 
+WHOLE = float(1 << 20)
+"""Numbers beyond are not said to be whole, as all large ones are."""
+
+SOME = 1000
+"""Elements that most tensors show in what they are not."""
+
 CHUNK = {"cuda": 1 << 22, "cpu": 1 << 14}
 """Words that a fingerprint takes at a time."""
 
@@ -31,8 +38,37 @@ def floating(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def is_whole(own: Tensor) -> bool:
+    """Floating-point numbers that are all whole, and not all the same: indices, classes, a mask, signs.
+
+    >>> [is_whole(torch.tensor(one)) for one in ([0.0, 7.0], [-1.0, 1.0], [1.0, 1.0], [0.5, 1.0], [0, 1])]
+    [True, True, False, False, False]
+    """
+    if not own.is_floating_point():
+        return False
+
+    def are(some: Tensor) -> bool:
+        return bool(((some == some.round()) & (some.abs() <= WHOLE)).all())
+
+    flat = own.reshape(-1)
+    return are(flat[:SOME]) and are(flat) and bool((flat != flat[:1]).any())
+
+
+def _is_sorted(own: Tensor) -> bool:
+    """Along the last dimension, and not constant there."""
+    if own.dim() == 0 or own.shape[-1] <= 2 or own.is_complex():
+        return False
+
+    def are(some: Tensor) -> bool:
+        return bool((some[..., 1:] >= some[..., :-1]).all())
+
+    return are(own.reshape(-1, own.shape[-1])[0, :SOME]) and are(own) and bool((own[..., 0] < own[..., -1]).any())
+
+
 def _like_own(new: Tensor, own: Tensor) -> Tensor:
     """The new numbers with the pattern that the task's own have."""
+    if _is_sorted(own):
+        new = new.sort(dim=-1).values
     if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1 and torch.equal(own, own.transpose(-1, -2)):
         new = (new + new.transpose(-1, -2)) / 2
     zeros = own == 0
@@ -90,7 +126,7 @@ def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
     >>> of_family("normal", torch.tril(torch.rand(2, 2)), rng)[0, 1], of_family("shifted", torch.ones(2), rng)
     (tensor(0.), tensor([6., 6.]))
     """
-    if family == "own" or not floating(own) or own.numel() == 0:
+    if family == "own" or not floating(own) or own.numel() == 0 or is_whole(own):
         return own
     return _like_own(MAKERS[family](own, rng), own)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import math
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +28,16 @@ from kernel_coder.judge.calling import (
     state_of,
 )
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.inputs import Fingerprint, floating, map_tensors, of_family, perturb, seed_all, tensors_of
+from kernel_coder.judge.inputs import (
+    Fingerprint,
+    floating,
+    is_whole,
+    map_tensors,
+    of_family,
+    perturb,
+    seed_all,
+    tensors_of,
+)
 from kernel_coder.judge.lock import SHARES, reserve, shared
 from kernel_coder.judge.memory import Arena
 from kernel_coder.judge.protocol import (
@@ -58,12 +69,19 @@ DRAWS = 4
 KEPT_ELEMENTS = 1 << 25
 """Of an output, while a task is prepared, for what the next call's is compared with."""
 
+STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
+"""In a reference: what looks at numbers on a GPU itself, and ends the use of it by this process if they are wrong."""
+
 MOST_ILL = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Inputs on which the reference itself is further from exact than this tell nothing about a candidate."""
 
 
 class Refused(Exception):
     """A task that nothing can be judged on, with the reason."""
+
+
+class Unsteady(Refused):
+    """What it asks, or what comes out, is another thing from call to call."""
 
 
 class TooLarge(Refused):
@@ -166,6 +184,10 @@ class Problem:
         """For what candidates see before a call. Who sees enough of a generator's numbers knows the next ones."""
 
         self.fingerprint = Fingerprint(self.rng)
+        self.is_steady = False
+        self.kinds: tuple[Any, list[TensorSpec]] | None = None
+        self.output_shapes: list[torch.Size] | None = None
+        self.may_stop_gpu = device.type == "cuda" and STOPS_A_GPU.search(task["reference"]) is not None
         namespace: dict[str, Any] = {"__name__": "reference"}
         with refusing("the reference cannot be run"):
             exec(compile(task["reference"], "reference.py", "exec"), namespace)
@@ -278,7 +300,23 @@ class Problem:
             tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
             return tensor.contiguous()
 
-        return map_tensors(values, placed)
+        values = map_tensors(values, placed)
+        if not second:
+            self._refuse_other_kinds(values)
+        return values
+
+    def _refuse_other_kinds(self, inputs: list[Any]) -> None:
+        """Memory is laid out, and plain values are handed over, once for all calls."""
+        tensors: list[Tensor] = []
+        try:
+            kinds = encode(inputs, tensors), laid_out(tensors)[0]
+        except Unsendable:  # which is said where they are to be sent
+            return
+        tree, specs = self.kinds = self.kinds or kinds
+        if kinds[1] != specs:
+            raise Unsteady("its inputs have other shapes from call to call")
+        if kinds[0] != tree:
+            raise Unsteady("its inputs have other plain values from call to call")
 
     def inputs_of(self, family: str, second: bool = False) -> list[Any]:
         own = self.own_inputs(second)
@@ -314,9 +352,22 @@ class Problem:
         beside what the reference itself holds in its call (:func:`judging_bytes`).
         """
         inputs = self.inputs_of(family, second)
-        cotangents = self.cotangents_of(inputs)
         copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
-        plain = tensors_of(self.outputs(self.module, copies, cotangents))
+        try:
+            if self.may_stop_gpu and family != "own":
+                self._try_on_cpu(inputs)
+            cotangents = self.cotangents_of(inputs)
+            plain = tensors_of(self.outputs(self.module, copies, cotangents))
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            if family == "own":
+                raise
+            return f"the reference raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if not second and not self._has_its_shapes(family, plain):
+            return "its outputs have other shapes"
+        if family == "own" and not self.is_steady:
+            self._refuse_unsteady(inputs, cotangents, plain)
         pairs = zip(tensors_of(copies), tensors_of(inputs), strict=True)
         changed = [index for index, (a, b) in enumerate(pairs) if self.changes_inputs and not _same_bits(a, b)]
         made = len(plain)
@@ -353,9 +404,35 @@ class Problem:
         i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
         return changes, judging_bytes(i, o, max(o, most()), 8 // self.dtype.itemsize)
 
+    def _try_on_cpu(self, inputs: list[Any]) -> None:
+        """It raises there what on a GPU would be the end of all that this process does with it."""
+        with torch.no_grad():
+            copy.deepcopy(self.module).cpu()(*map_tensors(inputs, lambda one: one.detach().cpu().clone()))
+
+    def _has_its_shapes(self, family: str, outputs: list[Tensor]) -> bool:
+        """Whether outputs have the shapes that those of the task's own inputs had. These always have to."""
+        shapes = [one.shape for one in outputs]
+        if family == "own":
+            self.output_shapes = self.output_shapes or shapes
+            if shapes != self.output_shapes:
+                raise Unsteady("its outputs have other shapes from call to call")
+        return self.output_shapes in (None, shapes)
+
+    def _refuse_unsteady(self, inputs: list[Any], cotangents: list[Tensor], outputs: list[Tensor]) -> None:
+        """What depends on chance, or on earlier calls, nobody can compute. What is added up in another order passes."""
+        copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
+        again = tensors_of(self.outputs(self.module, copies, cotangents))
+        self.is_steady = [one.shape for one in again] == [one.shape for one in outputs]
+        if self.is_steady:
+            results = read_comparisons([ops.compare(a, b) for a, b in zip(again, outputs, strict=True)])
+            whole = [one for one, like in zip(results, outputs, strict=True) if not floating(like)]
+            self.is_steady = all(one.matches for one in whole) and not self._ill(outputs, results)
+        if not self.is_steady:
+            raise Unsteady("two calls on the same inputs differ")
+
     def _shaken(self, tensor: Tensor) -> Tensor:
         """The exact numbers next to an input's: as far away as float32 cannot tell."""
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or is_whole(tensor):
             return _doubled(tensor)
         noise = torch.rand(tensor.shape, generator=self.rng, device=tensor.device, dtype=torch.float64)
         eps = torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
@@ -400,8 +477,8 @@ class Problem:
             try:
                 self.families = self._usable_families(task)
                 return
-            except Refused:
-                if not left or not self.initial:
+            except Refused as refused:
+                if not left or not self.initial or isinstance(refused, Unsteady):
                     raise
             del self.module, self.exact, self.initial
             with shared(self.lock):
@@ -423,7 +500,7 @@ class Problem:
                         turn.pause()
                         nulls.judge(sample)
             except Refused as refused:
-                if family == "own":
+                if family == "own" or isinstance(refused, Unsteady):
                     raise
                 self.skipped[family] = str(refused)
                 continue

@@ -51,6 +51,7 @@ class Mode(IntEnum):
     ABLATED = 1  # own kernels do nothing, and fresh memory is full of NaN
     SPOILED = 6  # the same, and fresh memory is full of numbers that could be a result
     AUDITED = 2  # launches are looked at; values of the answer: Audit
+    UNDONE = 7  # own kernels run, and what they wrote is replaced by what they were given, where that is as large
     COMPILED = 4  # of the reference alone: under torch.compile
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, in all, records
     FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: how many
@@ -83,7 +84,7 @@ class Audit(NamedTuple):
     launches: int
     moving: int  # launches that only copied or filled
     library_ops: int  # operators of torch that computed something
-    small: int  # launches that changed one element at most
+    small: int  # launches that computed one element, and not all elements of an output together
     reached: int  # outputs that data of own kernels is in
     replays: int  # of CUDA graphs, whose kernels only a profile shows
 
@@ -166,7 +167,7 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
         return ["tuple", [["value", size] for size in value]]
     if type(value) in (list, tuple):
         return [type(value).__name__, [encode(one, tensors) for one in value]]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple: its type is the reference's own
+    if isinstance(value, tuple) and is_named(value):  # its type is the reference's own
         return ["tuple", [encode(one, tensors) for one in value]]
     if isinstance(value, Mapping):
         if not all(type(key) in (str, int) for key in value):
@@ -177,6 +178,15 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, torch.device):
         return ["device", str(value)]
     raise Unsendable(f"a value of type {type(value).__name__} cannot be handed to a candidate")
+
+
+def is_named(value: Any) -> bool:
+    """Whether it is a named tuple, of Python's or of torch's, as what ``torch.max`` returns.
+
+    >>> is_named(torch.ones(2).max(0)), is_named(Number(torch.ones(2))), is_named((1, 2))
+    (True, True, False)
+    """
+    return isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_sequence_fields"))
 
 
 def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:

@@ -377,6 +377,7 @@ class _Runner:
             self.returned = [] if mode is Mode.AUDITED else None
             calls()
             reached = sum(seen.reaches(one) for one in self.returned or ())
+            seen.forgive(self.returned or ())
             self.returned = None
         if mode is Mode.AUDITED:
             built = [fact for library in dict.fromkeys(self.own.libraries) for fact in library_facts(library)]
@@ -475,11 +476,11 @@ class _Runner:
 def _described(tree: Any) -> str:
     """
     >>> _described(["tuple", [["tensor", 0], ["value", 1]]])
-    '(a tensor, int)'
+    '(a tensor, 1)'
     """
     kind, what = tree
     if kind in ("list", "tuple"):
         return "(" + ", ".join(_described(one) for one in what) + ")"
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
-    return {"tensor": "a tensor", "number": "a number"}.get(kind, type(what).__name__)
+    return {"tensor": "a tensor", "number": "a number"}.get(kind, repr(what))
