@@ -188,10 +188,10 @@ def test_outputs_are_compared_while_nobody_is_timed(
             lock._lock(two, lock.DEVICE, fcntl.F_UNLCK)
         seen.append(f"{what}, {'free' if is_free else 'held'}")
 
-    def answer(say: Say) -> Frame:
+    def answer(say: Say, most_s: float) -> Frame:
         if not in_time:
             note("answered")
-        return Frame(int(say), int(Status.OK), ())
+        return Frame(int(say), int(Status.OK), (0,) * 7)
 
     class Fake(Session):
         def sample(self, family: str, second: bool = False) -> Any:
@@ -220,6 +220,7 @@ def test_outputs_are_compared_while_nobody_is_timed(
         set() if is_first else {0},
         torch.device("cpu"),
     )
+    session.longest_s = 0.0
     session.problem = SimpleNamespace(variants=[variant])  # type: ignore[assignment]
     session.link = SimpleNamespace(wait=lambda most_s: in_time, answer=answer)  # type: ignore[assignment]
     assert session._check("own", variant)  # type: ignore[arg-type]
