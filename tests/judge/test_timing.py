@@ -706,7 +706,7 @@ def test_who_could_have_left_out_the_copying_is_surely_faster_by_more_than_that_
     alone = baseline(30e-6 if kind == "cuda" else 40e-6, kind, empty_s=400e-6)
     found = timer(1.0, 1.0, 1.0, kind=kind)
     costs = Costs(400e-6, copying_s)
-    found.baseline = alone._replace(costs=costs, least=costs, copied_s=10e-6)
+    found.baseline = alone._replace(costs=costs, least=costs)
     requests = (400e-6 + 9 * 40e-6, 400e-6 + 9 * 30e-6)
     found.times = Times([requests] * 18, {}, {})
     plain = found.findings()
@@ -715,7 +715,7 @@ def test_who_could_have_left_out_the_copying_is_surely_faster_by_more_than_that_
     found.session.source = "import sys"
     careful = found.findings()
     assert careful["speedup_low"] < 1
-    assert careful["speedup_low"] > (0.7 if kind == "cuda" else 0.85)
+    assert careful["speedup_low"] > 0.7 if kind == "cuda" else careful["speedup_low"] == UNSURE
     assert {**careful, "speedup_low": 0} == {**plain, "speedup_low": 0}
 
 

@@ -141,7 +141,7 @@ RESTLESS_S = 60.0
 """Where a GPU was not quiet in that time, for so long nobody waits for it again."""
 
 UNSURE = 1 - RESOLUTION
-"""The speedup is surely no more, if the reference was never timed while nobody else used the GPU."""
+"""The speedup of whom nobody can be sure of is surely no more."""
 
 TRIES_IN_TURN, SPARE_S = 2, 5.0
 """To time both in turn, if the reference is slow and the candidate has so much more of its life than that takes."""
@@ -246,9 +246,6 @@ class Baseline(NamedTuple):
 
     kind: str
     """Of the device: cpu or cuda."""
-
-    copied_s: float = 0.0
-    """That copying a call's outputs into shared memory takes, also where that is no cost."""
 
     is_quiet: bool = True
     """Nobody else used the GPU then."""
@@ -365,12 +362,11 @@ class Timer:
         least = Costs(*(min(map(min, some)) for some in zip(*found, strict=True)))
         costs = least._replace(empty_s=statistics.median(found[-1][0])) if is_quiet else least
         call_s, fastest_s = (self._call_s(one, costs) for one in (statistics.median(taken), min(taken)))
-        copied_s = least.copying_s
         if kind == "cpu":  # which makes a process slower or faster than it was, for seconds
-            fastest_s, copied_s = call_s, self._copied_s(self.calls)
+            fastest_s = call_s
         elif is_quiet:
             self.problem.reference_s = min(self.problem.reference_s, call_s)
-        return Baseline(call_s, fastest_s, costs, least, time.monotonic(), kind, copied_s, is_quiet)
+        return Baseline(call_s, fastest_s, costs, least, time.monotonic(), kind, is_quiet)
 
     @property
     def _alone(self) -> list[Baseline]:
@@ -413,10 +409,9 @@ class Timer:
 
     @property
     def _careful(self) -> tuple[Costs, Costs]:
-        """Of the reference and of a candidate that copies nothing and answers early, though nobody sees it."""
-        costs, copied_s = self.costs, self._alone[0].copied_s
-        early_s = EARLY_S if self.session.device.type == "cuda" else 0.0
-        return costs._replace(copying_s=copied_s), Costs(self.least.empty_s - early_s, 0.0, costs.showing_s)
+        """Of the reference on a GPU, and of a candidate that copies nothing and answers early, though nobody sees it.
+        On a CPU it could have the time, too, that Python takes around each call, and nobody knows how long that is."""
+        return self.costs, Costs(self.least.empty_s - EARLY_S, 0.0, self.costs.showing_s)
 
     def _calls_s(self, mine: Costs, others: Costs) -> list[tuple[float, float]]:
         """Seconds a call of the reference and of the candidate, if their requests by themselves cost so much."""
@@ -442,7 +437,7 @@ class Timer:
         was without a candidate, too, if that was faster; and both hold whether what a request costs by itself was found
         with the candidate, is the least that was ever found, or was found on the candidate's Runner. Nobody is surely
         faster than a reference that was never alone. And who could have left out what is taken off its time, as far as
-        its text says, had better be faster by that, too.
+        its text says, had better be faster by that, too; on a CPU it is not surely faster at all.
         """
         times = self._calls_s(self.costs, self.costs)
         references, candidates = (list(some) for some in zip(*times, strict=True))
@@ -468,7 +463,7 @@ class Timer:
         ]
         lows = [one.low for one in intervals]
         if reaches_out(self.session.source):
-            lows.append(interval(*self._careful).low)
+            lows.append(UNSURE if self.session.device.type == "cpu" else interval(*self._careful).low)
         low = min(lows) * min(1.0, fastest_s / reference_s)
         return {
             "speedup": intervals[0].median,
@@ -665,18 +660,6 @@ class Timer:
         made = [torch.empty_like(one) for one in found[: len(self.variant.output_specs)]]
         return [one / calls for one in self._device_s(list(zip(made * calls, found, strict=True)))]
 
-    def _copied_s(self, calls: int) -> float:
-        """Seconds of a CPU for a call's outputs, that were written before."""
-        found = [one for slot in range(calls) for one in self.problem.found(self.reference.outputs, self.variant, slot)]
-        made = [torch.zeros_like(one) for one in found]
-        taken = []
-        for _ in range(COPIES):
-            began = time.perf_counter()
-            for one, place in zip(made, found, strict=True):
-                place.copy_(one)
-            taken.append(time.perf_counter() - began)
-        return statistics.median(taken) / calls
-
     def _showing_s(self, calls: int) -> list[float]:
         """Seconds of a GPU that a byte of inputs takes on its way into shared memory, where they are many."""
         region = self._inputs(calls)[:MEASURED_BYTES]
@@ -785,7 +768,8 @@ class Timer:
         is_staged = is_kept or problem.keeps_inputs_back or self.flushed is None
         staged = torch.empty_like(region) if is_staged else None
         memory = region if staged is None else staged
-        strange = secrets.randbelow(count) if is_candidate and is_kept and self._is_strange() else -1
+        has_room = is_kept or self.flushed is None
+        strange = secrets.randbelow(count) if is_candidate and has_room and self._is_strange() else -1
         expected = [
             self._strange(memory, slot) if slot == strange else self._fresh(memory, slot, is_candidate)
             for slot in range(count)
