@@ -25,11 +25,11 @@ status=0
 
 left() { echo $((ENDS - SECONDS)); }
 
-# NAME COMMAND...: its output into OUT/NAME.log, its last lines here.
+# NAME SECONDS COMMAND...: its output into OUT/NAME.log, its last lines here; no longer than that.
 step() {
-  local name=$1 began=$SECONDS code=0
-  shift
-  timeout "$(left)" "$@" >"$OUT/$name.log" 2>&1 || code=$?
+  local name=$1 most=$2 began=$SECONDS code=0
+  shift 2
+  timeout -s INT -k 10 "$(($(left) < most ? $(left) : most))" "$@" >"$OUT/$name.log" 2>&1 || code=$?
   echo "== $name: exit $code after $((SECONDS - began)) s"
   tail -n 12 "$OUT/$name.log"
   [[ $code == 0 ]] || status=1
@@ -57,28 +57,28 @@ for each in "$@"; do
   fi
   case $each in
     load)
-      step load "$PYTHON" benchmarks/bench_load.py --raw "$OUT/load.jsonl"
+      step load 180 "$PYTHON" benchmarks/bench_load.py --raw "$OUT/load.jsonl"
       cp benchmarks/results/judge_load_cuda.csv "$OUT/"
       ;;
-    tests) step tests "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
+    tests) step tests 600 "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
     rate)
-      step rate "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12
+      step rate 300 "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12
       cp benchmarks/results/judge_rate_cuda.csv "$OUT/"
       ;;
     spread)
-      step spread "$PYTHON" benchmarks/bench_judge.py --spread 30
+      step spread 300 "$PYTHON" benchmarks/bench_judge.py --spread 30
       cp benchmarks/results/judge_spread_cuda.csv "$OUT/"
       ;;
     thousand) thousand ;;
     await) await ;;
     corpus | corpus:*)
       shard=${each#corpus} shard=${shard#:}
-      step "corpus${shard%/*}" "$PYTHON" benchmarks/judge_corpus.py --beside 3 --shard "${shard:-0/1}" \
+      step "corpus${shard%/*}" "$(left)" "$PYTHON" benchmarks/judge_corpus.py --beside 3 --shard "${shard:-0/1}" \
         --seconds $(($(left) > 120 ? $(left) - 90 : 30)) --out "$OUT/corpus${shard%/*}.csv"
       ;;
     admission)
       # shellcheck disable=SC2086
-      step admission "$PYTHON" benchmarks/bench_admission.py ${LEVELS:?} --claims "$OUT/claims" --times "$OUT/times.jsonl" \
+      step admission "$(left)" "$PYTHON" benchmarks/bench_admission.py ${LEVELS:?} --claims "$OUT/claims" --times "$OUT/times.jsonl" \
         --seconds $(($(left) > 120 ? $(left) - 60 : 30)) --out "$OUT/admission.csv"
       ;;
     *)

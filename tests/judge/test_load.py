@@ -107,9 +107,15 @@ def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch, has_ga
     assert found.now(fake.step) == pytest.approx(1.0, abs=0.25)
     fake.said.clear()
 
+    asked: list[list[str]] = []
+
     def step() -> None:
-        raise RuntimeError("out of memory")
+        asked.append(fake.said.copy())
+        if len(asked) > 1:
+            raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
         found.now(step)
+    assert asked[0] == []  # a kernel's first launch, which may wait for the GPU
+    assert asked[1] == ["shut"] * has_gate
     assert fake.said == ["shut", "open"] * has_gate

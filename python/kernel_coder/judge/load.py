@@ -34,12 +34,13 @@ class Load:
         """A step's, the shortest median of all probes: what slows all steps alike is a load, too."""
 
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-        for event in self._events:  # makes it, which may wait for the GPU: not behind a gate that only we can open
+        for event in self._events:  # makes it, which may wait for the GPU, too
             event.record()
         torch.cuda.synchronize(device)
 
     def now(self, step: Callable[[], None]) -> float:
         """How many times as long as alone `step`, made so many times in a row, takes."""
+        step()  # a kernel's first launch loads it, and may wait for the GPU: not behind a gate that only we can open
         torch.cuda.synchronize(self.device)
         gate = gate_of(self.device)
         started = time.perf_counter()
