@@ -292,8 +292,8 @@ class Timer:
         ]
         self.round_s = 0.0
         self.flushed: Tensor | None = None
-        if session.device.type == "cuda":
-            self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
+        if session.device.type == "cuda":  # zeros: loads the kernel that flushes, which may wait for the GPU
+            self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
 
     def measure(self, baseline: Baseline) -> None:
         """Candidate and reference in turn.
