@@ -62,7 +62,7 @@ for each in "$@"; do
       ;;
     tests) step tests 600 "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
     rate)
-      step rate 300 "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12
+      step rate 300 "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12 --many 96
       cp benchmarks/results/judge_rate_cuda.csv "$OUT/"
       ;;
     spread)

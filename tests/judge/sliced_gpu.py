@@ -131,9 +131,17 @@ class SlicedTimer(Timer):
         return self._request(link, NEXT_TO_NOTHING_S)
 
     def _answers(
-        self, links: list[Any], calls: int, *, timed: bool, then: Callable[[], None] | None = None
+        self,
+        links: list[Any],
+        calls: int,
+        *,
+        timed: bool,
+        first: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> list[Answer]:
         nothing, found = torch.empty(0), []
+        if first is not None:
+            first()
         for link in links:
             call_s = self.call_s * (self.factor if link is self.candidate else 1.0)
             taken = self._request(link, calls * (call_s + self.copy_s))

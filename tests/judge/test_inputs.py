@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_coder.judge.inputs import MAKERS, OUTLIER, is_whole, of_family
+from kernel_coder.judge.inputs import MAKERS, OUTLIER, Pattern, is_whole, of_family, pattern_of
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 1), (6, 40), (2, 3, 5)])
@@ -41,3 +41,35 @@ def test_a_pattern_that_an_input_has_to_keep_is_kept(family: str) -> None:
 def test_one_number_is_not_always_an_outlier() -> None:
     rng = torch.Generator().manual_seed(0)
     assert any(float(of_family("structured", torch.rand(()), rng)) < 1 for _ in range(20))
+
+
+def test_a_pattern_is_what_all_numbers_say_whatever_the_first_ones_seem_to_say() -> None:
+    """Against the definitions, read over every element; shapes and values at random, patterns broken at one place."""
+    torch.manual_seed(0)
+    shapes = [(), (1,), (2,), (3,), (40,), (5, 5), (3, 7), (2, 4, 4), (1500,), (2, 1200), (1, 1)]
+    seen = set()
+    for number in range(1500):
+        own = torch.rand(shapes[number % len(shapes)]) - 0.3
+        if number % 2 and own.dim():
+            own = own.sort(dim=-1).values
+        if number % 3 == 0:
+            own = (own * 9).round()
+        if number % 5 == 0 and own.dim() >= 2 and own.shape[-1] == own.shape[-2]:
+            own = own + own.transpose(-1, -2)
+        if number % 7 == 0:
+            own = own * (torch.rand(own.shape) > 0.2)
+        if number % 11 == 0:
+            own.view(-1)[-1] = -0.37
+        rows = own.reshape(-1, own.shape[-1]).tolist() if own.dim() else []
+        wide, square = own.dim() > 0 and own.shape[-1] > 2, own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1
+        numbers = own.reshape(-1).tolist()
+        expected = Pattern(
+            is_whole=all(one == round(one) for one in numbers) and len(set(numbers)) > 1,
+            is_sorted=wide and all(row == sorted(row) for row in rows) and any(row[0] < row[-1] for row in rows),
+            is_symmetric=square and torch.equal(own, own.transpose(-1, -2)),
+            is_sparse=numbers.count(0.0) > 0.05 * len(numbers),
+        )
+        assert pattern_of(own) == expected, own
+        assert is_whole(own) is expected.is_whole
+        seen.add(expected)
+    assert len(seen) > 9

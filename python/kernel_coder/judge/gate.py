@@ -63,6 +63,7 @@ class Gate:
         self._memory = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._word = ctypes.c_uint32.from_address(self._memory.data_ptr())
         self._number = 0
+        self._before = torch.cuda.Event()
         self.shut()
         self.open()
         torch.cuda.synchronize(device)
@@ -70,7 +71,12 @@ class Gate:
     def shut(self) -> None:
         """What the stream is asked for from now on waits for :meth:`open`, which has to come whatever happens."""
         self._number = self._number % 0xFFFF_FFFF + 1
+        self._before.record(torch.cuda.current_stream(self.device))
         wait_for(self._memory.data_ptr(), self._number, self.device)
+
+    def await_reached(self) -> None:
+        """Until the stream has done all that it was asked for before the gate was shut."""
+        self._before.synchronize()
 
     def open(self) -> float:
         """``time.perf_counter()`` of when it was opened."""

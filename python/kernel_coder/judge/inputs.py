@@ -16,7 +16,7 @@ diagonal stay zeros, a symmetric matrix stays symmetric, sorted rows stay sorted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,42 +38,81 @@ def floating(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def is_whole(own: Tensor) -> bool:
-    """Floating-point numbers that are all whole, and not all the same: indices, classes, a mask, signs.
+def whole(own: Tensor) -> Tensor:
+    """Whether floating-point numbers are all whole, and not all the same: indices, classes, a mask, signs. A bool, on
+    their device.
 
-    >>> [is_whole(torch.tensor(one)) for one in ([0.0, 7.0], [-1.0, 1.0], [1.0, 1.0], [0.5, 1.0], [0, 1])]
-    [True, True, False, False, False]
+    >>> [bool(whole(torch.tensor(one))) for one in ([0.0, 7.0], [-1.0, 1.0], [1.0, 1.0], [0.5, 1.0])]
+    [True, True, False, False]
     """
-    if not own.is_floating_point():
-        return False
-
-    def are(some: Tensor) -> bool:
-        return bool(((some == some.round()) & (some.abs() <= WHOLE)).all())
-
     flat = own.reshape(-1)
-    return are(flat[:SOME]) and are(flat) and bool((flat != flat[:1]).any())
+    return _are_whole(flat).all() & (flat != flat[:1]).any()
 
 
-def _is_sorted(own: Tensor) -> bool:
+def is_whole(own: Tensor) -> bool:
+    """The same of any tensor, where most that are not are known for it by their first numbers. Integers are not meant.
+
+    >>> is_whole(torch.tensor([0.0, 7.0])), is_whole(torch.tensor([0, 7]))
+    (True, False)
+    """
+    return own.is_floating_point() and bool(_are_whole(own.reshape(-1)[:SOME]).all()) and bool(whole(own))
+
+
+def _are_whole(some: Tensor) -> Tensor:
+    return (some == some.round()) & (some.abs() <= WHOLE)
+
+
+def _are_sorted(some: Tensor) -> Tensor:
+    """Neighbours along the last dimension."""
+    return some[..., 1:] >= some[..., :-1]
+
+
+class Pattern(NamedTuple):
+    """What the numbers of an input have in common."""
+
+    is_whole: bool
+    is_sorted: bool
     """Along the last dimension, and not constant there."""
-    if own.dim() == 0 or own.shape[-1] <= 2 or own.is_complex():
-        return False
 
-    def are(some: Tensor) -> bool:
-        return bool((some[..., 1:] >= some[..., :-1]).all())
-
-    return are(own.reshape(-1, own.shape[-1])[0, :SOME]) and are(own) and bool((own[..., 0] < own[..., -1]).any())
+    is_symmetric: bool
+    is_sparse: bool
+    """Zeros have their places."""
 
 
-def _like_own(new: Tensor, own: Tensor) -> Tensor:
+def pattern_of(own: Tensor) -> Pattern:
+    """Of floating-point or complex numbers. One transfer from the device is enough for most, whose first numbers show
+    what they are not.
+
+    >>> pattern_of(torch.tril(torch.full((3, 3), 0.5)))
+    Pattern(is_whole=False, is_sorted=False, is_symmetric=False, is_sparse=True)
+    >>> pattern_of(torch.tensor([[0.5, 0.7], [0.7, 0.1]])).is_symmetric, pattern_of(torch.arange(9) / 2 + 1).is_sorted
+    (True, True)
+    """
+    looked = {"sparse": (own == 0).sum() > 0.05 * own.numel()}
+    if own.is_floating_point():
+        looked["whole"] = _are_whole(own.reshape(-1)[:SOME]).all()
+    if own.dim() and own.shape[-1] > 2 and not own.is_complex():
+        looked["sorted"] = _are_sorted(own.reshape(-1, own.shape[-1])[0, :SOME]).all()
+    if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1:
+        one = own.reshape(-1, *own.shape[-2:])[0]
+        looked["symmetric"] = (one[0, :SOME] == one[:SOME, 0]).all()
+    may_be = dict(zip(looked, torch.stack(list(looked.values())).tolist(), strict=True))
+    return Pattern(
+        is_whole=may_be.get("whole", False) and bool(whole(own)),
+        is_sorted=may_be.get("sorted", False) and bool(_are_sorted(own).all() & (own[..., 0] < own[..., -1]).any()),
+        is_symmetric=may_be.get("symmetric", False) and torch.equal(own, own.transpose(-1, -2)),
+        is_sparse=may_be["sparse"],
+    )
+
+
+def _like_own(new: Tensor, own: Tensor, pattern: Pattern) -> Tensor:
     """The new numbers with the pattern that the task's own have."""
-    if _is_sorted(own):
+    if pattern.is_sorted:
         new = new.sort(dim=-1).values
-    if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1 and torch.equal(own, own.transpose(-1, -2)):
+    if pattern.is_symmetric:
         new = (new + new.transpose(-1, -2)) / 2
-    zeros = own == 0
-    if zeros.sum() > 0.05 * own.numel():
-        new.masked_fill_(zeros, 0)
+    if pattern.is_sparse:
+        new.masked_fill_(own == 0, 0)
     return new.to(own.dtype)
 
 
@@ -126,9 +165,10 @@ def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
     >>> of_family("normal", torch.tril(torch.rand(2, 2)), rng)[0, 1], of_family("shifted", torch.ones(2), rng)
     (tensor(0.), tensor([6., 6.]))
     """
-    if family == "own" or not floating(own) or own.numel() == 0 or is_whole(own):
+    if family == "own" or not floating(own) or own.numel() == 0:
         return own
-    return _like_own(MAKERS[family](own, rng), own)
+    pattern = pattern_of(own)
+    return own if pattern.is_whole else _like_own(MAKERS[family](own, rng), own, pattern)
 
 
 def perturb(module: torch.nn.Module, rng: torch.Generator) -> None:

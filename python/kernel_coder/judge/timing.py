@@ -1,9 +1,10 @@
 """How much faster a candidate is: its calls and the reference's in turn, through the same protocol, every one checked.
 
-A request is K calls on K inputs that nobody has seen before. The clock is the Examiner's: it starts before the request
-is sent, and stops when random elements of the outputs have been read back, so that work which was put off is either
-waited for or missing. What a request costs by itself is measured on the reference's Runner and taken off both; what it
-costs on the candidate's says how sure the result is.
+A request is K calls on K inputs that nobody has seen before; the reference may be given those that the candidate was
+given before. The clock is the Examiner's: it starts before the request is sent, and stops when random elements of the
+outputs have been read back, so that work which was put off is either waited for or missing. What a request costs by
+itself is measured on the reference's Runner and taken off both; what it costs on the candidate's says how sure the
+result is.
 
 Nobody else may use the device meanwhile, so as little as possible is done then: inputs of several requests, and what
 has to come out, are made beforehand in memory of the Examiner's own and copied to where Runners see them one request
@@ -32,7 +33,7 @@ from torch import Tensor
 from kernel_coder import ops
 from kernel_coder.judge.gate import Gate, gate_of, write_later
 from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensors_of
-from kernel_coder.judge.interval import RESOLUTION, Interval, speedup_interval
+from kernel_coder.judge.interval import RESOLUTION, Interval, median_interval, speedup_interval
 from kernel_coder.judge.load import LOADED, load_of
 from kernel_coder.judge.lock import Turn, alone, shared
 from kernel_coder.judge.memory import free_memory, tensor_at
@@ -177,6 +178,10 @@ class Request(NamedTuple):
     expected: list[Expected]  # of each call; empty if nothing is compared
     hashes: Tensor | None  # of the inputs, if the request is the candidate's
 
+    def again(self, link: Link) -> Request:
+        """Of another Runner, where nothing is compared."""
+        return self._replace(link=link, expected=[], hashes=None)
+
 
 class Answer(NamedTuple):
     """What came of a request; `request` is None once it is checked."""
@@ -293,7 +298,8 @@ class Timer:
         self.round_s = 0.0
         self.flushed: Tensor | None = None
         if session.device.type == "cuda":  # zeros: loads the kernel that flushes, which may wait for the GPU
-            self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
+            with shared(session.lock):
+                self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=session.device)
 
     def measure(self, baseline: Baseline) -> None:
         """Candidate and reference in turn.
@@ -352,15 +358,21 @@ class Timer:
 
     def _baseline(self, rounds: int, pings: int) -> Baseline:
         """Without a candidate. The problem remembers how fast the reference is when nobody disturbs it."""
-        kind, found = self.session.device.type, list[tuple[list[float], list[float], list[float]]]()
+        kind = self.session.device.type
+        empty_s: list[float] = []
+        by_call: list[tuple[list[float], list[float]]] = []
+        each = pings if self.flushed is None else -(-pings // PIECES)
 
-        def then() -> None:  # not before: a GPU that comes out of its rest is slow
-            empty_s = [self._ping(self.reference) for _ in range(pings)]
-            found.append((empty_s, self._copying_s(self.calls), self._showing_s(self.calls)))
+        def then(is_first: bool) -> None:  # not before: a GPU that comes out of its rest is slow
+            if is_first:
+                empty_s.clear()
+            empty_s.extend(self._ping(self.reference) for _ in range(each))
+            if is_first:
+                by_call.append((self._copying_s(self.calls), self._showing_s(self.calls)))
 
         taken, is_quiet = self._taken_alone(rounds, then)
-        least = Costs(*(min(map(min, some)) for some in zip(*found, strict=True)))
-        costs = least._replace(empty_s=statistics.median(found[-1][0])) if is_quiet else least
+        least = Costs(min(empty_s), *(min(map(min, some)) for some in zip(*by_call, strict=True)))
+        costs = least._replace(empty_s=statistics.median(empty_s)) if is_quiet else least
         call_s, fastest_s = (self._call_s(one, costs) for one in (statistics.median(taken), min(taken)))
         if kind == "cpu":  # which makes a process slower or faster than it was, for seconds
             fastest_s = call_s
@@ -376,20 +388,27 @@ class Timer:
 
     @property
     def is_slow(self) -> bool:
-        """The reference was, in turn with the candidate: somebody else has the device too, or the candidate sees to it
-        while it is not asked."""
+        """The reference surely was, in turn with the candidate: somebody else has the device too, or the candidate sees
+        to it while it is not asked. What makes some requests slow, such as processes that start, does not say that."""
+        references = [reference for reference, _ in self._calls_s(self.costs, self.costs)]
+        return median_interval(references).low > self._slowest_s(self._known_s)
+
+    @property
+    def _known_s(self) -> float:
+        """Of a call of the reference, before this candidate was there."""
         assert self.baseline is not None
-        return self._is_slower(self._in_turn_s(), min(self.baseline.call_s, self.problem.reference_s))
+        return min(self.baseline.call_s, self.problem.reference_s)
 
     @property
     def is_sure(self) -> bool:
         """The reference was timed while nobody else used the GPU, now or for another candidate."""
         return self.problem.reference_s < math.inf or self._alone[0].is_quiet
 
-    def _is_slower(self, found_s: float, alone_s: float) -> bool:
-        """A call of the reference, in turn with the candidate, than without it, by more than both could be off."""
+    def _slowest_s(self, alone_s: float) -> float:
+        """What a call of the reference may take in turn with the candidate, if it takes so long without it; by no more
+        could both be off."""
         kind = self.session.device.type
-        return found_s > max(SLOW[kind] * alone_s, alone_s + 2 * OFF_S[kind] / self.calls)
+        return max(SLOW[kind] * alone_s, alone_s + 2 * OFF_S[kind] / self.calls)
 
     @property
     def costs(self) -> Costs:
@@ -433,19 +452,21 @@ class Timer:
         """Fields of the verdict.
 
         A reference that was fast before the candidate came, and is again when it is no more, counts as the slower of
-        both. And as sure as the times in turn may be, the lower bound is one for the fastest that the reference ever
-        was without a candidate, too, if that was faster; and both hold whether what a request costs by itself was found
-        with the candidate, is the least that was ever found, or was found on the candidate's Runner. Nobody is surely
-        faster than a reference that was never alone. And who could have left out what is taken off its time, as far as
-        its text says, had better be faster by that, too; on a CPU it is not surely faster at all.
+        both; one that was slow in some requests counts as no slower than it may be. And as sure as the times in turn
+        may be, the lower bound is one for the fastest that the reference ever was without a candidate, too, if that was
+        faster; and both hold whether what a request costs by itself was found with the candidate, is the least that was
+        ever found, or was found on the candidate's Runner. Nobody is surely faster than a reference that was never
+        alone. And who could have left out what is taken off its time, as far as its text says, had better be faster by
+        that, too; on a CPU it is not surely faster at all.
         """
         times = self._calls_s(self.costs, self.costs)
         references, candidates = (list(some) for some in zip(*times, strict=True))
         found_s = statistics.median(references)
-        scale = 1.0
-        if self.afterwards is not None:
+        if self.afterwards is None:
+            scale = min(1.0, self._slowest_s(self._known_s) / found_s)
+        else:
             both_s = max(one.call_s for one in self._alone)
-            scale = both_s / found_s if self._is_slower(found_s, both_s) else 1.0
+            scale = both_s / found_s if found_s > self._slowest_s(both_s) else 1.0
         fastest_s = min(self.problem.reference_s, *(one.fastest_s for one in self._alone))
         noise = self._noise(times)
         of_candidate_s = statistics.median(self.times.pings.get(self.candidate) or [self.costs.empty_s])
@@ -509,20 +530,25 @@ class Timer:
             empty_s: what a request costs by itself.
             known_s: what a call of the other one takes, if there is another.
         """
-        answers = self._answers([link] * 4, 1, timed=False)
-        taken = min(one.taken for one in answers[1:])  # the first call makes something, too
-        times = [max(one, LEAST_S) for one in (taken - empty_s, *known_s)]
-        faster, slower = min(times), max(times)
+        answers = self._answers([link] * 4, 1, timed=False)[1:]  # the first call makes something, too
+        self._choose_rhythm(answers, empty_s, known_s)
+        seems_long = self.round_s * ROUNDS[self.session.device.type] > CHUNK_S
+        if seems_long and self.session.lock is not None:  # beside others, as it might not be alone
+            self._choose_rhythm(self._answers([link] * 2, 1, timed=True), empty_s, known_s)
+        for one in (self.reference, self.candidate):
+            one.ask(Say.PING, 0, self.calls, 0, 0, 0)
+            one.answer(Say.PING)
+
+    def _choose_rhythm(self, answers: Sequence[Answer], empty_s: float, known_s: Sequence[float]) -> None:
         kind = self.session.device.type
+        times = [max(one, LEAST_S) for one in (min(one.taken for one in answers) - empty_s, *known_s)]
+        faster, slower = min(times), max(times)
         wanted = -(-self.session.config.timed_calls // ROUNDS[kind])
         enough = min(ENOUGH_CALLS, round(ENOUGH_S[kind] / faster), STAGED_BYTES[kind] // self._bytes(1))
         wanted = max(LEAST_CALLS[kind], wanted, enough)
         most = min(self.variant.slots, round(TARGET_S / faster), round(MOST_S / slower))
-        self.calls = calls = max(1, min(wanted, most))
-        self.round_s = 2 * (empty_s + calls * slower)
-        for one in (self.reference, self.candidate):
-            one.ask(Say.PING, 0, calls, 0, 0, 0)
-            one.answer(Say.PING)
+        self.calls = max(1, min(wanted, most))
+        self.round_s = 2 * (empty_s + self.calls * slower)
 
     def _rounds(self, calls: int, count: int) -> list[tuple[float, float]]:
         """Seconds of a request to the reference and to the candidate, so many times, in an order that nobody knows."""
@@ -544,7 +570,7 @@ class Timer:
         for link in links:
             found[link].append(self._ping(link))
 
-    def _taken_alone(self, rounds: int, then: Callable[[], None]) -> tuple[list[float], bool]:
+    def _taken_alone(self, rounds: int, then: Callable[[bool], None]) -> tuple[list[float], bool]:
         """Seconds of requests to the reference while there is no candidate, and whether nobody else used the GPU; again
         where somebody did, and may be gone by then."""
         for left in reversed(range(1 if self._is_restless else TRIES)):
@@ -557,14 +583,20 @@ class Timer:
             print("somebody else uses the GPU, also while the reference is timed without a candidate", file=sys.stderr)
         return taken, is_quiet
 
-    def _taken_in_pieces(self, rounds: int, then: Callable[[], None]) -> tuple[list[float], bool]:
+    def _taken_in_pieces(self, rounds: int, then: Callable[[bool], None]) -> tuple[list[float], bool]:
+        """`then` is what is done in each piece, too, and told whether that is the first."""
         taken: list[float] = []
         loads: list[float] = []
 
-        def also() -> None:
-            if not taken:
-                then()
+        def look() -> None:
             loads.append(self._load())
+
+        def look_again() -> None:
+            if not taken:  # what requests cost is measured in between, once
+                then(True)
+            look()
+            if taken:
+                then(False)
 
         until = time.monotonic() + ALONE_S
         most = rounds if self.flushed is None else -(-rounds // PIECES)
@@ -572,19 +604,21 @@ class Timer:
             if taken and self.flushed is not None:
                 time.sleep(random.uniform(0.0, PAUSE_S))
             links = [self.reference] * self._together(self.calls, min(most, rounds - len(taken)))
-            taken += [one.taken for one in self._answers(links, self.calls, timed=True, then=also)]
+            taken += [one.taken for one in self._answers(links, self.calls, timed=True, first=look, then=look_again)]
         is_shared = [one >= LOADED for one in loads]
-        return taken, not is_shared[0] and sum(is_shared) <= BUSY * len(loads)
+        return taken, not any(is_shared[:2]) and sum(is_shared) <= BUSY * len(loads)
 
     def _await_quiet(self) -> None:
         """Until nobody else uses the GPU, if that comes soon. To wait for that is no part of a candidate's life."""
         until = time.monotonic() + QUIET_S
-        while (now := time.monotonic()) < until:
-            time.sleep(QUIET_POLL_S)
-            Turn.waited_s += time.monotonic() - now
+        while True:
             with alone(self.session.lock):
                 if self._load() < LOADED:
                     return
+            if (now := time.monotonic()) >= until:
+                return
+            time.sleep(QUIET_POLL_S)
+            Turn.waited_s += time.monotonic() - now
 
     @property
     def _is_restless(self) -> bool:
@@ -606,20 +640,34 @@ class Timer:
         return max(taken - of_request, taken * LEAST) / self.calls
 
     def _answers(
-        self, links: list[Link], calls: int, *, timed: bool, then: Callable[[], None] | None = None
+        self,
+        links: list[Link],
+        calls: int,
+        *,
+        timed: bool,
+        first: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> list[Answer]:
         """To a request to each in turn, every one of the candidate's checked; with the device to itself if `timed`, and
-        for what is to be done `then`."""
+        for what is to be done `first` and `then`."""
         lock = self.session.lock
         is_kept = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
         requests: list[Request] = []
+        known: Request | None = None  # what the candidate will have been asked by then
         with shared(lock) as turn:
             self._draw_places(calls)
             for link in links if is_kept else ():
                 turn.pause()
+                if link is self.reference and known is not None:
+                    requests.append(known.again(link))
+                    continue
                 requests.append(self._request(link, calls, is_kept))
+                if link is not self.reference and all(one.family == "own" for one in requests[-1].expected):
+                    known = requests[-1]
         answers: list[Answer] = []
         with alone(lock) if timed else shared(lock):
+            if first is not None:
+                first()
             for place, link in enumerate(links):
                 request = requests[place] if is_kept else self._request(link, calls, is_kept)
                 answers.append(self._answer(request))
@@ -709,10 +757,10 @@ class Timer:
     def _asked(self, link: Link, calls: int, region: Tensor, staged: Tensor | None, say: Say, *values: int) -> Start:
         """When the clock started: before Runners could see the inputs, where those are kept back, and all that was
         asked for waited behind the gate, or when it should have; otherwise once they were there."""
-        self.session.synchronise()
         gate = gate_of(self.session.device) if self.problem.keeps_inputs_back else None
         if gate is not None:
             return self._asked_behind(gate, link, calls, region, staged, say, *values)
+        self.session.synchronise()
         started = time.perf_counter()
         if staged is not None:
             region.copy_(staged)
@@ -736,6 +784,7 @@ class Timer:
             asked_at = time.perf_counter()
             link.ask(say, *values, 1, number)
             is_in_line = link.await_queued(calls * AHEAD_S)
+            gate.await_reached()
         finally:
             opened = gate.open()
         return Start(opened, None if is_in_line else asked_at, has_gate=True)
