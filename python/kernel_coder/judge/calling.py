@@ -111,7 +111,7 @@ def outputs_of(value: Any, device: torch.device | None = None) -> Any:
     return value
 
 
-def _device_of(args: Iterable[Any]) -> torch.device | None:
+def device_of(args: Iterable[Any]) -> torch.device | None:
     return next((one.device for one in args if isinstance(one, Tensor)), None)
 
 
@@ -124,7 +124,7 @@ def called(
     """
     if cotangents is None:
         with torch.no_grad():
-            return outputs_of(module(*args), _device_of(args))
+            return outputs_of(module(*args), device_of(args))
     leaves: list[Tensor] = []
 
     def leaf(tensor: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def called(
         return leaves[-1]
 
     args = map_tensors(list(args), leaf)
-    outputs = outputs_of(module(*args), _device_of(args))
+    outputs = outputs_of(module(*args), device_of(args))
     floats = _floats(tensors_of(outputs))
     pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=True) if one.requires_grad]
     if not pairs:

@@ -222,10 +222,13 @@ class Fingerprint:
                 self._multipliers = torch.randint(
                     -(1 << 62), 1 << 62, (chunk,), generator=self._rng, device=tensor.device, dtype=torch.int64
                 )
-            total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+            total: Tensor | None = None
             for index, start in enumerate(range(0, words.numel(), chunk)):
                 part = words[start : start + chunk]
-                total = total * 31 + (part * self._multipliers[: part.numel()]).sum() + index
+                of_part = (part * self._multipliers[: part.numel()]).sum()
+                total = of_part if total is None else total * 31 + of_part + index
+            if total is None:
+                total = torch.zeros((), dtype=torch.int64, device=tensor.device)
             found.append(total)
         return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)
 

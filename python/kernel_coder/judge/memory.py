@@ -28,9 +28,14 @@ SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
 LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
 
 
+def has_much_to_free(device: torch.device) -> bool:
+    """Of a GPU's memory, that nobody uses here."""
+    return device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES
+
+
 def free_memory(device: torch.device) -> bool:
     """Give the GPU back what nobody uses here, if that is much; whether it was."""
-    if device.type != "cuda" or torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= KEPT_BYTES:
+    if not has_much_to_free(device):
         return False
     torch.cuda.empty_cache()
     return True

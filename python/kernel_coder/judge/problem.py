@@ -274,7 +274,8 @@ class Problem:
 
     def refresh(self, seeds: Seeds) -> None:
         """For the next candidate: seeds, state and the memory that the last one could write to."""
-        with shared(self.lock):
+        has_memory = bool(self.init_specs or self.state_specs)
+        with shared(self.lock if has_memory else None):  # else the device has nothing to do
             self._refresh(seeds)
 
     def _refresh(self, seeds: Seeds) -> None:

@@ -36,7 +36,7 @@ from kernel_coder.judge.inputs import fill_random, map_tensors, seed_all, tensor
 from kernel_coder.judge.interval import RESOLUTION, Interval, median_interval, speedup_interval
 from kernel_coder.judge.load import LOADED, load_of
 from kernel_coder.judge.lock import Turn, alone, shared
-from kernel_coder.judge.memory import free_memory, tensor_at
+from kernel_coder.judge.memory import free_memory, has_much_to_free, tensor_at
 from kernel_coder.judge.protocol import AFTERWARDS_S, Mode, Say, Status
 from kernel_coder.judge.reach import reaches_out
 from kernel_coder.judge.session import ReferenceFailed
@@ -518,8 +518,9 @@ class Timer:
 
     def _free_memory(self) -> None:
         """To give memory back is work for the GPU's driver that somebody would be timed beside."""
-        with shared(self.session.lock):
-            free_memory(self.session.device)
+        if has_much_to_free(self.session.device):
+            with shared(self.session.lock):
+                free_memory(self.session.device)
 
     def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> None:
         """So many calls that a request takes `TARGET_S`, by the faster of them, but no more than are wanted, and than
@@ -652,33 +653,48 @@ class Timer:
         for what is to be done `first` and `then`."""
         lock = self.session.lock
         is_kept = self._bytes(calls) <= STAGED_BYTES[self.session.device.type]
-        requests: list[Request] = []
-        known: Request | None = None  # what the candidate will have been asked by then
         with shared(lock) as turn:
             self._draw_places(calls)
-            for link in links if is_kept else ():
+            requests = self._requests(links, calls, turn) if is_kept else None
+            if not timed:
+                answers = self._answered(links, calls, requests)
                 turn.pause()
-                if link is self.reference and known is not None:
-                    requests.append(known.again(link))
-                    continue
-                requests.append(self._request(link, calls, is_kept))
-                if link is not self.reference and all(one.family == "own" for one in requests[-1].expected):
-                    known = requests[-1]
-        answers: list[Answer] = []
-        with alone(lock) if timed else shared(lock):
+                self._check(answers)
+                return answers
+        with alone(lock):
             if first is not None:
                 first()
-            for place, link in enumerate(links):
-                request = requests[place] if is_kept else self._request(link, calls, is_kept)
-                answers.append(self._answer(request))
-                if not is_kept:  # the next request takes its place
-                    self._check(answers[-1:])
-                    answers[-1] = answers[-1].forgotten()
-                del request  # before the next one is made
+            answers = self._answered(links, calls, requests)
             if then is not None:
                 then()
         with shared(lock):
             self._check(answers)
+        return answers
+
+    def _requests(self, links: list[Link], calls: int, turn: Turn) -> list[Request]:
+        """That are kept until they are made."""
+        requests: list[Request] = []
+        known: Request | None = None  # what the candidate will have been asked by then
+        for link in links:
+            turn.pause()
+            if link is self.reference and known is not None:
+                requests.append(known.again(link))
+                continue
+            requests.append(self._request(link, calls, True))
+            if link is not self.reference and all(one.family == "own" for one in requests[-1].expected):
+                known = requests[-1]
+        return requests
+
+    def _answered(self, links: list[Link], calls: int, requests: list[Request] | None) -> list[Answer]:
+        """Where they are not kept, each takes the place of the one before, whose answer is checked before that."""
+        answers: list[Answer] = []
+        for place, link in enumerate(links):
+            request = self._request(link, calls, False) if requests is None else requests[place]
+            answers.append(self._answer(request))
+            if requests is None:
+                self._check(answers[-1:])
+                answers[-1] = answers[-1].forgotten()
+            del request  # before the next one is made
         return answers
 
     def _both(self) -> list[Link]:
