@@ -99,7 +99,8 @@ def test_every_list_of_arguments_gives_a_kernel_that_compiles(tmp_path: Path) ->
     assert "a0: tl.constexpr" not in source_of("ppic")
 
 
-def test_a_warm_parent_starts_no_thread_and_no_gpu() -> None:
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_a_warm_parent_starts_no_thread_and_no_gpu(interpreted: bool) -> None:
     code = (
         "import os, torch, triton, triton.language, triton.compiler.compiler\n"
         "before = len(os.listdir('/proc/self/task'))\n"
@@ -109,5 +110,23 @@ def test_a_warm_parent_starts_no_thread_and_no_gpu() -> None:
         "assert 'TRITON_CACHE_DIR' not in os.environ\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON")}
+    if interpreted:
+        environment["TRITON_INTERPRET"] = "1"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interpreted_kernel_finds_all_of_triton_imported_by_the_warm_parent() -> None:
+    code = (
+        "import sys, torch, triton, triton.language, triton.runtime.interpreter, triton.compiler.compiler\n"
+        "import kernel_coder.judge.warm_triton\n"
+        "from kernel_coder.judge.triton_cache import _module, source_of\n"
+        "kernel = _module(source_of('ppic')).kernel\n"
+        "before = set(sys.modules)\n"
+        "kernel[(1,)](torch.zeros(16), torch.ones(16), 1, 32)\n"
+        "new = sorted(name for name in set(sys.modules) - before if name.startswith('triton'))\n"
+        "assert not new, new\n"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

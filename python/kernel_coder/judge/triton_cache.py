@@ -169,6 +169,12 @@ def _module(source: str) -> ModuleType:
         return module
 
 
+def import_descriptors() -> None:
+    """What Triton asks about every argument of a kernel, interpreted ones too; importing it takes a Runner 0.1 s."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton.experimental.gluon.nvidia.hopper")
+
+
 def compile_once() -> None:
     """In the warm parent, without a GPU: all that a process does at its first compilation and never again.
 
@@ -182,8 +188,7 @@ def compile_once() -> None:
         before = os.environ.get("TRITON_CACHE_DIR")
         os.environ["TRITON_CACHE_DIR"] = cache
         try:
-            with contextlib.suppress(ImportError):
-                importlib.import_module("triton.experimental.gluon.nvidia.hopper")
+            import_descriptors()
             types = {"a0": "*fp32", "a1": "*fp32", "a2": "i32", "a3": "constexpr"}
             source = ASTSource(_module(source_of("ppic")).kernel, types, {(3,): 32})
             triton.compile(source, target=GPUTarget(*TARGET))
