@@ -94,7 +94,7 @@ nothing. So many that are busy without end leave neighbours their share of the c
 EXAMINER = "kernel_coder.judge.examiner:main"
 RUNNER = "kernel_coder.judge.runner:main"
 TRITON = ("triton", "triton.language", "triton.runtime.interpreter", "triton.compiler.compiler")
-STARTED = "kernel_coder.judge.warm_triton"
+WARM_TRITON = "kernel_coder.judge.warm_triton"
 WARM = ("torch", "kernel_coder.judge.examiner", "kernel_coder.judge.runner", "kernel_coder.judge.timing")
 
 STARTING, START_S = 4, 30.0
@@ -474,7 +474,7 @@ class Judge:
             if interpreted not in self._servers:
                 modules = [*WARM, *(TRITON if _has_triton() else ())]
                 if _has_triton() and (interpreted or self.visible or self.config.compile_for):
-                    modules.append(STARTED)
+                    modules.append(WARM_TRITON)
                 self._servers[interpreted] = ForkServer(
                     self._sandbox, modules, environment=self.environment(interpreted)
                 )

@@ -131,8 +131,8 @@ PIECES, PAUSE_S = 5, 0.03
 is not there all the time, or is seen."""
 
 BUSY = 0.2
-"""Of these pieces, in which a GPU that is nobody else's may seem to be shared: a process that starts or ends has it for
-a moment."""
+"""Of the probes before and after these pieces, that may find a GPU shared which is nobody else's: a process that starts
+or ends has it for a moment."""
 
 TRIES, QUIET_S, QUIET_POLL_S = 3, 2.0, 0.25
 """To time the reference without a candidate while nobody else uses the GPU; for so long is it put off until somebody

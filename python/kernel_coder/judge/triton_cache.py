@@ -170,7 +170,7 @@ def _module(source: str) -> ModuleType:
 
 
 def import_descriptors() -> None:
-    """What Triton asks about every argument of a kernel, interpreted ones too; importing it takes a Runner 0.1 s."""
+    """What Triton asks about every argument of a kernel, and imports at the first launch, an interpreted one too."""
     with contextlib.suppress(ImportError):
         importlib.import_module("triton.experimental.gluon.nvidia.hopper")
 
