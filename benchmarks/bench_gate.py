@@ -21,9 +21,9 @@ import traceback
 
 import torch
 from bench_judge import _commit, write
-from kernel_coder.judge.channel import Channel
-from kernel_coder.judge.gate import Gate, wait_for, write_later
-from kernel_coder.judge.memory import Arena
+from kernel_coder.judge.gpu.stream_gate import Gate, wait_for, write_later
+from kernel_coder.judge.wire.channel import Channel
+from kernel_coder.judge.wire.shared_tensors import Arena
 
 ARENA, NUMBER_AT, OUTPUT_AT, FLUSH = 64 << 20, 0, 32 << 20, 256 << 20
 INPUT_AT, BYTES = 4096, 1 << 20

@@ -4,8 +4,9 @@
     python benchmarks/bench_load.py --raw PATH          # and every step's time, a line of JSON for each probe
 
 A probe is so many flushes of the cache in line behind a gate. `load` is the judge's measure, the time from the gate's
-opening to the end by what the steps take alone (:mod:`kernel_coder.judge.load`); `loaded` is the share of probes that
-the judge takes for shared. Between two steps there is nothing to wait for, so what one takes longer than the others is
+opening to the end by what the steps take alone (:mod:`kernel_coder.judge.gpu.contention`); `loaded` is the share of
+probes that the judge takes for shared. Between two steps there is nothing to wait for, so what one takes longer than
+the others is
 a gap: a slice of time that other processes got; `between` is the time from one gap to the next, our own slice.
 
 Beside it are: nobody; processes with idle contexts; a process that multiplies matrices; one, and three, that leave a
@@ -28,9 +29,9 @@ from pathlib import Path
 
 import torch
 from bench_judge import _commit, write
-from kernel_coder.judge.gate import Gate
-from kernel_coder.judge.load import LOADED, STEPS
-from kernel_coder.judge.timing import FLUSH_BYTES
+from kernel_coder.judge.examiner.timing.timer import FLUSH_BYTES
+from kernel_coder.judge.gpu.contention import LOADED, STEPS
+from kernel_coder.judge.gpu.stream_gate import Gate
 
 IDLE = "import time, torch; torch.zeros(1, device='cuda'); print('there', flush=True); time.sleep(3600)"
 MULTIPLIES = """

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from kernel_coder.models.nano import main as nano
-from kernel_coder.train.model import NANO_FOLDER
+from kernel_coder.policy.model import NANO_FOLDER
 from trials import RESULTS, ROOT, append, commit, over_seeds
 
 VARIANTS = ("nano", "no-sft", "similarity")

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 import transformers
 from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.policy.attention import packed
+from kernel_coder.policy.model import Policy
 from kernel_coder.sft.compilation import Acceleration, accelerate, compile_layers
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import loss_of, update
-from kernel_coder.train.attention import packed
-from kernel_coder.train.model import Policy
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor

@@ -33,10 +33,10 @@ import kernel_coder
 import torch
 from kernel_coder import LossSpec
 from kernel_coder.models.tiny import tiny_tokenizer
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.recomputation import Recomputation, layers_of, recompute
 from kernel_coder.rollout import Turn
 from kernel_coder.train.batch import Batch, Form, denominator, forward_passes
-from kernel_coder.train.memory import Recomputation, layers_of, recompute
-from kernel_coder.train.model import Policy
 from kernel_coder.train.update import backward, optimizer_step
 from random_model import random_model
 from rivals import EPSILON, eager_logprobs, trl_chunked
@@ -152,7 +152,7 @@ class Run:
 def with_adapters(model: nn.Module) -> nn.Module:
     """LoRA of rank 64 in every linear layer but the head, computed for everybody as training does it here."""
     import peft
-    from kernel_coder.train.adapters import quicken
+    from kernel_coder.policy.adapters import quicken
 
     settings = peft.LoraConfig(task_type="CAUSAL_LM", r=64, lora_alpha=128, target_modules="all-linear")
     adapted: nn.Module = peft.get_peft_model(model, settings).train()

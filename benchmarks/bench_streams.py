@@ -5,7 +5,8 @@
 A process for each number of queues (CUDA_DEVICE_MAX_CONNECTIONS): on each of the 64 streams of torch's pool 4 million
 cycles of waiting and then a number are asked for, and the default stream copies that number without waiting. It is seen
 if the number from before was copied. With one queue streams are served in the order in which they were filled, so that
-little is seen: that is why a candidate whose text speaks of streams has the usual eight (`judge/streams.py`).
+little is seen: that is why a candidate whose text speaks of streams has the usual eight
+(`judge/runner/side_streams.py`).
 """
 
 from __future__ import annotations

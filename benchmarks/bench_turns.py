@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 from kernel_coder.evaluate.metrics import intervals, pass_at_k
+from kernel_coder.report.learned import held_out
 from kernel_coder.train.config import load_config
-from kernel_coder.train.learning import held_out
 from trials import RESULTS, ROOT, Trial, add_flags, append, commit, fresh, over_seeds, run_all
 
 CONFIG = ROOT / "configs" / "nano-turns.yaml"

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from kernel_coder.judge import Judge, Outcome, Verdict
-from kernel_coder.judge.pool import parallel
+from kernel_coder.judge.supervisor.batching import parallel
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kernel_coder.judge import Outcome, Verdict, example_verdict
-from kernel_coder.judge.sandbox import probe
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.judge.sandbox.sandbox import probe
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 
 OUTCOME = re.compile(r"# outcome: (\w+)")
@@ -58,8 +58,8 @@ class FakeJudge:
             outcome,
             speedup=float(speedup[1]) if speedup else None,
             task=task.id,
-            task_hash=sha256(task.reference),
-            candidate_hash=sha256(candidate),
+            task_hash=sha256_text(task.reference),
+            candidate_hash=sha256_text(candidate),
             backend=backend or self.backend,
             device="cpu" if self.device == "cpu" else "NVIDIA H200",
             interpreted=self.device == "cpu" and speedup is None,

@@ -1,5 +1,5 @@
 // What the keeper of a sandboxed process tells the supervisor: a block of shared memory that the sandboxed process
-// never has mapped. Python reads it by these offsets, see kernel_coder/judge/sandbox.py.
+// never has mapped. Python reads it by these offsets, see kernel_coder/judge/sandbox/sandbox.py.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ from typing import Any
 from fake_judge import FakeJudge
 from kernel_coder.data.__main__ import main
 from kernel_coder.judge import Verdict
-from kernel_coder.judge.judge import Admission
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.judge.supervisor.admission import Admission
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 
 
@@ -29,7 +29,7 @@ class CarefulJudge(FakeJudge):
     def admit(self, task: Task) -> Admission:
         refused = "torch.zeros" in task.reference
         reason = "the task is refused: the candidate that returns zeros would pass" if refused else None
-        return Admission(task=task.id, task_hash=sha256(task.reference), admitted=not refused, reason=reason)
+        return Admission(task=task.id, task_hash=sha256_text(task.reference), admitted=not refused, reason=reason)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 from kernel_coder.data.build import Plan, build
 from kernel_coder.data.screen import kernelbench_fingerprints, kernelbench_listing
 from kernel_coder.data.verifiers import Candidate, Finding
-from kernel_coder.flags import UsageError
+from kernel_coder.run.flags import UsageError
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.build_pairs import COLUMNS
 from kernel_coder.tasks.generator import generate, split_of

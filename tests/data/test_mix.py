@@ -9,11 +9,11 @@ import pytest
 from kernel_coder import ops
 from kernel_coder.data.__main__ import main
 from kernel_coder.data.mix import BUGS, mix
+from kernel_coder.policy.model import NANO_FOLDER
 from kernel_coder.prompts import build_messages, encode_prompt, extend_prompt
 from kernel_coder.sft.config import SftDataConfig
 from kernel_coder.sft.examples import Encoder, conversation_rows, encode_rows
 from kernel_coder.tasks import load_tasks
-from kernel_coder.train.model import NANO_FOLDER
 from pyarrow import parquet
 from transformers import AutoTokenizer
 

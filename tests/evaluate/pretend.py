@@ -11,7 +11,7 @@ from typing import Any
 from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.judge import Outcome, Verdict, example_verdict
-from kernel_coder.judge.places import Places
+from kernel_coder.judge.supervisor.worker_queue import Places
 from kernel_coder.tasks import Task
 
 REFERENCE = """import torch

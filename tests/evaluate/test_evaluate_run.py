@@ -26,7 +26,7 @@ from kernel_coder.evaluate.run import evaluate, select_tasks
 from kernel_coder.evaluate.store import LOCK
 from kernel_coder.judge import Verdict
 from kernel_coder.judge.admission_list import KnownAdmission, known_admission, listing
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 from pretend import PretendJudge, PretendModel, said, write_tasks
 
@@ -342,7 +342,7 @@ def refused(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """A made-up list that refuses the second task, and the third in another text than ours."""
     path = tmp_path / "list.json"
     known = [
-        KnownAdmission("level1", name, sha256(text), admitted, reason, "NVIDIA H200", "71bba18")
+        KnownAdmission("level1", name, sha256_text(text), admitted, reason, "NVIDIA H200", "71bba18")
         for name, text, admitted, reason in (
             ("1_scale", (tasks / "1_scale.py").read_text(), True, ""),
             ("2_scale", (tasks / "2_scale.py").read_text(), False, "the reference itself does not pass"),
@@ -518,7 +518,7 @@ sys.path.insert(0, {tests!r})
 from kernel_coder.evaluate.__main__ import main
 from kernel_coder.judge import Verdict
 from kernel_coder.judge.admission_list import KnownAdmission, known_admission, listing
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 from pretend import PretendJudge
 sys.exit(main({arguments!r}, make_judge=PretendJudge()))

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from kernel_coder.judge import timing
-from kernel_coder.judge.load import STEPS
-from kernel_coder.judge.timing import Answer, Timer, Times
+from kernel_coder.judge.examiner.timing import timer as timing
+from kernel_coder.judge.examiner.timing.timer import Answer, Timer, Times
+from kernel_coder.judge.gpu.contention import STEPS
 
 FLUSH_S, HOST_S, NEXT_TO_NOTHING_S = 64e-6, 20e-6, 3e-6
 

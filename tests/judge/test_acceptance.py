@@ -19,9 +19,9 @@ from pathlib import Path
 import corpus
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
-from kernel_coder.judge.channel import Channel
-from kernel_coder.judge.protocol import Say
-from kernel_coder.judge.session import Ended, Link
+from kernel_coder.judge.examiner.examination import Ended, Link
+from kernel_coder.judge.wire.channel import Channel
+from kernel_coder.judge.wire.messages import Say
 from kernel_coder.tasks import Task
 
 HERE = Path(__file__).parent

@@ -15,8 +15,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.judge import attribution
-from kernel_coder.judge.attribution import (
+from kernel_coder.judge.runner import launches as attribution
+from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
+from kernel_coder.judge.runner.launches import (
     KernelRecord,
     NoDeviceTime,
     OwnKernels,
@@ -25,8 +26,7 @@ from kernel_coder.judge.attribution import (
     kernel_share,
     record_launches,
 )
-from kernel_coder.judge.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
-from kernel_coder.judge.protocol import Mode
+from kernel_coder.judge.wire.messages import Mode
 from torch import Tensor
 
 Script = Callable[[str], str]
@@ -103,9 +103,9 @@ def foreign(x, out, n, BLOCK: tl.constexpr):
 
 PRELUDE = """
 import os, sys, torch
-from kernel_coder.judge.attribution import *
-from kernel_coder.judge.attribution import device_records
-from kernel_coder.judge.protocol import Mode
+from kernel_coder.judge.runner.launches import *
+from kernel_coder.judge.runner.launches import device_records
+from kernel_coder.judge.wire.messages import Mode
 device = os.environ["KC_TEST_DEVICE"]
 interpreted = device == "cpu"
 import candidate, library_kernels
@@ -846,7 +846,7 @@ def cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_kernels_of_a_library_are_found_by_name(
     cuda_library: Path, with_cuobjdump: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernel_coder.judge import kernel_facts
+    from kernel_coder.judge.runner import kernel_facts
 
     if not with_cuobjdump:
         monkeypatch.setattr(kernel_facts, "_cuobjdump", lambda: None)
@@ -861,7 +861,7 @@ def test_the_kernels_of_a_library_are_found_by_name(
 
 
 def test_resources_of_a_librarys_kernels_are_known_where_cuobjdump_is(cuda_library: Path) -> None:
-    from kernel_coder.judge import kernel_facts
+    from kernel_coder.judge.runner import kernel_facts
 
     facts = {fact.name: fact for fact in library_facts(str(cuda_library))}
     if kernel_facts._cuobjdump() is None:

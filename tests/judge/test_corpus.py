@@ -17,7 +17,7 @@ import corpus
 import pytest
 from corpus import Candidate
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.gpu import memory_used
+from kernel_coder.judge.gpu.facts import memory_used
 from kernel_coder.tasks import Task
 
 FORMS, HONEST = 2, 84

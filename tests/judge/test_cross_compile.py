@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernel_coder.judge.cross_compile import capability
+from kernel_coder.judge.config import capability
 
 pytest.importorskip("triton")
 
@@ -17,8 +17,7 @@ PROGRAM = """
 import json, sys, torch, triton
 import triton.language as tl
 from triton.runtime.driver import driver
-from kernel_coder.judge import cross_compile
-
+from kernel_coder.judge.runner import cross_compile
 @triton.jit
 def total(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_coder.judge import nvml
-from kernel_coder.judge.channel import Channel, ChannelClosed
-from kernel_coder.judge.device_memory import DeviceBuffer, DeviceMemoryError, contiguous_strides, device_index, extent
-from kernel_coder.judge.fork_server import ForkServer
-from kernel_coder.judge.sandbox import Limits, Process, Sandbox, SandboxConfig
+from kernel_coder.judge.gpu import nvml
+from kernel_coder.judge.gpu.nvml import device_index
+from kernel_coder.judge.sandbox.fork_server import ForkServer
+from kernel_coder.judge.sandbox.sandbox import Limits, Process, Sandbox, SandboxConfig
+from kernel_coder.judge.wire.channel import Channel, ChannelClosed
+from kernel_coder.judge.wire.device_memory import DeviceBuffer, DeviceMemoryError, contiguous_strides, extent
 
 Script = Callable[..., str]
 
 #: What every script begins with.
 PRELUDE = """
 import ctypes, os, socket, sys, torch
-from kernel_coder.judge.device_memory import DeviceBuffer, DeviceMemoryError, DeviceOutOfMemory
+from kernel_coder.judge.wire.device_memory import DeviceBuffer, DeviceMemoryError, DeviceOutOfMemory
 
 def counts():  # of the stand-in: allocations, reservations, mappings, synchronisations, contexts pushed
     found = (ctypes.c_int * 5)()
@@ -298,7 +299,7 @@ def test_strides_and_extent_are_torchs(shape: tuple[int, ...]) -> None:
 
 
 def test_importing_it_touches_no_driver() -> None:
-    code = "import kernel_coder.judge.device_memory, sys; print('libcuda' in open('/proc/self/maps').read())"
+    code = "import kernel_coder.judge.wire.device_memory, sys; print('libcuda' in open('/proc/self/maps').read())"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert done.stdout == b"False\n", done.stderr
@@ -309,8 +310,8 @@ def test_importing_it_touches_no_driver() -> None:
 #: What a runner does. The kernel is the candidate's: written to a file and imported there, compiled there.
 RUNNER = '''
 import importlib, os, sys, time, torch
-from kernel_coder.judge.channel import Channel
-from kernel_coder.judge.device_memory import DeviceBuffer
+from kernel_coder.judge.wire.channel import Channel
+from kernel_coder.judge.wire.device_memory import DeviceBuffer
 
 CANDIDATE = """
 import triton, triton.language as tl

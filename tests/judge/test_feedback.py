@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 from kernel_coder import ops
 from kernel_coder.judge import MAX_FEEDBACK
 from kernel_coder.judge.feedback import (
+    MAX_KERNEL_NAME,
     bounded,
     compile_error,
     exception,
     harmless,
     last_line,
     number,
+    only_facts,
     unravelled,
     wrong_dtype,
     wrong_shape,
     wrong_values,
 )
-from kernel_coder.judge.kernel_facts import NAME, KernelFacts, demangled, only_facts
+from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled
 
 NAN, INF = math.nan, math.inf
 
@@ -245,11 +247,11 @@ def test_facts_of_kernels_are_kept_as_they_are(name: str) -> None:
 def test_facts_of_a_kernel_with_a_very_long_name_keep_its_beginning() -> None:
     mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_16tanh_kernel_cudaERNS_"
     mangled += "18TensorIteratorBaseEENKUlvE0_clEvENKUlvE0_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_"
-    assert len(demangled(mangled)) > NAME
+    assert len(demangled(mangled)) > MAX_KERNEL_NAME
     (line,) = only_facts(str(KernelFacts(mangled, registers=16))).splitlines()
     assert line.startswith("void at::native::elementwise_kernel<128, 4, ")
     assert line.endswith(" ...: 16 registers")
-    assert len(line) == NAME + len(": 16 registers")
+    assert len(line) == MAX_KERNEL_NAME + len(": 16 registers")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import corpus
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.load import LOADED, STEPS
-from kernel_coder.judge.timing import BUSY, FLUSH_BYTES, Timer
+from kernel_coder.judge.examiner.timing.timer import BUSY, FLUSH_BYTES, Timer
+from kernel_coder.judge.gpu.contention import LOADED, STEPS
 from kernel_coder.tasks import Task
 
 REFERENCE = """

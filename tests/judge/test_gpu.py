@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_coder.judge import gpu, nvml
-from kernel_coder.judge.gpu import PEAKS, GpuFacts, L2Flusher, flop_count, gpu_facts, probe_gpu
+from kernel_coder.judge.gpu import facts as gpu
+from kernel_coder.judge.gpu import nvml
+from kernel_coder.judge.gpu.facts import PEAKS, GpuFacts, L2Flusher, flop_count, gpu_facts, probe_gpu
 
 
 def facts_of(name: str) -> GpuFacts:
@@ -77,7 +78,7 @@ def test_work_counts_products_bytes_and_each_parameter_once(place: str) -> None:
 # ---- NVML ------------------------------------------------------------------------------------------------------------
 
 QUESTIONS = """
-from kernel_coder.judge import nvml
+from kernel_coder.judge.gpu import nvml
 for device in (0, "cuda:1", 2):
     found = nvml.compute_processes(device)
     print(nvml.uuid(device), nvml.minor_number(device), nvml.memory(device),
@@ -139,7 +140,7 @@ def test_a_machine_without_the_library_knows_nothing() -> None:
 
 def test_importing_it_starts_no_cuda() -> None:
     code = (
-        "import sys, kernel_coder.judge.gpu, kernel_coder.judge.attribution\n"
+        "import sys, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launches\n"
         "import torch; print(torch.cuda.is_initialized(), 'libcuda.so' in open('/proc/self/maps').read())"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)

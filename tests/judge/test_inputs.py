@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_coder.judge.inputs import MAKERS, OUTLIER, Pattern, is_whole, of_family, pattern_of
+from kernel_coder.judge.examiner.input_families import MAKERS, OUTLIER, Pattern, is_whole, of_family, pattern_of
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 1), (6, 40), (2, 3, 5)])

@@ -6,7 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_coder.judge.interval import Interval, median_interval, noise_of, order_of_bound, speedup_interval
+from kernel_coder.judge.examiner.timing.interval import (
+    Interval,
+    median_interval,
+    noise_of,
+    order_of_bound,
+    speedup_interval,
+)
 
 ROUNDS = 32
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-import kernel_coder.judge.judge
+import kernel_coder.judge.supervisor.pool
 import pytest
 from fake_judge import FakeJudge
 from kernel_coder import cli
 from kernel_coder.judge import Outcome, Verdict, example_verdict
 from kernel_coder.judge.__main__ import describe, main
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.judge import Judge
+from kernel_coder.judge.supervisor.judge import Judge
 
 REFERENCE = """import torch
 
@@ -41,7 +41,7 @@ def get_init_inputs():
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)
@@ -153,13 +153,13 @@ def test_harness_failure_has_its_own_code_and_still_a_verdict(
 def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
     """Not even what a library or a child process prints."""
     code = (
-        "import os, sys, kernel_coder.judge.judge\n"
+        "import os, sys, kernel_coder.judge.supervisor.pool\n"
         "from fake_judge import FakeJudge\n"
         "class Loud(FakeJudge):\n"
         "    def evaluate(self, *given, **more):\n"
         "        print('python'); os.system('echo shell'); os.write(1, b'descriptor')\n"
         "        return super().evaluate(*given, **more)\n"
-        "kernel_coder.judge.judge.Judge = Loud\n"
+        "kernel_coder.judge.supervisor.pool.Judge = Loud\n"
         "from kernel_coder.judge.__main__ import main\n"
         "sys.exit(main())\n"
     )

@@ -7,10 +7,11 @@ import threading
 import time
 from typing import Any
 
-import kernel_coder.judge.judge
+import kernel_coder.judge.supervisor.pool
 import pytest
 from kernel_coder.judge import JudgeConfig, JudgePool, Outcome, Verdict, example_verdict, open_judge
-from kernel_coder.judge.pool import LOST, devices_of, parallel
+from kernel_coder.judge.supervisor.batching import devices_of, parallel
+from kernel_coder.judge.supervisor.pool import LOST
 
 CONFIG = JudgeConfig(workers=2)
 
@@ -109,7 +110,7 @@ def test_takes_no_more_pairs_than_twice_what_it_works_on() -> None:
 
 
 def test_who_takes_long_keeps_only_so_many_verdicts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_coder.judge.pool.AHEAD", 30)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.batching.AHEAD", 30)
     taken: list[int] = []
 
     def pairs() -> Any:
@@ -135,7 +136,7 @@ def test_a_device_out_of_service_loses_no_candidate() -> None:
 
 
 def test_the_judge_says_so_when_it_gives_a_device_up() -> None:
-    assert LOST in inspect.getsource(kernel_coder.judge.judge.Judge._probe_device)
+    assert LOST in inspect.getsource(kernel_coder.judge.supervisor.judge.Judge._probe_device)
 
 
 def test_who_waits_on_any_device_is_given_up() -> None:
@@ -179,7 +180,7 @@ def test_workers_are_counted_by_device() -> None:
 
 
 def test_one_device_is_a_plain_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", Slow)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", Slow)
     assert isinstance(open_judge("cpu", "triton", config=CONFIG), Slow)
     several = open_judge("cuda:1,cuda:2", "triton", config=CONFIG)
     assert isinstance(several, JudgePool)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import kernel_coder.judge.judge
+import kernel_coder.judge.supervisor.judge
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -74,7 +74,7 @@ def candidate(body: str) -> str:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
     close_judges()
-    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.judge, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     close_judges()

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import pytest
 import torch
-from kernel_coder.judge import load
-from kernel_coder.judge.load import STEPS, Load
+from kernel_coder.judge.gpu import contention as load
+from kernel_coder.judge.gpu.contention import STEPS, Load
 from sliced_gpu import Burst, SlicedGpu
 
 STEP_S, HOST_S = 64e-6, 30e-6

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge import lock
-from kernel_coder.judge.channel import Frame
-from kernel_coder.judge.lock import SHARES, Turn, alone, await_closed, reserve, shared
-from kernel_coder.judge.problem import Problem
-from kernel_coder.judge.protocol import Say, Status
-from kernel_coder.judge.session import Session
+from kernel_coder.judge.examiner.examination import Session
+from kernel_coder.judge.examiner.prepared_task import Problem
+from kernel_coder.judge.gpu import turns as lock
+from kernel_coder.judge.gpu.turns import SHARES, Turn, alone, await_closed, reserve, shared
+from kernel_coder.judge.wire.channel import Frame
+from kernel_coder.judge.wire.messages import Say, Status
 
 pytestmark = pytest.mark.cpu
 

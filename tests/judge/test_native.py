@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
-from kernel_coder.judge.native import is_native, library_call, problem_of
+from kernel_coder.judge.examiner.source_checks import library_call
+from kernel_coder.judge.runner.native import is_native, problem_of
 
 REFERENCE = """
 import torch

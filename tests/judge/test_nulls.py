@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from kernel_coder.judge import Judge, JudgeConfig, Outcome, problem
+from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.judge.config import FAMILIES
-from kernel_coder.judge.problem import ANOTHER, Nulls, Problem, Refused, Sample, Seeds
-from kernel_coder.judge.tolerance import Tolerance
+from kernel_coder.judge.examiner import prepared_task as problem
+from kernel_coder.judge.examiner.prepared_task import ANOTHER, Nulls, Problem, Refused, Sample, Seeds
+from kernel_coder.judge.examiner.tolerance import Tolerance
 
 DRAWN = """
 import torch

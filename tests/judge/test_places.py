@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernel_coder.judge.places import Places
+from kernel_coder.judge.supervisor.worker_queue import Places
 
 pytestmark = pytest.mark.cpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import corpus
 import pytest
-from kernel_coder.judge.reach import reaches_out
+from kernel_coder.judge.examiner.source_checks import reaches_out
 
 MODEL = """
 class ModelNew(torch.nn.Module):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.judge import _short_of_memory
-from kernel_coder.judge.room import Room
+from kernel_coder.judge.supervisor.judge import _short_of_memory
+from kernel_coder.judge.supervisor.room import Room
 
 REFERENCE = """
 import torch

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 from kernel_coder import _C
-from kernel_coder.judge.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach, SharedBuffer
-from kernel_coder.judge.fork_server import ForkServer
-from kernel_coder.judge.sandbox import (
+from kernel_coder.judge.sandbox.fork_server import ForkServer
+from kernel_coder.judge.sandbox.sandbox import (
     DEFAULT_REQUIRED,
     LAYERS,
     Ended,
@@ -31,6 +30,7 @@ from kernel_coder.judge.sandbox import (
     SandboxError,
     probe,
 )
+from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach, SharedBuffer
 
 pytestmark = pytest.mark.alone  # it looks through /dev/shm and /proc, and its hostile programs kill what they reach
 
@@ -208,7 +208,7 @@ def test_runners_alive_together_have_different_uids_if_root(strongest: Sandbox) 
 
 def test_another_supervisor_that_probes_kills_nobody(work_root: str) -> None:
     """A probe takes the first uid of the range without asking who has it."""
-    code = "from kernel_coder.judge.sandbox import probe; print(len(probe().active))"
+    code = "from kernel_coder.judge.sandbox.sandbox import probe; print(len(probe().active))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     sandbox = Sandbox(SandboxConfig(work_root=work_root, uids=(60600, 60604), require=frozenset()))
     with contextlib.ExitStack() as stack:
@@ -384,7 +384,7 @@ def test_the_tree_dies_with_its_supervisor(strongest: Sandbox) -> None:
     token = f"orphan-{os.urandom(8).hex()}"
     code = f"""
 import sys, time
-from kernel_coder.judge.sandbox import Sandbox
+from kernel_coder.judge.sandbox.sandbox import Sandbox
 process = Sandbox().start([sys.executable, "-I", "-S", "-c", "import time; time.sleep(1000)", "{token}"])
 print("started", flush=True)
 time.sleep(1000)
@@ -767,7 +767,7 @@ def test_a_frame_carries_seven_values_at_most() -> None:
 
 RUNNER = """
 import os, sys, time
-from kernel_coder.judge.channel import Channel
+from kernel_coder.judge.wire.channel import Channel
 
 imported_in = os.getpid()
 

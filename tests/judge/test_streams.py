@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
-from kernel_coder.judge.judge import _Maker, _Slot
-from kernel_coder.judge.sandbox import Limits
-from kernel_coder.judge.streams import CONNECTIONS, OWN_CONNECTIONS, VARIABLE, HeldStreams, speaks_of_streams
+from kernel_coder.judge.examiner.source_checks import speaks_of_streams
+from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS, VARIABLE, HeldStreams
+from kernel_coder.judge.sandbox.sandbox import Limits
+from kernel_coder.judge.supervisor.judge import _Maker, _Slot
 from kernel_coder.tasks import Task
 
 SOFTMAX = """import torch

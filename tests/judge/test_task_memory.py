@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from kernel_coder import ops
-from kernel_coder.judge import Judge, JudgeConfig, problem, runner
-from kernel_coder.judge.inputs import tensors_of
-from kernel_coder.judge.problem import Problem, Refused, Seeds
-from kernel_coder.judge.protocol import Mode, Status
+from kernel_coder.judge import Judge, JudgeConfig
+from kernel_coder.judge.examiner import prepared_task as problem
+from kernel_coder.judge.examiner.prepared_task import Problem, Refused, Seeds
+from kernel_coder.judge.runner import process as runner
+from kernel_coder.judge.wire.messages import Mode, Status
+from kernel_coder.judge.wire.trees import tensors_of
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

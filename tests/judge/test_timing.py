@@ -12,14 +12,9 @@ from typing import Any
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig
-from kernel_coder.judge.channel import Channel
-from kernel_coder.judge.gate import gate_of, wait_for, write_later
-from kernel_coder.judge.interval import speedup_interval
-from kernel_coder.judge.load import LOADED
-from kernel_coder.judge.lock import Turn
-from kernel_coder.judge.protocol import Mode, Say, Status, TensorSpec
-from kernel_coder.judge.session import Ended, Link
-from kernel_coder.judge.timing import (
+from kernel_coder.judge.examiner.examination import Ended, Link
+from kernel_coder.judge.examiner.timing.interval import speedup_interval
+from kernel_coder.judge.examiner.timing.timer import (
     AHEAD_S,
     CANARIES,
     FRESH_S,
@@ -48,6 +43,11 @@ from kernel_coder.judge.timing import (
     Timer,
     Times,
 )
+from kernel_coder.judge.gpu.contention import LOADED
+from kernel_coder.judge.gpu.stream_gate import gate_of, wait_for, write_later
+from kernel_coder.judge.gpu.turns import Turn
+from kernel_coder.judge.wire.channel import Channel
+from kernel_coder.judge.wire.messages import Mode, Say, Status, TensorSpec
 from kernel_coder.tasks import Task
 
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
@@ -217,9 +217,9 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """Nobody sleeps; how long they would have, after which the clock says so."""
     slept: list[float] = []
     began, waited_s = time.monotonic(), Turn.waited_s
-    monkeypatch.setattr("kernel_coder.judge.timing.free_memory", lambda device: False)
-    monkeypatch.setattr("kernel_coder.judge.timing.time.sleep", slept.append)
-    monkeypatch.setattr("kernel_coder.judge.timing.time.monotonic", lambda: began + sum(slept))
+    monkeypatch.setattr("kernel_coder.judge.examiner.timing.timer.free_memory", lambda device: False)
+    monkeypatch.setattr("kernel_coder.judge.examiner.timing.timer.time.sleep", slept.append)
+    monkeypatch.setattr("kernel_coder.judge.examiner.timing.timer.time.monotonic", lambda: began + sum(slept))
     monkeypatch.setattr(Timer, "restless_until", 0.0)
     yield slept
     assert Turn.waited_s - waited_s == pytest.approx(QUIET_POLL_S * slept.count(QUIET_POLL_S))
@@ -529,9 +529,11 @@ class Fakes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kept_back: bool, has_gate: bool) -> None:
         self.staged, self.region, self.events = torch.ones(8), torch.zeros(8), list[str]()
-        monkeypatch.setattr("kernel_coder.judge.timing.time.perf_counter", self.clock)
-        monkeypatch.setattr("kernel_coder.judge.timing.gate_of", lambda device: self if has_gate else None)
-        monkeypatch.setattr("kernel_coder.judge.timing.write_later", self.write_later)
+        monkeypatch.setattr("kernel_coder.judge.examiner.timing.timer.time.perf_counter", self.clock)
+        monkeypatch.setattr(
+            "kernel_coder.judge.examiner.timing.timer.gate_of", lambda device: self if has_gate else None
+        )
+        monkeypatch.setattr("kernel_coder.judge.examiner.timing.timer.write_later", self.write_later)
         self.timer = Timer.__new__(Timer)
         self.timer.flushed = torch.ones(4)
         self.timer.problem = SimpleNamespace(keeps_inputs_back=kept_back, plan={"gate_at": 512})  # type: ignore[assignment]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernel_coder.judge.triton_cache import ARGUMENTS, VARIABLE, Built, begin_with_built, source_of
+from kernel_coder.judge.runner.triton_cache import ARGUMENTS, VARIABLE, Built, begin_with_built, source_of
 
 BUILD = (
     "import os; d = os.environ['TRITON_CACHE_DIR'] + '/{key}'; os.makedirs(d, 0o700); "
@@ -83,7 +83,7 @@ def test_every_list_of_arguments_gives_a_kernel_that_compiles(tmp_path: Path) ->
         "from triton.backends.compiler import GPUTarget\n"
         "from triton.compiler import ASTSource\n"
         "import triton\n"
-        "from kernel_coder.judge.triton_cache import ARGUMENTS, TARGET, _module, source_of\n"
+        "from kernel_coder.judge.runner.triton_cache import ARGUMENTS, TARGET, _module, source_of\n"
         "types = {'p': '*fp32', 'i': 'i32', 'f': 'fp32', 'c': 'constexpr'}\n"
         "for one in ARGUMENTS:\n"
         "    kernel = _module(source_of(one)).kernel\n"
@@ -104,7 +104,7 @@ def test_a_warm_parent_starts_no_thread_and_no_gpu(interpreted: bool) -> None:
     code = (
         "import os, torch, triton, triton.language, triton.compiler.compiler\n"
         "before = len(os.listdir('/proc/self/task'))\n"
-        "import kernel_coder.judge.warm_triton\n"
+        "import kernel_coder.judge.runner.warm_triton\n"
         "assert len(os.listdir('/proc/self/task')) == before\n"
         "assert not torch.cuda.is_initialized()\n"
         "assert 'TRITON_CACHE_DIR' not in os.environ\n"
@@ -119,8 +119,8 @@ def test_a_warm_parent_starts_no_thread_and_no_gpu(interpreted: bool) -> None:
 def test_an_interpreted_kernel_finds_all_of_triton_imported_by_the_warm_parent() -> None:
     code = (
         "import sys, torch, triton, triton.language, triton.runtime.interpreter, triton.compiler.compiler\n"
-        "import kernel_coder.judge.warm_triton\n"
-        "from kernel_coder.judge.triton_cache import _module, source_of\n"
+        "import kernel_coder.judge.runner.warm_triton\n"
+        "from kernel_coder.judge.runner.triton_cache import _module, source_of\n"
         "kernel = _module(source_of('ppic')).kernel\n"
         "before = set(sys.modules)\n"
         "kernel[(1,)](torch.zeros(16), torch.ones(16), 1, 32)\n"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from chat_models import FORGETS, NAMES, tokenizer_of
 from kernel_coder.judge import Verdict, example_verdict
-from kernel_coder.judge.ranking import rank
+from kernel_coder.judge.verdict import rank
 from kernel_coder.models.tiny import tiny_model
 from kernel_coder.prompts import Message, build_messages, encode_prompt
 from kernel_coder.prompts.encode import render_prompt

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.attention import packed
+from kernel_coder.policy.model import Policy, load_policy
 from kernel_coder.sft.attention import hidden_states
 from kernel_coder.sft.compilation import accelerate, mirrored, record_body, relative_error, sample
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, dropout_of, why_not
 from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.update import backward, measure, update
-from kernel_coder.train.attention import packed
 from kernel_coder.train.config import ModelConfig
-from kernel_coder.train.model import Policy, load_policy
 from sft_recorder import Blind, Broken, Spoiling
 from tolerances import TOLERANCE
 from torch import Tensor, nn

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.attention import packed
+from kernel_coder.policy.model import Policy, head_of
+from kernel_coder.run.errors import UsageError
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, collate
 from kernel_coder.sft.setup import neighbours
 from kernel_coder.sft.update import Losses, backward, launch_step, loss_of, measure
-from kernel_coder.train.attention import packed
-from kernel_coder.train.errors import UsageError
-from kernel_coder.train.model import Policy, head_of
 from kernel_coder.train.update import clip
 from torch import Tensor, nn
 from transformers import Lfm2Config, Lfm2ForCausalLM, MistralConfig, MistralForCausalLM

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.train.adapters import quicken
+from kernel_coder.policy.adapters import quicken
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.cpu

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from kernel_coder.ops import LossSpec
+from kernel_coder.run.errors import UsageError
 from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, _parse_flags, field_names, load_config
-from kernel_coder.train.errors import UsageError
 
 RECIPES = [
     path

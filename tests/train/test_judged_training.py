@@ -13,19 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.judge
+import kernel_coder.judge.supervisor.pool
 import pytest
 import torch
 from fake_judge import FakeJudge
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.pool import askers
-from kernel_coder.judge.sandbox import SandboxError
+from kernel_coder.judge.sandbox.sandbox import SandboxError
+from kernel_coder.judge.supervisor.batching import askers
 from kernel_coder.rollout import Rollout, Turn
+from kernel_coder.run.errors import EXIT_STOPPED, UsageError
 from kernel_coder.train import loop
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import load_config
-from kernel_coder.train.errors import EXIT_STOPPED, UsageError
 from tiny_run import flags, records, summary, timeless
 
 JUDGED = {"rewards": "kevin", "judge__device": "cpu"}
@@ -43,7 +43,7 @@ def answer(code: str) -> str:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_coder.train.learning import Learning, learning, sparkline
-from kernel_coder.train.logs import METRICS, SAMPLES
+from kernel_coder.report.learned import Learning, learning, sparkline
+from kernel_coder.run.logs import METRICS, SAMPLES
 
 CODE = "<thinking>\n</thinking>\n<answer>\n```python\nclass ModelNew: ...\n```\n</answer>"
 

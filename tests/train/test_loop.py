@@ -12,8 +12,8 @@ from golden import CURVE, GOLDEN, curve
 from kernel_coder.train import loop
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import load_config
+from kernel_coder.train.curriculum import draw_epochs
 from kernel_coder.train.metrics import reward_metrics
-from kernel_coder.train.progress import draw_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_run import flags, records, summary, timeless, write_tasks
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from kernel_coder import _core
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.model import resolve_device
+from kernel_coder.run.errors import EXIT_DIVERGED, UsageError
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.errors import EXIT_DIVERGED, UsageError
-from kernel_coder.train.model import resolve_device
 from tiny_run import flags, records, summary, write_tasks
 
 NAMED = json.dumps([{"name": "no_such_reward"}])

@@ -10,9 +10,12 @@ import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
+from kernel_coder.policy import attention
+from kernel_coder.policy.attention import attention_by_spans, layout_of, packed, packed_attention, shared_flash
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.packing import tried
+from kernel_coder.policy.recomputation import Appetite, can_recompute, kept_bytes, measure, recompute
 from kernel_coder.rollout import Turn
-from kernel_coder.train import attention
-from kernel_coder.train.attention import attention_by_spans, layout_of, packed, packed_attention, shared_flash
 from kernel_coder.train.batch import (
     PADDED,
     Batch,
@@ -24,9 +27,6 @@ from kernel_coder.train.batch import (
     place,
 )
 from kernel_coder.train.config import AdvantagesConfig, OptimConfig
-from kernel_coder.train.memory import Appetite, can_recompute, kept_bytes, measure, recompute
-from kernel_coder.train.model import Policy
-from kernel_coder.train.packable import tried
 from kernel_coder.train.update import backward, form_of, score, with_old_and_reference
 from torch import Tensor
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from kernel_coder.rewards import RewardTable
 from kernel_coder.rewards.errors import Failure
 from kernel_coder.rollout import Rollout, Turn
+from kernel_coder.run.checkpoint import list_checkpoints, load_state
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.checkpoint import list_checkpoints, load_state
-from kernel_coder.train.collect import Answers, with_groups, with_spread
 from kernel_coder.train.config import StageConfig, TrainConfig, load_config
-from kernel_coder.train.progress import (
+from kernel_coder.train.curriculum import (
     Progress,
     after_answers,
     draw,
@@ -28,6 +27,7 @@ from kernel_coder.train.progress import (
     next_level,
     next_stage,
 )
+from kernel_coder.train.groups import Answers, with_groups, with_spread
 from kernel_coder.train.setup import Prompt
 from tiny_run import flags, records, summary, timeless
 

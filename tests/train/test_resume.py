@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_coder.train import checkpoint
+from kernel_coder.run import checkpoint
+from kernel_coder.run.checkpoint import CheckpointError, list_checkpoints, verify
+from kernel_coder.run.errors import EXIT_STOPPED, StopRequested
+from kernel_coder.run.signals import listening
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.checkpoint import CheckpointError, list_checkpoints, verify
-from kernel_coder.train.errors import EXIT_STOPPED, StopRequested
-from kernel_coder.train.signals import listening
 from kill_trials import LONG_RUN, finish, processes, run, trial
 from safetensors.torch import load_file
 from tiny_run import flags, records, summary, timeless

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.judge
+import kernel_coder.judge.supervisor.pool
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -21,10 +21,12 @@ from kernel_coder import reference
 from kernel_coder.judge import Verdict, example_verdict
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
+from kernel_coder.policy.model import Policy
 from kernel_coder.prompts import Message
 from kernel_coder.rewards import RewardSet
 from kernel_coder.rollout import Conversation, FollowUp, Rollout, Sampling, Turn, converse
 from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.run.errors import EXIT_STOPPED, UsageError
 from kernel_coder.tasks import Task
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.batch import (
@@ -37,11 +39,9 @@ from kernel_coder.train.batch import (
     forward_rows,
     make_batch,
 )
-from kernel_coder.train.collect import Answers, with_groups
 from kernel_coder.train.config import AdvantagesConfig, ShareRejectionConfig, TrainConfig, load_config
-from kernel_coder.train.errors import EXIT_STOPPED, UsageError
+from kernel_coder.train.groups import Answers, with_groups
 from kernel_coder.train.metrics import turn_metrics
-from kernel_coder.train.model import Policy
 from kernel_coder.train.scoring import rejected_by_share, reward, thinking_length
 from kernel_coder.train.setup import Prompt
 from kernel_coder.train.update import backward
@@ -325,7 +325,7 @@ OUTCOMES = ("correct", "wrong_output", "compile_error", "timeout", "harness_fail
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
     """A judge, and a model whose text is another in every turn: one in six is no answer at all."""
-    monkeypatch.setattr(kernel_coder.judge.judge, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     sampled = TransformersEngine.generate
 

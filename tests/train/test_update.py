@@ -10,8 +10,10 @@ import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
+from kernel_coder.policy.model import Policy, head_of, load_policy
 from kernel_coder.rollout import Sampling, Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
+from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.train.batch import (
     Batch,
     carries_gradient,
@@ -22,8 +24,6 @@ from kernel_coder.train.batch import (
     make_batch,
 )
 from kernel_coder.train.config import AdvantagesConfig, ModelConfig, OptimConfig
-from kernel_coder.train.errors import TrainingDiverged
-from kernel_coder.train.model import Policy, head_of, load_policy
 from kernel_coder.train.update import (
     METRIC,
     backward,

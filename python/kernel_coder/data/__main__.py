@@ -22,7 +22,7 @@ from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_dist
 from kernel_coder.data.mix import add_mix, run_mix
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
-from kernel_coder.flags import FlagParser, end
+from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 MAX_ELEMENTS = 16384

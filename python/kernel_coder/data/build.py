@@ -25,7 +25,7 @@ from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.data.sizes import shrunk
 from kernel_coder.data.verifiers import Candidate, Finding, Verifier
 from kernel_coder.data.workers import Workers
-from kernel_coder.flags import UsageError
+from kernel_coder.run.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug

@@ -20,13 +20,13 @@ from typing import Any
 import orjson
 import yaml
 
-from kernel_coder.flags import end
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
 from kernel_coder.rollout import Rollout
+from kernel_coder.run.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
+from kernel_coder.run.flags import end
 from kernel_coder.train.config import TrainConfig, load_config
-from kernel_coder.train.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
 
 KEEP = ("solved", "improved", "concise", "mended")
 
@@ -72,11 +72,11 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
     import torch
     from rich.console import Console
 
-    from kernel_coder.train.checkpoint import seed_rng
+    from kernel_coder.run.checkpoint import seed_rng
+    from kernel_coder.run.signals import listening
+    from kernel_coder.train.curriculum import draw_epochs
     from kernel_coder.train.loop import answer
-    from kernel_coder.train.progress import draw_epochs
     from kernel_coder.train.setup import open_session
-    from kernel_coder.train.signals import listening
 
     console = Console()
     there = open_file(config, out)
@@ -175,7 +175,7 @@ def rows_to_learn(
     the answers that ``mended`` puts behind what was said about a wrong one; one without is passed over.
     """
     from kernel_coder.judge import Verdict
-    from kernel_coder.judge.ranking import rank
+    from kernel_coder.judge.verdict import rank
 
     solutions = solutions or {} if "mended" in keep else {}
     seen: set[tuple[str, str]] = set()

@@ -34,15 +34,15 @@ from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.store import read_records
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.pool import askers, tasks_at_once
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.judge.supervisor.batching import askers, tasks_at_once
 from kernel_coder.prompts import Message
 from kernel_coder.rollout.engine import completion_seed
+from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
 from kernel_coder.tasks.generator.fingerprint import fingerprint
 from kernel_coder.tasks.order import in_turn
 from kernel_coder.tasks.task import Task
-from kernel_coder.train.errors import StopRequested
 
 DISTILLED_COLUMNS = (
     "kind",
@@ -301,7 +301,7 @@ class Findings:
 
     def key(self, pair: Pair, question: Question) -> str:
         own = [question.kind, pair.task.reference, pair.task.entry_point, pair.task.precision, pair.code]
-        return sha256(json.dumps([*own, self.settings]))
+        return sha256_text(json.dumps([*own, self.settings]))
 
     def keep(self, key: str, finding: Finding) -> None:
         self.known[key] = finding.drop or finding.facts
@@ -540,7 +540,7 @@ class Distillation:
                 pairs.add(whole)
                 made = self._row(one, pair, structure, finding)
                 if made["uuid"] in uuids:  # another answer for a module that has one: a task's id is its module's
-                    made["uuid"] = int(sha256(f"{pair.task.reference}\0{pair.code}")[:12], 16)
+                    made["uuid"] = int(sha256_text(f"{pair.task.reference}\0{pair.code}")[:12], 16)
                 uuids.add(made["uuid"])
                 yield made
                 continue

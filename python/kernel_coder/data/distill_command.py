@@ -14,10 +14,10 @@ from kernel_coder.data.questions import DistillPlan
 from kernel_coder.evaluate.answers import Model
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import EXIT_HARNESS, EXIT_STOPPED, HarnessFailed, ServerFailed, UsageError
-from kernel_coder.flags import end, validated
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.train.errors import StopRequested
-from kernel_coder.train.signals import listening
+from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.flags import end, validated
+from kernel_coder.run.signals import listening
 
 DESCRIPTION = """\
 Asks a teacher for Triton solutions and keeps those that the judge finds correct. Every answer is written to

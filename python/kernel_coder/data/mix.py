@@ -128,7 +128,7 @@ def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Itera
     if not asked:
         return
     from kernel_coder.judge.config import JudgeConfig
-    from kernel_coder.judge.judge import Judge
+    from kernel_coder.judge.supervisor.judge import Judge
 
     config = JudgeConfig(
         timing=False, checks=2, families=("own", "normal"), null_candidates=False, seed=0, workers=workers

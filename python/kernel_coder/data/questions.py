@@ -14,11 +14,11 @@ import orjson
 from kernel_coder.data.build import GENERATOR, PATIENCE, Plan, from_files
 from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.evaluate.answers import candidate
-from kernel_coder.flags import UsageError
-from kernel_coder.judge.unjudged import sha256
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import Message, build_implementation_messages, build_messages
 from kernel_coder.prompts.messages import IMPLEMENT
+from kernel_coder.run.flags import UsageError
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks.generator import LEVELS, GeneratedTask, generate_many
 from kernel_coder.tasks.task import HELPERS, SOLUTION_CLASS, Task, classes, parse, reference_problem
 
@@ -119,7 +119,7 @@ class Question:
     @property
     def hash(self) -> str:
         """SHA-256 of what is asked: the same question is known by it in another run."""
-        return sha256(orjson.dumps(self.messages).decode())
+        return sha256_text(orjson.dumps(self.messages).decode())
 
 
 def make_questions(plan: DistillPlan) -> tuple[list[Question], list[dict[str, Any]]]:
@@ -143,7 +143,7 @@ def _implementations(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator
         found = _generated_ops(plan, drops) if source == GENERATOR else iter(read_ops(source)[: plan.count])
         for op, about in found:
             messages = tuple(build_implementation_messages(op, template))
-            yield Question("implement", f"implement/{sha256(op)[:12]}", messages, None, {**about, "op": op})
+            yield Question("implement", f"implement/{sha256_text(op)[:12]}", messages, None, {**about, "op": op})
 
 
 def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:

@@ -20,8 +20,8 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
-from kernel_coder.flags import end
-from kernel_coder.train.errors import StopRequested
+from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.flags import end
 
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
 
         from kernel_coder.evaluate.run import evaluate  # torch takes seconds; a typo should not
         from kernel_coder.evaluate.store import SUMMARY, TABLE
-        from kernel_coder.train.signals import listening
+        from kernel_coder.run.signals import listening
 
         with listening() as stop:
             results = evaluate(config, resume=own.resume, poll=stop.poll, **injected)

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.pool import devices_of
-from kernel_coder.recipe import flag_values, read_recipe
+from kernel_coder.judge.supervisor.batching import devices_of
+from kernel_coder.run.flags import UsageError, rule
+from kernel_coder.run.recipe import flag_values, read_recipe
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
 """The k of pass@k that are reported, as far as there are so many samples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_coder.train.errors import EXIT_MISTAKE, EXIT_STOPPED, UsageError
+from kernel_coder.run.errors import EXIT_MISTAKE, EXIT_STOPPED, UsageError
 
 __all__ = ["EXIT_HARNESS", "EXIT_MISTAKE", "EXIT_STOPPED", "HarnessFailed", "ServerFailed", "UsageError"]
 

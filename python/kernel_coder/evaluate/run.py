@@ -34,13 +34,13 @@ from kernel_coder.evaluate.store import Key, Sample, Store
 from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
-from kernel_coder.judge.pool import AnyJudge, askers, devices_of, tasks_at_once
-from kernel_coder.judge.unjudged import unjudged
+from kernel_coder.judge.feedback import unjudged
+from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
+from kernel_coder.run.errors import StopRequested
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.order import in_turn
-from kernel_coder.train.errors import StopRequested
 
 MEASURED_IN = "fp32"
 """The precision of the packaged list of admissions."""
@@ -188,8 +188,8 @@ def load_model(config: EvaluateConfig) -> Model:
 
 
 def load_judge(**arguments: Any) -> Any:
-    from kernel_coder.judge.pool import open_judge
-    from kernel_coder.judge.sandbox import SandboxError
+    from kernel_coder.judge.sandbox.sandbox import SandboxError
+    from kernel_coder.judge.supervisor.pool import open_judge
 
     try:
         return open_judge(**arguments)

@@ -16,8 +16,8 @@ from kernel_coder.evaluate.answers import Answer, Request, candidate
 from kernel_coder.evaluate.config import EvaluateConfig, differences
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.judge import Verdict
-from kernel_coder.judge.unjudged import sha256
 from kernel_coder.prompts import Message
+from kernel_coder.run.hashes import sha256_text
 
 CONFIG = "config.yaml"
 SAMPLES = "samples.jsonl"
@@ -63,7 +63,7 @@ class Sample:
         return cls(
             task=request.task.id,
             sample=request.sample,
-            task_hash=sha256(request.task.reference),
+            task_hash=sha256_text(request.task.reference),
             messages=request.messages,
             text=answer.text,
             code=code,
@@ -143,7 +143,7 @@ class Store:
     def check_task(self, task: str, reference: str) -> None:
         """Refuses to mix answers to two texts of the same name."""
         for key, sample in self.samples.items():
-            if key[0] == task and sample.task_hash != sha256(reference):
+            if key[0] == task and sample.task_hash != sha256_text(reference):
                 raise UsageError(
                     f"task {task} is not the text that {self.folder} was begun with; give another --output"
                 )

@@ -21,7 +21,7 @@ from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.evaluate.report import Results, percent, with_interval
 from kernel_coder.evaluate.store import Key, Sample, Store, write
 from kernel_coder.judge import Verdict
-from kernel_coder.judge.ranking import rank
+from kernel_coder.judge.verdict import rank
 from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
 from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet

@@ -21,11 +21,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Judge and Admission on demand: rewards on verdicts need no sandbox."""
     if name in ("Judge", "Admission"):
-        from kernel_coder.judge import judge
+        from kernel_coder.judge.supervisor import judge
 
         return getattr(judge, name)
     if name in ("JudgePool", "open_judge"):
-        from kernel_coder.judge import pool
+        from kernel_coder.judge.supervisor import pool
 
         return getattr(pool, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

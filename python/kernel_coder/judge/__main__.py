@@ -23,12 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from kernel_coder.flags import FlagParser, UsageError, add_flags, end, read_flags
-from kernel_coder.judge import pool
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
-from kernel_coder.judge.unjudged import unjudged
+from kernel_coder.judge.supervisor import batching, pool
 from kernel_coder.judge.verdict import Outcome, Verdict
+from kernel_coder.run.flags import FlagParser, UsageError, add_flags, end, read_flags
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{signal_} received: stopped; what --out holds is whole, and the same command goes on", file=sys.stderr)
         return EXIT_STOPPED
     except Exception as error:  # whatever keeps the judge from working
-        from kernel_coder.judge.sandbox import SandboxError
+        from kernel_coder.judge.sandbox.sandbox import SandboxError
 
         if not isinstance(error, SandboxError):
             traceback.print_exc()
@@ -112,7 +112,7 @@ def find_device(device: str | None) -> str:
     if device is None:
         return "cuda" if gpus else "cpu"
     try:
-        names = pool.devices_of(device)
+        names = batching.devices_of(device)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     for name in names:

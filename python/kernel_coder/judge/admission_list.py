@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.run.hashes import sha256_text
 
 PACKAGED = Path(__file__).parent / "kernelbench_admission.json"
 LONGEST_REASON = 240
@@ -66,7 +66,7 @@ def known_admission(reference: str, path: str | Path = PACKAGED) -> KnownAdmissi
     >>> known_admission("class Model: ...") is None
     True
     """
-    return _read(Path(path)).get(sha256(reference))
+    return _read(Path(path)).get(sha256_text(reference))
 
 
 @functools.cache

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kernel_coder.judge.cross_compile import capability
-
 Family = Literal["own", "normal", "scaled", "shifted", "structured"]
 
 FAMILIES: tuple[Family, ...] = ("own", "normal", "scaled", "shifted", "structured")
-"""Kinds of inputs; :mod:`kernel_coder.judge.inputs` says what they are."""
+"""Kinds of inputs; :mod:`kernel_coder.judge.examiner.input_families` says what they are."""
 
 BUILDS = frozenset({"cuda", "cpp"})
 """Backends whose candidates call a compiler that takes its time."""
+
+
+SHARED_BYTES = {70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448}
+
+SHARED_BYTES |= {100: 232448, 103: 232448, 110: 232448, 120: 101376, 121: 101376}
+"""Shared memory that one block may have, by compute capability. Source: CUDA C++ Programming Guide, its table."""
+
+
+def capability(name: str) -> int:
+    """
+    >>> capability("sm_90"), capability("sm_120")
+    (90, 120)
+    """
+    found = re.fullmatch(r"sm_(\d+)a?", name)
+    if found is None or int(found[1]) not in SHARED_BYTES:
+        known = ", ".join(f"sm_{one}" for one in SHARED_BYTES)
+        raise ValueError(f"an architecture must be one of {known}; got {name!r}")
+    return int(found[1])
 
 
 class JudgeConfig(BaseModel):

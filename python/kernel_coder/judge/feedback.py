@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kernel_coder.judge.verdict import MAX_FEEDBACK
+import kernel_coder
+from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, Verdict
+from kernel_coder.run.hashes import sha256_text
+from kernel_coder.tasks import Task
 
 if TYPE_CHECKING:
     from kernel_coder.ops.compare import ComparisonResult
@@ -360,3 +363,68 @@ def _is_context(line: str) -> bool:
     if line[0].isspace() or line[0] in "^~|" or ": note:" in line:
         return True
     return not _PLACE.match(line) and "warning" not in line
+
+
+# ---- facts about kernels
+
+MAX_KERNEL_NAME = 200
+"""Characters of a kernel's name that are told, where nobody knows who wrote it."""
+_NUMBER = "[0-9]{1,9}"
+_LINE = re.compile(
+    rf"(.+): (?:nothing is known|(?=[0-9])(?:{_NUMBER} registers(?:, (?=[0-9])|$))?"
+    rf"(?:{_NUMBER} bytes of local memory \(spilled registers cost time\)(?:, (?=[0-9])|$))?"
+    rf"(?:{_NUMBER} bytes of shared memory(?:, (?=[0-9])|$))?(?:{_NUMBER} threads)?)"
+)
+_SPACES = re.compile(  # those of a demangled name; words side by side have no other
+    r"^void |, |> (?=>)|\bsizeof (?=\()|\banonymous (?=(?:namespace|class)\))|\bunnamed (?=type#)|\[clone (?=\.)"
+    r"|\b(?:unsigned|signed|long|short) (?=(?:char|short|int|long|double|__int128)\b)"
+    r"| (?=(?:const|volatile|restrict|__restrict|__vector)\b|\((?:\w+::)*[*&]{1,2}\)|\[(?:[0-9]*\]|clone \.))",
+    re.ASCII,
+)
+_SOLID = re.compile(r"[\w$(][\w$:<>()*&,.\[\]{}#~+=!|^%-]*", re.ASCII)
+
+
+def only_facts(text: str) -> str:
+    r"""Keeps the lines that look like a printed ``KernelFacts``; a very long kernel name loses its end.
+
+    The text comes from a candidate's process, which may have written it itself.
+
+    >>> only_facts("fill<4, float>(float*): 40 registers\nThis is the best answer: 1 registers\nBelieve me.")
+    'fill<4, float>(float*): 40 registers'
+    """
+    kept = []
+    for line in text.split("\n"):
+        match = _LINE.fullmatch(line)
+        if match is None or not _SOLID.fullmatch(_SPACES.sub("", match[1])):
+            continue
+        name = match[1]
+        kept.append(
+            (name if len(name) <= MAX_KERNEL_NAME else f"{name[: MAX_KERNEL_NAME - 4]} ...") + line[match.end(1) :]
+        )
+    return "\n".join(kept)
+
+
+# ---- verdicts without a run
+
+
+def unjudged(
+    task: Task, candidate: str, outcome: Outcome, reason: str, *, backend: str, device: str, feedback: str | None = None
+) -> Verdict:
+    """A verdict without a run: the answer holds no code, or the judge could not be started.
+
+    >>> task = Task(id="relu", source="example", reference="...")
+    >>> unjudged(task, "I do not know.", Outcome.FORMAT_ERROR, "no code", backend="triton", device="cpu").feedback
+    'no code'
+    """
+    return Verdict(
+        outcome=outcome,
+        compiled=False,
+        reason=" ".join(bounded(reason).split()) or outcome.value,
+        feedback=bounded(reason if feedback is None else feedback),
+        task=task.id,
+        task_hash=sha256_text(task.reference),
+        candidate_hash=sha256_text(candidate),
+        backend=backend,
+        device=device,
+        versions={"kernel_coder": kernel_coder.__version__},
+    )

@@ -39,7 +39,7 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
 if TYPE_CHECKING:
-    from kernel_coder.judge.judge import Judge
+    from kernel_coder.judge.supervisor.judge import Judge
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -233,7 +233,7 @@ _lock = threading.Lock()
 
 def cached_judge(device: str, backend: str, config: JudgeConfig) -> Judge:
     """The judge of these settings in this process; started at the first call and closed when the process ends."""
-    from kernel_coder.judge.judge import Judge
+    from kernel_coder.judge.supervisor.judge import Judge
 
     key = (os.getpid(), device, backend, config)
     with _lock:

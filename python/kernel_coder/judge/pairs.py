@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.flags import UsageError
-from kernel_coder.judge.unjudged import sha256
 from kernel_coder.judge.verdict import Outcome, Verdict
+from kernel_coder.run.flags import UsageError
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
@@ -92,7 +92,7 @@ def _pair(line: bytes, index: int, where: str, folder: Path, backend: str, setti
         )
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None
-    key = sha256(json.dumps([reference, candidate, backend, task.precision, task.entry_point, settings]))
+    key = sha256_text(json.dumps([reference, candidate, backend, task.precision, task.entry_point, settings]))
     return Pair(index, task, candidate, backend, key, {k: v for k, v in row.items() if k not in ("task", "candidate")})
 
 

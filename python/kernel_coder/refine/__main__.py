@@ -19,9 +19,9 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
-from kernel_coder.flags import end
 from kernel_coder.refine.config import RefineConfig, parse
-from kernel_coder.train.errors import StopRequested
+from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.flags import end
 
 NOTHING_FOUND = 1
 
@@ -51,11 +51,11 @@ def refine(
     """Searches, writes the report whatever happens, and returns the exit code."""
     from kernel_coder.evaluate.devices import resolve_device, resolve_dtype  # torch takes seconds; a typo should not
     from kernel_coder.evaluate.run import load_judge, load_model
-    from kernel_coder.judge.unjudged import sha256
     from kernel_coder.refine.report import write_report
     from kernel_coder.refine.search import Search, load_module
     from kernel_coder.refine.trajectory import BEST, Trajectory
-    from kernel_coder.train.signals import listening
+    from kernel_coder.run.hashes import sha256_text
+    from kernel_coder.run.signals import listening
 
     task = load_module(config)
     device = resolve_device(config.device)
@@ -64,7 +64,7 @@ def refine(
     def say(line: str) -> None:
         print(line, flush=True)
 
-    with Trajectory(config.folder, sha256(task.reference), resume) as trajectory, listening() as stop:
+    with Trajectory(config.folder, sha256_text(task.reference), resume) as trajectory, listening() as stop:
         (config.folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
         failure: Exception | None = None
         ended = ""

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kernel_coder.evaluate.config import EvaluateConfig
-from kernel_coder.flags import UsageError, validated
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.run.flags import UsageError, validated
 
 SHARED = (
     *("model", "base_url", "api_key_env", "gguf_file", "chat_template", "concurrency", "request_timeout_s"),

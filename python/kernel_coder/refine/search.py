@@ -14,14 +14,14 @@ from typing import Any
 from kernel_coder.evaluate.answers import Model, Poll, Request
 from kernel_coder.evaluate.errors import HarnessFailed, ServerFailed, UsageError
 from kernel_coder.judge import Outcome, Verdict
-from kernel_coder.judge.ranking import rank
-from kernel_coder.judge.unjudged import unjudged
+from kernel_coder.judge.feedback import unjudged
+from kernel_coder.judge.verdict import rank
 from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.trajectory import Attempt, Key, Trajectory
 from kernel_coder.rollout import completion_seed
+from kernel_coder.run.errors import StopRequested
 from kernel_coder.tasks import Task, load_tasks
-from kernel_coder.train.errors import StopRequested
 
 POLL_S = 0.1
 

@@ -16,9 +16,9 @@ import orjson
 from kernel_coder.evaluate.answers import Answer, candidate
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.judge import Verdict
-from kernel_coder.judge.ranking import rank
-from kernel_coder.judge.unjudged import sha256
+from kernel_coder.judge.verdict import rank
 from kernel_coder.prompts import Message
+from kernel_coder.run.hashes import sha256_text
 
 TRAJECTORY = "trajectory.jsonl"
 BEST = "best.py"
@@ -161,7 +161,7 @@ class Trajectory:
     @property
     def evaluations(self) -> int:
         """Different candidates that were run."""
-        return len({sha256(one.code) for one in self.attempts.values() if one.code is not None and one.verdict})
+        return len({sha256_text(one.code) for one in self.attempts.values() if one.code is not None and one.verdict})
 
     def rounds(self) -> Iterator[tuple[int, list[Attempt]]]:
         for turn in sorted({one.turn for one in self.attempts.values()}):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernel_coder.flags import FlagParser, UsageError, end
-from kernel_coder.train.errors import EXIT_MISTAKE
+from kernel_coder.run.errors import EXIT_MISTAKE
+from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PAGE = "report.html"
 SAMPLES = 150

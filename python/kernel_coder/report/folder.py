@@ -15,8 +15,8 @@ import orjson
 import yaml
 
 from kernel_coder.report.samples import Chooser, Chosen
-from kernel_coder.train.errors import UsageError
-from kernel_coder.train.logs import CONFIG, METRICS, SAMPLES, SUMMARY
+from kernel_coder.run.errors import UsageError
+from kernel_coder.run.logs import CONFIG, METRICS, SAMPLES, SUMMARY
 
 QUIET_S = 600
 """A run without summary that has written nothing for so long is taken to be over."""

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kernel_coder.run.command import run_command
 from kernel_coder.sft.config import SftConfig
-from kernel_coder.train.command import run_command
 
 
 def main(arguments: list[str] | None = None) -> int:

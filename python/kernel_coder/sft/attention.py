@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernel_coder.policy.attention import WITHIN_A_TOKEN, packed
+from kernel_coder.policy.model import Policy, causal_lm
+from kernel_coder.run.errors import UsageError
 from kernel_coder.sft.packing import PackedBatch
-from kernel_coder.train.attention import WITHIN_A_TOKEN, packed
-from kernel_coder.train.errors import UsageError
-from kernel_coder.train.model import Policy, causal_lm
 
 SEPARATE = 1e-2
 """Largest relative difference that another neighbour may make; bfloat16 rounds to 4e-3, a real neighbour makes 1e-1."""

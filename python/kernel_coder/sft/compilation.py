@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.recomputation import layers_of
 from kernel_coder.sft.attention import StatesOf, hidden_states
 from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, why_not
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.sft.update import backward
-from kernel_coder.train.memory import layers_of
-from kernel_coder.train.model import Policy
 from kernel_coder.train.update import METRIC
 
 AGREES = 5e-2

@@ -9,10 +9,10 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.rollout import converse
+from kernel_coder.run.checkpoint import capture_rng, restore_rng
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.setup import Session
 from kernel_coder.sft.update import measure
-from kernel_coder.train.checkpoint import capture_rng, restore_rng
 from kernel_coder.train.loop import conversations
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
 from kernel_coder.train.scoring import verdicts_of

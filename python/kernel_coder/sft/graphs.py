@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from kernel_coder.policy.attention import packed
+from kernel_coder.policy.model import causal_lm, head_of
+from kernel_coder.policy.recomputation import layers_of
 from kernel_coder.sft.attention import computing, hidden_states
 from kernel_coder.sft.packing import PackedBatch
-from kernel_coder.train.attention import packed
-from kernel_coder.train.memory import layers_of
-from kernel_coder.train.model import causal_lm, head_of
 
 INPUTS = ("ids", "positions", "cu_seqlens")
 """What the decoder is given of a batch."""
@@ -125,7 +125,7 @@ class GraphedBody:
         self._output = self.states
 
     def __call__(self, model: nn.Module, batch: PackedBatch) -> Tensor:
-        """[T, H]. Call it within :func:`~kernel_coder.train.attention.packed`."""
+        """[T, H]. Call it within :func:`~kernel_coder.policy.attention.packed`."""
         if not self.takes(model, batch):
             return hidden_states(model, batch)
         self._move_gradients_out()

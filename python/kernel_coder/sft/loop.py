@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernel_coder.run.checkpoint import TrainState, capture_rng, save_checkpoint
+from kernel_coder.run.logs import RunLog
+from kernel_coder.run.signals import listening
+from kernel_coder.run.steps import Outcome, Step, facts, opened, run_steps
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.evaluation import evaluate
 from kernel_coder.sft.setup import Session, batches_of, open_session, steps_per_epoch
 from kernel_coder.sft.update import UpdateResult, update
-from kernel_coder.train.checkpoint import TrainState, capture_rng, save_checkpoint
-from kernel_coder.train.logs import RunLog
+from kernel_coder.train.curriculum import epoch_order
 from kernel_coder.train.metrics import Stopwatch
-from kernel_coder.train.progress import epoch_order
-from kernel_coder.train.running import Outcome, Step, facts, opened, run_steps
-from kernel_coder.train.signals import listening
 
 SHOWN = {
     "epoch": "epoch",

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import torch
 
+from kernel_coder.policy.model import PLAIN, Policy, causal_lm, load_policy
 from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
 from kernel_coder.rollout.transformers_engine import end_of_sequence_ids
+from kernel_coder.run.checkpoint import RngState, TrainState, capture_rng, load_optimizer, load_state
+from kernel_coder.run.errors import UsageError
+from kernel_coder.run.logs import find_trackers
 from kernel_coder.sft.attention import StatesOf, check_separation
 from kernel_coder.sft.compilation import Acceleration, accelerate
 from kernel_coder.sft.config import SftConfig, SftDataConfig
@@ -26,12 +30,8 @@ from kernel_coder.sft.examples import (
 )
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.tasks import Task, TaskSet, load_tasks
-from kernel_coder.train.checkpoint import RngState, TrainState, capture_rng, load_optimizer, load_state
-from kernel_coder.train.errors import UsageError
-from kernel_coder.train.judging import AnswerJudge
-from kernel_coder.train.logs import find_trackers
-from kernel_coder.train.model import PLAIN, Policy, causal_lm, load_policy
 from kernel_coder.train.setup import SHOWN_PROBLEMS, Prompt, fresh_state, make_optimizer, schedule
+from kernel_coder.train.verdicts import AnswerJudge
 
 
 @dataclass(frozen=True, slots=True, eq=False)

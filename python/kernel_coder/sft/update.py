@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from kernel_coder import ops
+from kernel_coder.policy.attention import packed
+from kernel_coder.policy.model import Policy, head_of
+from kernel_coder.policy.recomputation import spend_memory
+from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.sft.attention import StatesOf, computing, hidden_states, model_inputs
 from kernel_coder.sft.packing import PackedBatch
-from kernel_coder.train.attention import packed
-from kernel_coder.train.errors import TrainingDiverged
-from kernel_coder.train.memory import spend_memory
-from kernel_coder.train.model import Policy, head_of
 from kernel_coder.train.update import METRIC, clip
 
 NLL = ops.LossSpec.preset("reinforce")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kernel_coder.train.command import run_command
+from kernel_coder.run.command import run_command
 from kernel_coder.train.config import TrainConfig
 
 

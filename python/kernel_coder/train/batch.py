@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from kernel_coder.ops import LossSpec, group_advantages, turn_advantages
+from kernel_coder.policy.attention import Layout, layout_of
 from kernel_coder.rollout import Turn
-from kernel_coder.train.attention import Layout, layout_of
 from kernel_coder.train.config import AdvantagesConfig
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kernel_coder.flags import UsageError, rule
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.pool import devices_of
-from kernel_coder.recipe import flag_values, read_recipe
+from kernel_coder.judge.supervisor.batching import devices_of
 from kernel_coder.rewards import PRESETS
+from kernel_coder.run.flags import UsageError, rule
+from kernel_coder.run.recipe import flag_values, read_recipe
 
 
 class Section(BaseModel):

@@ -14,19 +14,19 @@ from typing import Any
 
 import torch
 
+from kernel_coder.report.learned import learning
 from kernel_coder.rollout import Conversation, Sampling, completion_seed, converse
+from kernel_coder.run.checkpoint import TrainState, capture_rng, restore_rng, save_checkpoint
+from kernel_coder.run.logs import RunLog
+from kernel_coder.run.signals import listening
+from kernel_coder.run.steps import Outcome, facts, opened, run_steps
 from kernel_coder.train.batch import finite_or_nan, make_batch
-from kernel_coder.train.checkpoint import TrainState, capture_rng, restore_rng, save_checkpoint
-from kernel_coder.train.collect import Answers, with_spread
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.learning import learning
-from kernel_coder.train.logs import RunLog
+from kernel_coder.train.curriculum import Progress, draw, learn, progress_metrics, stage_factors
+from kernel_coder.train.groups import Answers, with_spread
 from kernel_coder.train.metrics import METRIC, Stopwatch, answer_metrics, update_metrics
-from kernel_coder.train.progress import Progress, draw, learn, progress_metrics, stage_factors
-from kernel_coder.train.running import Outcome, facts, opened, run_steps
 from kernel_coder.train.scoring import describe, rejected_by_share, reward, thinking_and_answer
 from kernel_coder.train.setup import Prompt, Session, open_session
-from kernel_coder.train.signals import listening
 from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
 
 FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")

@@ -17,8 +17,8 @@ from torch import Tensor
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.train.batch import finite_or_nan
-from kernel_coder.train.collect import Answers
 from kernel_coder.train.config import TrainConfig
+from kernel_coder.train.groups import Answers
 from kernel_coder.train.update import METRIC, UpdateResult
 
 

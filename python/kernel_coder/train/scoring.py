@@ -14,9 +14,9 @@ from kernel_coder.judge import Verdict
 from kernel_coder.prompts import Message
 from kernel_coder.rewards import RewardSet, RewardTable
 from kernel_coder.rollout import Rollout, Turn, completion_seed
+from kernel_coder.run.errors import UsageError
 from kernel_coder.train.batch import finite_or_nan
 from kernel_coder.train.config import ShareRejectionConfig, TrainConfig
-from kernel_coder.train.errors import UsageError
 from kernel_coder.train.setup import Session
 
 

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from transformers import get_scheduler
 
-from kernel_coder.judge.ranking import rank
+from kernel_coder.judge.verdict import rank
 from kernel_coder.ops import LossSpec
+from kernel_coder.policy.model import PLAIN, Policy, load_policy, load_reference
+from kernel_coder.policy.packing import tried
 from kernel_coder.prompts import Message, build_messages, check_feedback_template, check_prompt_length, encode_prompt
 from kernel_coder.rewards import RewardError, RewardSet
 from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
-from kernel_coder.tasks import Task, TaskSet, load_tasks
-from kernel_coder.train.checkpoint import (
+from kernel_coder.run.checkpoint import (
     CheckpointError,
     RngState,
     TrainState,
@@ -30,13 +31,12 @@ from kernel_coder.train.checkpoint import (
     newest_valid,
     verify,
 )
+from kernel_coder.run.errors import UsageError
+from kernel_coder.run.logs import METRICS, find_trackers
+from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.config import AdamConfig, RunnableConfig, TrainConfig
-from kernel_coder.train.errors import UsageError
-from kernel_coder.train.judging import AnswerJudge
-from kernel_coder.train.logs import METRICS, find_trackers
-from kernel_coder.train.model import PLAIN, Policy, load_policy, load_reference
-from kernel_coder.train.packable import tried
-from kernel_coder.train.progress import first_progress
+from kernel_coder.train.curriculum import first_progress
+from kernel_coder.train.verdicts import AnswerJudge
 
 SHOWN_PROBLEMS = 5
 

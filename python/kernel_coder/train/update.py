@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.ops import LossSpec
-from kernel_coder.train.attention import packed, packed_inputs
+from kernel_coder.policy.attention import packed, packed_inputs
+from kernel_coder.policy.model import Policy, causal_lm, head_of
+from kernel_coder.policy.recomputation import spend_memory
+from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.train.batch import (
     PADDED,
     Batch,
@@ -25,9 +28,6 @@ from kernel_coder.train.batch import (
     forward_passes,
 )
 from kernel_coder.train.config import OptimConfig
-from kernel_coder.train.errors import TrainingDiverged
-from kernel_coder.train.memory import spend_memory
-from kernel_coder.train.model import Policy, causal_lm, head_of
 
 METRIC = {name: index for index, name in enumerate(ops.LOSS_METRICS)}
 
@@ -67,7 +67,7 @@ def loss_and_sums(
 ) -> ops.LossOutput:
     """The loss of one micro-batch, from hidden states if the head allows it, else from logits.
 
-    If it is packed, call it within :func:`kernel_coder.train.attention.packed`.
+    If it is packed, call it within :func:`kernel_coder.policy.attention.packed`.
     """
     arguments: dict[str, Any] = {
         "temperature": temperature,

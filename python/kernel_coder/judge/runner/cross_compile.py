@@ -1,0 +1,104 @@
+"""Compile a candidate's Triton kernels for a GPU that is not there.
+
+Triton's interpreter runs much that its compiler refuses. Where kernels are interpreted, this tells whether a GPU would
+get them at all. It runs in the candidate's process: it convicts and never acquits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernel_coder.judge.config import SHARED_BYTES, capability
+from kernel_coder.judge.runner.kernel_facts import KernelFacts, library_facts, triton_facts
+
+
+class _Absent:
+    """Stands in for the driver of a GPU that is not there."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def compile_kernels(calls: Callable[[], None], architecture: str) -> list[KernelFacts]:
+    """Call something whose Triton kernels are compiled for ``architecture`` and not launched; what is known of each.
+
+    What the call makes of results that were never computed does not matter: after a kernel was compiled, only errors of
+    the compiler count.
+
+    Raises:
+        RuntimeError: nothing was compiled, or a kernel needs more shared memory than the architecture has.
+        Exception: the compiler's.
+    """
+    with _recorded(architecture) as (kernels, failures):
+        try:
+            calls()
+        except Exception:
+            if not kernels and not failures:
+                raise
+    if failures:
+        raise failures[0]
+    if not kernels:
+        raise RuntimeError("no Triton kernel was launched")
+    most = SHARED_BYTES[capability(architecture)]
+    for kernel in kernels:
+        if kernel.metadata.shared > most:
+            needed = f"{kernel.name} needs {kernel.metadata.shared} bytes of shared memory"
+            raise RuntimeError(f"{needed}; {architecture} has {most} a block")
+    return [_facts(kernel) for kernel in {kernel.hash: kernel for kernel in kernels}.values()]
+
+
+def _facts(kernel: Any) -> KernelFacts:
+    """With registers and spills, which the assembler knows."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        known = library_facts(file.name)
+    facts = triton_facts(kernel)
+    return replace(facts, registers=known[0].registers, local_bytes=known[0].local_bytes) if known else facts
+
+
+@contextlib.contextmanager
+def _recorded(architecture: str) -> Iterator[tuple[list[Any], list[Exception]]]:
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    kernels: list[Any] = []
+    failures: list[Exception] = []
+    launched = JITFunction.run
+
+    def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        try:
+            kernel = launched(function, *args, grid=grid, warmup=True, **kwargs)
+        except Exception as error:
+            failures.append(error)
+            raise
+        kernels.append(kernel)
+        return kernel
+
+    before = driver._active
+    driver.set_active(_Absent(GPUTarget("cuda", capability(architecture), 32)))
+    JITFunction.run = run
+    try:
+        yield kernels, failures
+    finally:
+        JITFunction.run = launched
+        driver._active = before

@@ -1,0 +1,94 @@
+"""Candidates that are no Python: one C++ or CUDA file with a function ``forward``.
+
+``forward`` takes the reference's inputs, then its parameters and buffers in the order of ``named_parameters()`` and
+``named_buffers()``, and returns what the reference returns. Nothing else is needed; a file may bind it itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernel_coder.judge.config import BUILDS
+from kernel_coder.tasks.task import parse
+
+FUNCTION = "forward"
+SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
+BINDING = """
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("forward", &forward); }
+"""
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
+_DEFINED = re.compile(rf"^[ \t]*[\w:]+[\w:<>,&* \t]*[\s&*>]{FUNCTION}[ \t]*\([^;]*\{{", re.MULTILINE)
+_PYTHON = re.compile(r"^[ \t]*(import|from|def|async def)[ \t]", re.MULTILINE)
+
+
+def is_native(source: str, backend: str) -> bool:
+    """Whether a candidate is a file for the compiler.
+
+    >>> text = '#include <torch/extension.h>\\ntorch::Tensor forward(torch::Tensor x) { return x + 1; }'
+    >>> is_native(text, "cpp"), is_native(text, "triton"), is_native("import torch", "cpp")
+    (True, False, False)
+    >>> is_native("torch::Tensor forward(torch::Tensor x) { return x + 1; }", "cpp")
+    True
+    """
+    if backend not in BUILDS or not isinstance(parse(source), str):
+        return False
+    if _INCLUDE.search(source) is not None:
+        return True
+    return _DEFINED.search(source) is not None and _PYTHON.search(source) is None
+
+
+def problem_of(source: str) -> str | None:
+    """What is wrong with such a file that nobody has to compile it to see.
+
+    >>> problem_of("#include <torch/extension.h>\\nint f();")
+    'the file defines no function forward'
+    """
+    if re.search(rf"\b{FUNCTION}\s*\(", source) or f'"{FUNCTION}"' in source:
+        return None
+    return f"the file defines no function {FUNCTION}"
+
+
+def native_model(source: str, backend: str, state: Mapping[str, Tensor]) -> type[nn.Module]:
+    """Compile the file here, and wrap it: a ``ModelNew`` with the reference's state.
+
+    Raises:
+        RuntimeError: it does not compile.
+        AttributeError: it binds no ``forward``.
+    """
+    from torch.utils import cpp_extension
+
+    path = os.path.abspath(f"candidate{SUFFIXES[backend]}")
+    with open(path, "w") as file:
+        if "torch/extension.h" not in source:
+            file.write("#include <torch/extension.h>\n#line 1\n")
+        file.write(source)
+        if "PYBIND11_MODULE" not in source:
+            file.write(BINDING)
+    extension = cpp_extension.load("candidate_native", [path], verbose=False)
+    if not hasattr(extension, FUNCTION):
+        raise AttributeError(f"the file binds no function {FUNCTION}")
+    shapes = {name: (value.shape, value.dtype) for name, value in state.items()}
+
+    class ModelNew(nn.Module):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            for name, (shape, dtype) in shapes.items():
+                *path, last = name.split(".")
+                parent: nn.Module = self
+                for part in path:
+                    if part not in parent._modules:
+                        parent.add_module(part, nn.Module())
+                    parent = parent.get_submodule(part)
+                parent.register_buffer(last, torch.zeros(shape, dtype=dtype))
+
+        def forward(self, *inputs: Any) -> Any:
+            return getattr(extension, FUNCTION)(*inputs, *(self.get_buffer(name) for name in shapes))
+
+    return ModelNew

@@ -1,0 +1,1 @@
+"""Starting, limiting and ending processes that run untrusted code."""

@@ -1,0 +1,143 @@
+"""How many candidates are judged at a time, on which devices, and verdicts in the order of the questions."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from typing import Any, Protocol
+
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.supervisor.admission import Admission
+from kernel_coder.judge.verdict import Verdict
+from kernel_coder.tasks.task import Task
+
+
+def devices_of(device: str) -> list[str]:
+    """The devices that a text such as ``cuda:1,cuda:2`` names, each once.
+
+    Raises:
+        ValueError: one of them is no device, is named twice, or is not a GPU beside others.
+
+    >>> devices_of("cuda:1,cuda:2"), devices_of("cpu")
+    (['cuda:1', 'cuda:2'], ['cpu'])
+    """
+    names = [name.strip() for name in device.split(",")]
+    for name in names:
+        kind, _, index = name.partition(":")
+        if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and name != "cpu"):
+            raise ValueError(f"device must be cpu, cuda, cuda:N or several such as cuda:1,cuda:2; got {device}")
+    numbered = ["cuda:0" if name == "cuda" else name for name in names]
+    if len(names) > 1 and ("cpu" in names or len(set(numbered)) < len(names)):
+        raise ValueError(f"several devices must be different GPUs; got {device}")
+    return names
+
+
+def parallel(device: str, config: JudgeConfig) -> int:
+    """Candidates that are judged at a time on all the devices together.
+
+    >>> parallel("cuda:1,cuda:2", JudgeConfig(workers=16))
+    32
+    """
+    return len(devices_of(device)) * config.parallel()
+
+
+def askers(device: str, config: JudgeConfig) -> int:
+    """Candidates to ask about at a time: as many as are judged wait, so that workers find tasks that they have ready.
+
+    >>> askers("cuda:1,cuda:2", JudgeConfig(workers=16))
+    64
+    """
+    return 2 * parallel(device, config)
+
+
+def tasks_at_once(device: str, config: JudgeConfig) -> int:
+    """Tasks whose candidates take turns, see :func:`kernel_coder.tasks.order.in_turn`: two workers for each.
+
+    >>> tasks_at_once("cuda:1,cuda:2", JudgeConfig(workers=16)), tasks_at_once("cpu", JudgeConfig(workers=1))
+    (16, 1)
+    """
+    return max(parallel(device, config) // 2, 1)
+
+
+AHEAD = 1000
+"""Verdicts that may wait for one before them."""
+
+
+def in_order(
+    ask: Callable[..., Verdict], pairs: Iterable[Sequence[Any]], at_once: int, threads: Executor
+) -> Generator[Verdict, None, None]:
+    """Verdicts in the order of the pairs, so many of which are asked about at a time.
+
+    One that takes long keeps no worker idle: those after it are judged meanwhile, and up to :data:`AHEAD` verdicts
+    wait for it.
+
+    >>> with ThreadPoolExecutor(2) as threads:
+    ...     list(in_order(lambda task, candidate: f"{task}: {candidate}", [("a", "x"), ("b", "y")], 2, threads))
+    ['a: x', 'b: y']
+    """
+    source = iter(pairs)
+    waiting: deque[Future[Verdict]] = deque()
+    under_way: set[Future[Verdict]] = set()
+    try:
+        while True:
+            while (
+                len(under_way) < at_once
+                and len(waiting) < max(AHEAD, at_once)
+                and (pair := next(source, None)) is not None
+            ):
+                waiting.append(threads.submit(ask, *pair))
+                under_way.add(waiting[-1])
+            if not waiting:
+                return
+            if not waiting[0].done():
+                wait(under_way, return_when=FIRST_COMPLETED)
+            under_way = {one for one in under_way if not one.done()}
+            if waiting[0].done():
+                yield waiting.popleft().result()
+    finally:
+        for one in waiting:
+            one.cancel()
+
+
+class AnyJudge(Protocol):
+    """What :class:`kernel_coder.judge.Judge` and :class:`JudgePool` have in common."""
+
+    config: JudgeConfig
+    device: str
+    backend: str | None
+    profile: Any
+    versions: dict[str, str]
+
+    def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict: ...
+    def evaluate_many(
+        self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
+    ) -> Iterator[Verdict]: ...
+    def admit(self, task: Task | str) -> Admission: ...
+    def give_up_waiting(self) -> None: ...
+    def close(self, *, wait: bool = True) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: Any, *rest: Any) -> Any: ...
+
+
+def verdicts_of(
+    judge: AnyJudge,
+    pairs: Iterable[Sequence[Any]],
+    threads: Executor,
+    *,
+    progress: bool = False,
+    total: int | None = None,
+) -> Iterator[Verdict]:
+    """A judge's verdicts in the order of the pairs, with a bar on stderr if wanted."""
+    from tqdm import tqdm
+
+    known = len(pairs) if isinstance(pairs, Sequence) else total
+    with (
+        tqdm(total=known, unit="verdict", desc="judge", file=sys.stderr, disable=not progress) as bar,
+        contextlib.closing(in_order(judge.evaluate, pairs, askers(judge.device, judge.config), threads)) as verdicts,
+    ):
+        for verdict in verdicts:
+            yield verdict
+            bar.update()

@@ -1,0 +1,1 @@
+"""What crosses the border between processes: frames of a fixed size, shared memory, module calls."""

@@ -1,0 +1,149 @@
+"""How a module is built, given its state and called: the same for the reference and for a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder.judge.wire.messages import Loaded, Number, is_named
+from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+
+COMPUTE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
+COMPUTE["bf16"] = torch.bfloat16
+
+
+def set_math_mode(precision: str, threads: int) -> None:
+    """The declared math mode, the same for everybody. torch's own default lets convolutions use TF32."""
+    tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = False
+    torch.set_num_threads(threads)
+
+
+def arguments_of(init_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of a constructor as KernelBench and KernelBook write them.
+
+    >>> arguments_of([3, 4]), arguments_of([[3], {"bias": False}]), arguments_of([[3, 4]])
+    (([3, 4], {}), ([3], {'bias': False}), ([[3, 4]], {}))
+    """
+    if isinstance(init_inputs, Mapping):
+        return [], dict(init_inputs)
+    values = list(init_inputs)
+    if len(values) == 2 and isinstance(values[0], list | tuple) and isinstance(values[1], dict):
+        return list(values[0]), dict(values[1])
+    return values, {}
+
+
+def built(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int, device: torch.device, dtype: torch.dtype
+) -> torch.nn.Module:
+    """The module after ``torch.manual_seed(seed)``, on its device, floating-point state in the task's dtype."""
+    torch.manual_seed(seed)
+    module = model(*args, **kwargs)
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"ModelNew must make a torch.nn.Module; got {type(module).__name__}")
+    return module.to(device=device, dtype=dtype) if dtype != torch.float32 else module.to(device)
+
+
+def set_training(module: torch.nn.Module, training: bool | None) -> None:
+    if training is not None:
+        module.train(training)
+
+
+def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, those too that are not saved; a tied tensor once for each of its names."""
+    named: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    named.update(module.named_buffers(remove_duplicate=False))
+    return named
+
+
+def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only: bool) -> Loaded | None:
+    """Put the reference's state into a candidate: by name, else in order; None if neither fits.
+
+    `random_only`: all of the reference's state comes from random numbers drawn at construction, so that a candidate
+    that draws the same may keep it in any form.
+    """
+    own = state_of(module)
+    floats = {name: value for name, value in state.items() if floating(value)}
+    if not floats:
+        return Loaded.NOTHING
+    with torch.no_grad():
+        if all(name in own and own[name].shape == value.shape for name, value in state.items()):
+            extra = [name for name in own if name not in state and floating(own[name])]
+            if not extra:
+                for name, value in state.items():
+                    own[name].copy_(value)
+                return Loaded.BY_NAME
+            if random_only:
+                return Loaded.BY_SEED
+            for name, value in state.items():
+                own[name].copy_(value)
+            return Loaded.BY_NAME
+        mine = [value for value in own.values() if floating(value)]
+        theirs = list(floats.values())
+        if [one.shape for one in mine] == [one.shape for one in theirs]:
+            for one, value in zip(mine, theirs, strict=True):
+                one.copy_(value)
+            return Loaded.BY_ORDER
+    return Loaded.BY_SEED if random_only else None
+
+
+def outputs_of(value: Any, device: torch.device | None = None) -> Any:
+    """What a forward returned, with its numbers as :class:`Number`, on a device as what is a tensor anyway.
+
+    >>> outputs_of([torch.ones(2).max(0), 3])
+    [(tensor(1.), tensor(0)), Number(tensor=tensor(3))]
+    """
+    if isinstance(value, float):
+        return Number(torch.tensor(value, dtype=torch.float32, device=device))
+    if isinstance(value, int):  # a bool is one, too
+        return Number(torch.tensor(value, device=device))
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        if is_named(value):
+            return tuple(outputs_of(one, device) for one in value)
+        return type(value)(outputs_of(one, device) for one in value)
+    if isinstance(value, dict):
+        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # a dict's order means nothing
+    return value
+
+
+def device_of(args: Iterable[Any]) -> torch.device | None:
+    return next((one.device for one in args if isinstance(one, Tensor)), None)
+
+
+def called(
+    module: torch.nn.Module, args: Sequence[Any], cotangents: Sequence[Tensor] | None, parameters: Iterable[Tensor]
+) -> Any:
+    """The forward's outputs; with cotangents also the gradients of inputs and parameters, of ``sum(output cotangent)``.
+
+    Without, no graph is recorded: the call is what inference is.
+    """
+    if cotangents is None:
+        with torch.no_grad():
+            return outputs_of(module(*args), device_of(args))
+    leaves: list[Tensor] = []
+
+    def leaf(tensor: Tensor) -> Tensor:
+        if not floating(tensor):
+            return tensor
+        leaves.append(tensor.detach().requires_grad_())
+        return leaves[-1]
+
+    args = map_tensors(list(args), leaf)
+    outputs = outputs_of(module(*args), device_of(args))
+    floats = _floats(tensors_of(outputs))
+    pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=True) if one.requires_grad]
+    if not pairs:
+        raise RuntimeError("no output of the forward requires a gradient")
+    wanted = [*leaves, *(one for one in parameters if one.requires_grad)]
+    grads = torch.autograd.grad([one for one, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+    found = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(wanted, grads, strict=True)]
+    return (map_tensors(outputs, Tensor.detach), found)
+
+
+def _floats(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [one for one in tensors if floating(one)]

@@ -1,0 +1,124 @@
+"""Memory that two processes see: of the host, or of a GPU."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from kernel_coder import _C
+from kernel_coder.judge.wire.device_memory import DeviceBuffer
+from kernel_coder.judge.wire.messages import ALIGNMENT, TensorSpec, round_up
+
+KEPT_BYTES = 2 << 30
+"""Of GPU memory that torch may hold for later while a Runner needs some."""
+
+DIRTY = 0x7F
+"""What memory is filled with before a candidate gets it: 3.4e38 in float32."""
+
+SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
+"""torch keeps blocks of at most a MiB apart from larger ones."""
+
+LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
+
+
+def has_much_to_free(device: torch.device) -> bool:
+    """Of a GPU's memory, that nobody uses here."""
+    return device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES
+
+
+def free_memory(device: torch.device) -> bool:
+    """Give the GPU back what nobody uses here, if that is much; whether it was."""
+    if not has_much_to_free(device):
+        return False
+    torch.cuda.empty_cache()
+    return True
+
+
+def dirty_device_memory(device: torch.device) -> None:
+    """Leave torch GPU memory to hand out in which something was: fresh memory of the driver's is zeros.
+
+    Enough for small tensors and one of 64 MiB. It is done before there is a task, since the driver takes its time where
+    many ask at once; :func:`dirty_for_outputs` does the rest.
+    """
+    if device.type == "cuda":
+        _dirty(device, [SMALL_BLOCK] * SMALL_BLOCKS + [LARGE_BLOCK])
+
+
+def dirty_for_outputs(device: torch.device, output_bytes: int) -> None:
+    """Leave torch memory for a tensor as large as all outputs; at most a GiB, or an eighth of what is free."""
+    if device.type == "cuda" and output_bytes > LARGE_BLOCK:
+        _dirty(device, [min(output_bytes, MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)])
+
+
+def _dirty(device: torch.device, sizes: list[int]) -> None:
+    held = []
+    with suppress(torch.OutOfMemoryError):  # somebody else has it all, which is no fault of who comes next
+        for size in sizes:
+            held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY))
+
+
+def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
+    """A tensor at its place in bytes, counted from `base`; nothing is copied.
+
+    >>> tensor_at(torch.zeros(16, dtype=torch.uint8), TensorSpec((2,), "float32", 8))
+    tensor([0., 0.])
+    """
+    start = base + spec.offset
+    if start < 0 or start + spec.nbytes > memory.numel():
+        raise ValueError(f"a tensor of {spec.nbytes} bytes at {start} does not fit into {memory.numel()}")
+    if spec.nbytes == 0:
+        return torch.empty(spec.shape, dtype=spec.torch_dtype, device=memory.device)
+    return memory[start : start + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
+
+
+class Arena:
+    """Shared memory of one device as tensors.
+
+    >>> with Arena(1024, torch.device("cpu")) as arena:
+    ...     arena.at(TensorSpec((2, 3), "float32", 512)).fill_(1)
+    ...     bytes(arena.bytes[510:513].tolist())
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    b'\\x00\\x00\\x00'
+    """
+
+    def __init__(self, size: int, device: torch.device, fd: int | None = None) -> None:
+        """Make shared memory; or map what another process made and sent as a descriptor."""
+        self.size = round_up(max(size, ALIGNMENT))
+        self.device = device
+        self._map: mmap.mmap | None = None
+        self._buffer: DeviceBuffer | None = None
+        if device.type == "cuda":
+            index = device.index or 0
+            self._buffer = DeviceBuffer(self.size, index) if fd is None else DeviceBuffer.open(fd, self.size, index)
+            self.fd = self._buffer.fd
+            self.bytes = self._buffer.tensor(torch.uint8, (self.size,))
+        else:
+            self.fd = _C.sandbox.make_buffer("arena", self.size) if fd is None else fd
+            self._map = mmap.mmap(self.fd, self.size)
+            self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def at(self, spec: TensorSpec, base: int = 0) -> Tensor:
+        """The tensor at its place, counted from `base`."""
+        return tensor_at(self.bytes, spec, base)
+
+    def close(self) -> None:
+        """Forget it here; the other process keeps what it mapped."""
+        del self.bytes
+        if self._buffer is not None:
+            self._buffer.close()
+        elif self.fd >= 0:
+            import os
+
+            os.close(self.fd)
+            self.fd = -1
+            self._map = None  # unmapped once no tensor is left
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

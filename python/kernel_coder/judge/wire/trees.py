@@ -1,0 +1,36 @@
+"""Trees of lists, tuples and dicts with tensors as leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+
+def floating(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Every tensor in a tree of lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in tensors_of(one)]
+    if isinstance(value, list | tuple):
+        return [leaf for one in value for leaf in tensors_of(one)]
+    return []
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with each tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(one, change) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(one, change) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(one, change) for one in value)
+    return value

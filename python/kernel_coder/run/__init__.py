@@ -1,0 +1,1 @@
+"""What every command shares: flags, recipes, checkpoints, logs, signals and errors."""

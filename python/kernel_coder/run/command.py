@@ -1,0 +1,49 @@
+"""A command that runs a config to its end: flags in, an exit code out, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernel_coder.rewards import RewardError
+from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
+from kernel_coder.run.flags import end
+from kernel_coder.train.config import Config, load
+
+
+def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], arguments: list[str] | None = None) -> int:
+    """Runs ``loop()(config, resume=...)`` on the config that the arguments describe; returns the exit code.
+
+    ``loop`` imports: torch and transformers take seconds, and a typo should not.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    parser.add_argument("--resume", nargs="?", const="auto")
+    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    try:
+        config_path, resume = own.config, own.resume
+        if resume not in (None, "auto"):
+            run_dir, resume = _run_and_checkpoint(Path(resume))
+            config_path = config_path or run_dir / "config.yaml"
+            flags = ["--run.output_dir", str(run_dir), *flags]
+        config = load(kind, config_path, flags)
+        run = loop()
+
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        return EXIT_STOPPED if run(config, resume=resume).status == "stopped" else 0
+    except (UsageError, RewardError) as error:
+        return end(error, EXIT_MISTAKE)
+    except TrainingDiverged as error:
+        return end(error, EXIT_DIVERGED)
+
+
+def _run_and_checkpoint(path: Path) -> tuple[Path, str]:
+    """``--resume PATH`` takes a run folder (its newest valid checkpoint) or one checkpoint."""
+    if not path.is_dir():
+        raise UsageError(f"--resume {path} is not a folder")
+    return (path.parent, str(path)) if path.name.startswith("checkpoint-") else (path, "auto")

@@ -1,0 +1,205 @@
+"""Where a run's numbers go: JSON lines and TensorBoard always, other trackers by name, a person in between."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kernel_coder.run.errors import UsageError
+from kernel_coder.train.config import RunnableConfig
+
+METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
+SUMMARY = "summary.json"
+CONFIG = "config.yaml"
+
+# What a person sees of a step; everything else is in metrics.jsonl.
+SHOWN = {
+    "reward": "reward",
+    "reward_std": "std",
+    "frac_reward_zero_std": "flat groups",
+    "judge/correct": "correct",
+    "completions/mean_length": "length",
+    "loss": "loss",
+    "grad_norm": "grad norm",
+    "entropy": "entropy",
+    "kl": "kl",
+    "eval/reward": "eval reward",
+    "eval/judge/correct": "eval correct",
+    "skipped_updates": "skipped",
+    "time/step_s": "seconds",
+}
+
+
+class RunLog:
+    """Writes the files of one run folder. ``step`` is the last finished step: later lines of a killed run are cut.
+
+    ``total`` is the number of steps, if it is not ``run.max_steps``; ``shown`` what a person sees of them.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: RunnableConfig,
+        step: int,
+        *,
+        total: int | None = None,
+        shown: Mapping[str, str] = SHOWN,
+        stream: IO[str] | None = None,
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run_dir = run_dir
+        self.total = total or config.run.max_steps
+        self.shown = shown
+        self.every = config.run.logging_steps
+        self.console = Console(file=stream or sys.stdout)
+        self.first: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        kept = step or -1  # a run that starts anew also repeats its evaluation at step 0
+        for record in cut_after(run_dir / METRICS, kept):
+            self._remember(record)
+        cut_after(run_dir / SAMPLES, kept)
+        (run_dir / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+        self._metrics = (run_dir / METRICS).open("ab")
+        self._samples = (run_dir / SAMPLES).open("ab")
+        self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1 if step else None)
+        self._trackers = start_trackers(config, run_dir)
+        self._progress: Progress | None = None
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, TextColumn("{task.fields[shown]}"), console=self.console)
+            self._bar = self._progress.add_task("train", total=self.total, completed=step, shown="")
+            self._progress.start()
+
+    def message(self, text: str) -> None:
+        """A line for people."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def step(self, step: int, metrics: Mapping[str, float], samples: Iterable[Mapping[str, Any]] = ()) -> None:
+        """The numbers and the answers of one finished step; the files are complete up to here when this returns."""
+        record = {"step": step, **metrics}
+        for sample in samples:
+            self._samples.write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
+        self._samples.flush()
+        self._metrics.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        self._metrics.flush()
+        self._remember(record)
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self._board.add_scalar(name, value, step)
+        for tracker in self._trackers:
+            tracker.log({name: value for name, value in metrics.items() if math.isfinite(value)}, step=step)
+        shown = "  ".join(
+            f"{label} {_short(metrics[name])}" for name, label in self.shown.items() if metrics.get(name) is not None
+        )
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=step, shown=shown)
+        elif step % self.every == 0 or step == self.total:
+            self.message(f"step {step}/{self.total}  {shown}")
+
+    def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
+        """The table, what is said below it, ``summary.json``, and its path as the last line printed."""
+        self.close()
+        table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
+        for name, label in self.shown.items():
+            if name in self.last:
+                table.add_row(label, _short(self.first[name]), _short(self.last[name]))
+        self.console.print(table)
+        for line in words:
+            self.message(line)
+        path = (self.run_dir / SUMMARY).resolve()
+        path.write_bytes(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        self.message(str(path))
+        return path
+
+    def close(self) -> None:
+        """Ends the bar, flushes and closes every file; more than once is harmless."""
+        if self._progress is not None:
+            self._progress.stop()
+        self._metrics.close()
+        self._samples.close()
+        self._board.close()
+        for tracker in self._trackers:
+            tracker.finish()
+        self._trackers = []
+
+    def _remember(self, record: Mapping[str, Any]) -> None:
+        for name in self.shown:
+            if record.get(name) is not None and math.isfinite(record[name]):
+                self.first.setdefault(name, record[name])
+                self.last[name] = record[name]
+
+
+def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
+    """Keeps the lines up to ``step`` and returns them; a last line that was cut short by a crash goes too."""
+    kept: list[bytes] = []
+    records: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            break
+        if record["step"] > step or not line.endswith(b"\n"):
+            break
+        kept.append(line)
+        records.append(record)
+    if path.exists():
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(b"".join(kept))
+        temporary.replace(path)
+    return records
+
+
+def find_trackers(names: Sequence[str]) -> list[Any]:
+    """The tracker classes of ``run.report_to``, by accelerate's names (TensorBoard is always on, and ours)."""
+    wanted = [name for name in names if name not in ("tensorboard", "none")]
+    if not wanted:
+        return []
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known = sorted(map(str, LOGGER_TYPE_TO_CLASS))
+    available = set(map(str, get_available_trackers()))
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"run.report_to names an unknown tracker {name}; accelerate knows {', '.join(known)}")
+        if name not in available:
+            raise UsageError(f"run.report_to names {name}, which is not installed: pip install {name}")
+    return [LOGGER_TYPE_TO_CLASS[name] for name in wanted]
+
+
+def start_trackers(config: RunnableConfig, run_dir: Path) -> list[Any]:
+    kinds = find_trackers(config.run.report_to)
+    if kinds:
+        from accelerate import PartialState
+
+        PartialState()  # accelerate's trackers ask it which process they are in
+    trackers = []
+    for kind in kinds:
+        arguments = [str(run_dir)] if kind.requires_logging_directory else []
+        tracker = kind(config.run.project, *arguments)
+        tracker.start()
+        tracker.store_init_configuration(yaml.safe_load(config.to_yaml()))
+        trackers.append(tracker)
+    return trackers
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4g}"
