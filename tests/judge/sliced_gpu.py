@@ -1,9 +1,11 @@
-"""A GPU that processes have in turn, for a slice of time each, and the judge's clock on it. Nothing is computed."""
+"""A simulated GPU that processes have in turn, for a slice of time each, and the judge's clock on it. Nothing is
+computed."""
 
 from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,15 +13,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from kernel_coder.judge.examiner.timing import timer as timing
-from kernel_coder.judge.examiner.timing.timer import Answer, Timer, Times
+from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
+from kernel_coder.judge.examiner.timing.clock import Answer
+from kernel_coder.judge.examiner.timing.records import ReferenceTiming, Rhythm, TimesInTurn
+from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.gpu.contention import STEPS
+from kernel_coder.judge.gpu.turns import GpuTurns
 
 FLUSH_S, HOST_S, NEXT_TO_NOTHING_S = 64e-6, 20e-6, 3e-6
 
 
 class Burst(NamedTuple):
-    """Work for so long, then none for so long, again and again."""
+    """A program that works for `on_s`, then rests for `off_s`, again and again."""
 
     on_s: float = math.inf
     off_s: float = 0.0
@@ -36,30 +41,30 @@ class Burst(NamedTuple):
 
 
 class SlicedGpu:
-    """Who has work gets a slice when everybody else who has some had one; to change takes time. Who is alone has
-    one slice after another."""
+    """Processes with work get one slice each in turn, and every change of the process takes `switch_s`. A process that
+    is alone has one slice after another."""
 
     def __init__(self, slice_s: float, switch_s: float = 1e-4) -> None:
         self.slice_s, self.switch_s = slice_s, switch_s
         self.now, self.owner, self.left_s = 0.0, "", slice_s
         self.burners: dict[str, Burst] = {}
 
-    def work(self, who: str, seconds: float) -> None:
-        """Of a process, until it is done."""
+    def work(self, process: str, seconds: float) -> None:
+        """Let a process work until it has had the GPU for so long."""
         while seconds > 1e-12:
             busy, changes_s = self._busy()
-            busy |= {who}
+            busy |= {process}
             if self.owner not in busy or (self.left_s <= 1e-12 and len(busy) > 1):
                 self._hand_over(busy)
                 continue
             step = min(changes_s, self.left_s if len(busy) > 1 else math.inf)
-            if self.owner == who:
+            if self.owner == process:
                 step = min(step, seconds)
                 seconds -= step
             self._pass(step, len(busy) == 1)
 
     def idle(self, seconds: float) -> None:
-        """The host's time; only burners use the GPU."""
+        """Let time pass in which only burners use the GPU."""
         until = self.now + seconds
         while self.now < until - 1e-12:
             busy, changes_s = self._busy()
@@ -87,32 +92,25 @@ class SlicedGpu:
             self.left_s = self.slice_s - (-self.left_s % self.slice_s) if is_alone else 0.0
 
 
-class Party:
-    """Of the two whose requests are timed."""
+class FakeLink:
+    """To one of the two whose requests are timed."""
 
-    left_s, life_s = 1e3, 0.0
+    left_s, life_s, outputs = 1e3, 0.0, None
 
 
-class SlicedTimer(Timer):
-    """Requests of the judge's timer on such a GPU. The candidate takes `candidate` times as long as the reference, and
-    burns while it is not asked if it `burns`."""
+class SlicedRequests:
+    """Requests of the judge's timer on such a GPU, with the interface of ``Requester`` and ``RequestClock``."""
 
-    def __init__(
-        self, gpu: SlicedGpu, call_s: float, copying_s: float, calls: int, candidate: float = 1.0, burns: bool = False
-    ) -> None:
-        self.gpu, self.call_s, self.copy_s = gpu, call_s, copying_s
-        self.factor, self.burns, self.is_alive = candidate, burns, False
-        self.reference, self.candidate = Party(), Party()  # type: ignore[assignment]
-        config = SimpleNamespace(timed_calls=calls, timing_s=math.inf, compile_baseline=False)
-        device = SimpleNamespace(type="cuda")
-        self.session = SimpleNamespace(lock=None, device=device, config=config, source="")  # type: ignore[assignment]
-        self.problem = SimpleNamespace(rhythm=(calls, 1e-3), reference_s=math.inf)  # type: ignore[assignment]
-        self.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
-        self.calls, self.round_s, self.times = calls, 1e-3, Times([], {}, {})
-        self.baseline = self.afterwards = self.compiled_s = None
-        self.flushed = torch.empty(0)
+    def __init__(self, gpu: SlicedGpu, task: Any, call_s: dict[FakeLink, float], copy_s: float) -> None:
+        self.gpu, self.call_s, self.copy_s = gpu, call_s, copy_s
+        self.candidate = list(call_s)[-1]
+        self.burns = False
+        """Whether the candidate burns while it is not asked."""
 
-    def _request(self, link: Any, work_s: float) -> float:  # type: ignore[override]
+        self.turns, self.clock = GpuTurns(), self
+        self.checker, self.maker = SimpleNamespace(task=task), SimpleNamespace(bytes_of=lambda calls: 1)
+
+    def _request(self, link: FakeLink, work_s: float) -> float:
         is_candidate = link is self.candidate
         if is_candidate:
             self.gpu.burners.pop("candidate", None)
@@ -122,15 +120,15 @@ class SlicedTimer(Timer):
         self.gpu.work("candidate" if is_candidate else "reference", work_s * random.lognormvariate(0, 0.01))
         self.gpu.idle(HOST_S * random.lognormvariate(0, 0.1))
         self.gpu.work("examiner", 10e-6)
-        taken = self.gpu.now - began
-        if self.burns and self.is_alive:
+        taken_s = self.gpu.now - began
+        if self.burns:
             self.gpu.burners["candidate"] = Burst()
-        return taken
+        return taken_s
 
-    def _ping(self, link: Any) -> float:
+    def ping(self, link: FakeLink) -> float:
         return self._request(link, NEXT_TO_NOTHING_S)
 
-    def _answers(
+    def answers(
         self,
         links: list[Any],
         calls: int,
@@ -143,17 +141,13 @@ class SlicedTimer(Timer):
         if first is not None:
             first()
         for link in links:
-            call_s = self.call_s * (self.factor if link is self.candidate else 1.0)
-            taken = self._request(link, calls * (call_s + self.copy_s))
-            found.append(Answer(link, None, taken, 0.0, nothing, nothing, None))
+            taken_s = self._request(link, calls * (self.call_s[link] + self.copy_s))
+            found.append(Answer(link, None, taken_s, 0.0, nothing, nothing, None))
         if then is not None:
             then()
         return found
 
-    def _together(self, calls: int, count: int) -> int:
-        return max(1, min(count, round(timing.CHUNK_S / (2 * calls * self.call_s))))
-
-    def _copying_s(self, calls: int) -> list[float]:
+    def copying_s(self, calls: int, outputs: object) -> list[float]:
         found = []
         for _ in range(5):
             self.gpu.work("examiner", FLUSH_S + calls * 10e-6)
@@ -162,20 +156,47 @@ class SlicedTimer(Timer):
             found.append((self.gpu.now - began) / calls)
         return found
 
-    def _showing_s(self, calls: int) -> list[float]:
+    def showing_s(self, calls: int) -> list[float]:
         return [0.0]
 
-    def _load(self) -> float:
+    def load(self) -> float:
         self.gpu.idle(2e-4)  # launches get in line
         began = self.gpu.now
         self.gpu.work("examiner", STEPS * FLUSH_S)
         return (self.gpu.now - began) / (STEPS * FLUSH_S)
 
+
+class SlicedTimer(Timer):
+    """The judge's timer on such a GPU. The candidate takes `candidate` times as long as the reference, and burns while
+    it is not asked if it `burns`."""
+
+    def __init__(
+        self, gpu: SlicedGpu, call_s: float, copying_s: float, calls: int, candidate: float = 1.0, burns: bool = False
+    ) -> None:
+        self.gpu, self.burns = gpu, burns
+        reference: Any = FakeLink()
+        other: Any = FakeLink()
+        self.reference, self.candidate = reference, other
+        self.rhythm = Rhythm(calls, 2 * calls * call_s)
+        self.kind, self.may_cheat = "cuda", False
+        self.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
+        known = ReferenceTiming(rhythm=self.rhythm)
+        device = SimpleNamespace(type=self.kind)
+        self.task = SimpleNamespace(device=device, variants=[self.variant], known=known)  # type: ignore[assignment]
+        self.config = SimpleNamespace(timed_calls=calls, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]
+        self.requests = SlicedRequests(gpu, self.task, {reference: call_s, other: candidate * call_s}, copying_s)
+        self.requester, self.turns = self.requests, self.requests.turns  # type: ignore[assignment]
+        self.alone = BaselineTimer(self.task, self.requester, self.reference, self.turns)
+        self.times, self.before, self.afterwards, self.compiled_s = TimesInTurn(), None, None, None
+
+    def _measure_gpu(self) -> None:
+        pass
+
     def _free_memory(self) -> None:
         pass
 
-    def _find_rhythm(self, link: Any, empty_s: float, *known_s: float) -> None:
-        pass
+    def _find_rhythm(self, link: Any, empty_s: float, *known_s: float) -> Rhythm:
+        return self.rhythm
 
     def _refuse_below_floor(self, reference_s: float, call_s: float) -> None:
         pass
@@ -183,26 +204,25 @@ class SlicedTimer(Timer):
     def verdict(
         self, before: dict[str, Burst], in_turn: dict[str, Burst], afterwards: dict[str, Burst]
     ) -> dict[str, Any]:
-        """As a session has it, with somebody else's work on the GPU in each part."""
+        """As an examination has it, with other programs' work on the GPU in each part."""
         self.gpu.burners = dict(before)
         self.gpu.idle(random.uniform(0.0, 0.1))
         baseline = self.measure_baseline()
-        self.gpu.burners, self.is_alive = dict(in_turn), True
+        self.gpu.burners, self.requests.burns = dict(in_turn), self.burns
         if self.burns:
             self.gpu.burners["candidate"] = Burst()
         self.gpu.idle(0.01)
         self.measure(baseline)
-        self.gpu.burners, self.is_alive = dict(afterwards), False
-        if self.is_slow or not self.is_sure:
+        self.gpu.burners, self.requests.burns = dict(afterwards), False
+        if self.needs_reference_alone:
             self.measure_afterwards()
         return self.findings()
 
 
 @contextmanager
 def clock_of(gpu: SlicedGpu) -> Iterator[None]:
-    """The timer's clock is the GPU's; who sleeps leaves it to others."""
+    """The timer's clock is the GPU's; while it sleeps, others use the GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing.time, "monotonic", lambda: gpu.now)
-        patch.setattr(timing.time, "sleep", gpu.idle)
-        patch.setattr(Timer, "restless_until", 0.0)
+        patch.setattr(time, "monotonic", lambda: gpu.now)
+        patch.setattr(time, "sleep", gpu.idle)
         yield

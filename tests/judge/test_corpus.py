@@ -17,7 +17,7 @@ import corpus
 import pytest
 from corpus import Candidate
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.gpu.facts import memory_used
+from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
 FORMS, HONEST = 2, 84
@@ -134,7 +134,7 @@ def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() 
     thousand = hostile * (HOSTILE_IN_A_ROW // len(hostile) + 1)
     random.Random(1).shuffle(thousand)
     thousand = thousand[:HOSTILE_IN_A_ROW]
-    memory = memory_used() if device == "cuda" else None
+    memory = nvml.memory() if device == "cuda" else None
     before, descriptors, shared = processes(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
     config = JudgeConfig(
         timeout_s=12 if device == "cpu" else 30, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30, profile=False
@@ -151,9 +151,9 @@ def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() 
     assert not took_it
     assert afterwards == clean
     if memory is not None:
-        after = memory_used()
+        after = nvml.memory()
         assert after is not None
-        assert after <= memory + FORGOTTEN
+        assert after.used <= memory.used + FORGOTTEN
     assert processes() <= before
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
     assert set(os.listdir("/dev/shm")) <= shared

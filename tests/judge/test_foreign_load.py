@@ -1,4 +1,4 @@
-"""Somebody else keeps the GPU busy: what is measured against a reference that suffers the same stays what it was."""
+"""Another program keeps the GPU busy: it slows candidate and reference alike, so a speedup stays what it was."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import corpus
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.examiner.timing.timer import BUSY, FLUSH_BYTES, Timer
+from kernel_coder.judge.examiner.timing.clock import RequestClock
+from kernel_coder.judge.examiner.timing.constants import FLUSH_BYTES, SHARED_PROBES
 from kernel_coder.judge.gpu.contention import LOADED, STEPS
 from kernel_coder.tasks import Task
 
@@ -75,7 +75,7 @@ def speedup_of_nine(judge: Judge) -> float:
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> None:
-    """Once it is judged. While it is, its first call may run beside somebody else's timing."""
+    """Once it is judged. Until then, its first call may run beside the timing of another candidate."""
     burner = next(one for one in corpus.hostile() if one.name == "h40_gpu_burner")
     task = Task(id=burner.task.name, source="corpus", reference=burner.task.source)
     with Judge(device, config=CONFIG) as judge:
@@ -89,7 +89,7 @@ def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> No
 
 @contextmanager
 def burning(device: str) -> Iterator[None]:
-    """Somebody who is no candidate has the GPU all the time."""
+    """A program that is no candidate uses the GPU all the time."""
     with subprocess.Popen([sys.executable, "-c", BURNER, device], stdout=subprocess.PIPE) as burner:
         try:
             assert burner.stdout is not None
@@ -101,13 +101,13 @@ def burning(device: str) -> Iterator[None]:
 
 @pytest.mark.gpu
 @pytest.mark.timeout(120)
-def test_who_uses_the_gpu_beside_the_clock_is_noticed(device: str) -> None:
-    found = Timer.__new__(Timer)
+def test_a_program_that_uses_the_gpu_beside_the_clock_is_noticed(device: str) -> None:
+    found = RequestClock.__new__(RequestClock)
     found.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
-    found.session = SimpleNamespace(device=torch.device(device))  # type: ignore[assignment]
+    found.device = torch.device(device)
 
     def loads(name: str) -> list[float]:
-        seen = [found._load() for _ in range(40)]
+        seen = [found.load() for _ in range(40)]
         print(f"{name}, {STEPS} steps: " + " ".join(f"{one:.2f}" for one in seen))
         return seen
 
@@ -119,8 +119,8 @@ def test_who_uses_the_gpu_beside_the_clock_is_noticed(device: str) -> None:
     afterwards = loads("alone again")
     assert statistics.median(quiet) < 1.15
     for seen in (quiet, afterwards):
-        assert sum(one >= LOADED for one in seen) <= BUSY * len(seen) / 2
-    assert sum(one >= LOADED for one in loaded) >= 3 * BUSY * len(loaded)
+        assert sum(one >= LOADED for one in seen) <= SHARED_PROBES * len(seen) / 2
+    assert sum(one >= LOADED for one in loaded) >= 3 * SHARED_PROBES * len(loaded)
 
 
 @pytest.mark.gpu
@@ -138,7 +138,7 @@ def test_candidates_that_leave_work_to_the_gpu_at_the_same_time_gain_nothing(dev
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-def test_load_from_elsewhere_makes_nobody_faster_than_the_reference(device: str) -> None:
+def test_load_from_elsewhere_makes_no_candidate_faster_than_the_reference(device: str) -> None:
     """The GPU is shared by slices of time, for which both wait alike: speedups are pulled towards 1."""
     with burning(device), Judge(device, config=CONFIG) as judge:
         like_itself(judge.evaluate(TASK, SAME, "torch"))

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.examiner.examination import HELD_S, Ended
-from kernel_coder.judge.gpu.turns import alone
+from kernel_coder.judge.examiner.judged import Judged
+from kernel_coder.judge.examiner.link import HELD_S
+from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.supervisor.judge import CANDIDATE_BYTES, PROBES, HarnessError, _Slot
 from kernel_coder.judge.wire.module_calls import outputs_of
 from kernel_coder.tasks import Task
@@ -300,9 +301,9 @@ def test_outputs_of_another_kind_of_which_the_runner_says_nothing_are_wrong(judg
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n\t"])
 def test_an_end_without_a_reason_says_so(blank: str) -> None:
-    end = Ended(Outcome.REJECTED, blank, blank)
+    end = Judged(Outcome.REJECTED, blank, blank)
     assert (end.reason, end.feedback) == ("no message", "no message")
-    assert Ended(Outcome.REJECTED, "why", blank).feedback == "why"
+    assert Judged(Outcome.REJECTED, "why", blank).feedback == "why"
 
 
 @pytest.mark.parametrize("comment", [1_100_000 * "x", 90_000 * "\U0001f600", 600_000 * "x"])
@@ -660,23 +661,26 @@ def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> Non
 
 
 def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_coder.judge.examiner import prepared_task as problem
     from kernel_coder.judge.examiner import service as examiner
+    from kernel_coder.judge.examiner.randomness import Seeds
+    from kernel_coder.judge.examiner.refusals import Refused, TooLarge
 
     tried: list[bool] = []
 
     def make(*arguments: Any, whole: bool = False) -> str:
         tried.append(whole)
         if not whole:
-            raise problem.TooLarge("too large beside others")
+            raise TooLarge("too large beside others")
         return "ready"
 
-    monkeypatch.setattr(examiner, "Problem", make)
-    service, request = examiner._Service(lambda: None), {"task": {"reference": ""}, "device": "cpu"}
-    assert service._made(request, JudgeConfig(), problem.Seeds(1), lock=0) == "ready"
+    monkeypatch.setattr(examiner, "PreparedTask", make)
+    turns = GpuTurns(lock=0)
+    service, request = examiner._Service(lambda: None, turns), {"task": {"reference": ""}, "device": "cpu"}
+    assert service._made(request, JudgeConfig(), Seeds(1)) == "ready"
     assert tried == [False, True]
-    with pytest.raises(problem.Refused, match="too large beside others"):  # nobody else is there to wait for
-        service._made(request, JudgeConfig(), problem.Seeds(1), lock=None)
+    turns.lock = None  # no other task is there whose end could be waited for
+    with pytest.raises(Refused, match="too large beside others"):
+        service._made(request, JudgeConfig(), Seeds(1))
 
 
 def test_a_large_task_is_forgotten_after_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -976,7 +980,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
         """Times for long, and again as soon as it comes to its turn."""
         with lock.open("r+b") as file:
             while not is_over.is_set():
-                with alone(file.fileno()):
+                with GpuTurns(file.fileno()).alone():
                     is_over.wait(1.0)
                 time.sleep(0.01)
 
@@ -1008,7 +1012,7 @@ def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) 
         longest = 0.0
         while not verdict.done():
             asked = time.monotonic()
-            with alone(file.fileno()):
+            with GpuTurns(file.fileno()).alone():
                 longest = max(longest, time.monotonic() - asked)
             time.sleep(0.01)
         assert verdict.result().outcome is Outcome.TIMEOUT

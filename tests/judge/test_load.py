@@ -1,4 +1,4 @@
-"""How much longer something takes of a GPU than alone, by a clock and events that are no GPU's."""
+"""How much longer work takes on a shared GPU than alone, with a simulated GPU, clock and events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 import torch
 from kernel_coder.judge.gpu import contention as load
-from kernel_coder.judge.gpu.contention import STEPS, Load
+from kernel_coder.judge.gpu.contention import STEPS, LoadProbe
 from sliced_gpu import Burst, SlicedGpu
 
 STEP_S, HOST_S = 64e-6, 30e-6
@@ -68,7 +68,7 @@ class Fake:
 
 def test_alone_a_probe_takes_what_its_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(monkeypatch)
-    found = Load(torch.device("cpu"))
+    found = LoadProbe(torch.device("cpu"))
     found.now(fake.step)
     loads = [found.now(fake.step) for _ in range(5)]
     assert loads == pytest.approx([1 + HOST_S / (STEPS * STEP_S)] * 5)
@@ -76,14 +76,14 @@ def test_alone_a_probe_takes_what_its_steps_take(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("slice_s", [0.5e-3, 2e-3, 12e-3])
-def test_beside_somebody_a_probe_waits_for_slices_of_whatever_length(
+def test_beside_another_program_a_probe_waits_for_slices_of_whatever_length(
     monkeypatch: pytest.MonkeyPatch, slice_s: float
 ) -> None:
     """At its start or in between."""
     fake = Fake(monkeypatch)
     fake.gpu = SlicedGpu(slice_s)
     fake.gpu.burners["other"] = Burst()
-    found = Load(torch.device("cpu"))
+    found = LoadProbe(torch.device("cpu"))
     loads = []
     for number in range(20):
         fake.gpu.idle(number * slice_s / 7)
@@ -94,7 +94,7 @@ def test_beside_somebody_a_probe_waits_for_slices_of_whatever_length(
 
 def test_what_slows_all_steps_alike_is_a_load_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(monkeypatch)
-    found = Load(torch.device("cpu"))
+    found = LoadProbe(torch.device("cpu"))
     found.now(fake.step)
     fake.step_s = 2 * STEP_S
     assert found.now(fake.step) == pytest.approx(2.0, abs=0.05)
@@ -103,7 +103,7 @@ def test_what_slows_all_steps_alike_is_a_load_too(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("has_gate", [True, False])
 def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch, has_gate: bool) -> None:
     fake = Fake(monkeypatch, has_gate)
-    found = Load(torch.device("cpu"))
+    found = LoadProbe(torch.device("cpu"))
     assert found.now(fake.step) == pytest.approx(1.0, abs=0.25)
     fake.said.clear()
 

@@ -1,4 +1,4 @@
-"""The lock of a GPU: who times, and who holds how much of its memory."""
+"""Turns on a GPU by a lock file: which process times, and how much of the memory each one holds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge.examiner.examination import Session
-from kernel_coder.judge.examiner.prepared_task import Problem
+from kernel_coder.judge.examiner.checks import Checker
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.gpu import turns as lock
-from kernel_coder.judge.gpu.turns import SHARES, Turn, alone, await_closed, reserve, shared
+from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.channel import Frame
 from kernel_coder.judge.wire.messages import Say, Status
 
@@ -35,30 +35,30 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
 
 def test_memory_goes_to_as_many_as_fit(files: list[int]) -> None:
     one, two, three = files
-    assert reserve(one, SHARES // 2, 0.0)
-    assert reserve(two, SHARES // 2, 0.0)
-    assert not reserve(three, 1, 0.1)
+    assert GpuTurns(one).reserve(SHARES // 2, 0.0)
+    assert GpuTurns(two).reserve(SHARES // 2, 0.0)
+    assert not GpuTurns(three).reserve(1, 0.1)
 
 
 def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
-    assert reserve(files[0], SHARES, 0.0)
+    assert GpuTurns(files[0]).reserve(SHARES, 0.0)
     waiting = threading.Timer(0.2, lambda: os.close(files.pop(0)))
     waiting.start()
     started = time.monotonic()
-    assert reserve(files[1], 3, 5.0)
+    assert GpuTurns(files[1]).reserve(3, 5.0)
     assert time.monotonic() - started > 0.1
     waiting.join()
 
 
-def test_who_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
+def test_a_process_that_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
     """Two that hold a part and want all of it do not wait for each other."""
     one, two, _ = files
-    assert reserve(one, SHARES - 2, 0.0)
-    assert reserve(two, 2, 0.0)
+    assert GpuTurns(one).reserve(SHARES - 2, 0.0)
+    assert GpuTurns(two).reserve(2, 0.0)
     found: list[bool] = []
 
     def take(place: int) -> None:
-        found.append(reserve(files[place], SHARES, 5.0))
+        found.append(GpuTurns(files[place]).reserve(SHARES, 5.0))
         os.close(files[place])
         files[place] = -1
 
@@ -70,19 +70,19 @@ def test_who_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
     assert found == [True, True]
 
 
-def test_who_comes_to_nothing_leaves_what_was_collected_to_others(files: list[int]) -> None:
+def test_a_process_that_gives_up_leaves_what_it_collected_to_others(files: list[int]) -> None:
     one, two, three = files
-    assert reserve(one, 1, 0.0)
-    assert not reserve(two, SHARES, 0.1)
-    assert reserve(three, SHARES - 1, 0.0)
+    assert GpuTurns(one).reserve(1, 0.0)
+    assert not GpuTurns(two).reserve(SHARES, 0.1)
+    assert GpuTurns(three).reserve(SHARES - 1, 0.0)
 
 
-def test_memory_that_is_held_keeps_nobody_from_timing(files: list[int]) -> None:
+def test_memory_that_is_held_keeps_no_process_from_timing(files: list[int]) -> None:
     one, two, _ = files
-    assert reserve(one, SHARES, 0.0)
-    with alone(two):
+    assert GpuTurns(one).reserve(SHARES, 0.0)
+    with GpuTurns(two).alone():
         pass
-    with shared(one), shared(two):
+    with GpuTurns(one).shared(), GpuTurns(two).shared():
         pass
 
 
@@ -92,25 +92,26 @@ def test_a_task_takes_the_shares_that_it_needs_and_gives_back_what_it_was_only_s
     files: list[int], monkeypatch: pytest.MonkeyPatch, before: int, kib: int, left: int
 ) -> None:
     """Of a GPU of 10 MiB."""
-    problem = Problem.__new__(Problem)
-    problem.device, problem.lock, problem.is_large = SimpleNamespace(type="cuda"), files[0], False  # type: ignore[assignment]
+    task = PreparedTask.__new__(PreparedTask)
+    task.device, task.turns, task.is_large = SimpleNamespace(type="cuda"), GpuTurns(files[0]), False  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=10 << 20))
-    problem._reserve(before)
-    assert problem.is_large is (before > 0)
-    problem._reserve(kib << 10)
-    assert problem.is_large is (left < SHARES)
-    assert reserve(files[1], left, 0.0)
-    assert left == SHARES or not reserve(files[1], left + 1, 0.05)
+    task._reserve(before)
+    assert task.is_large is (before > 0)
+    task._reserve(kib << 10)
+    assert task.is_large is (left < SHARES)
+    assert GpuTurns(files[1]).reserve(left, 0.0)
+    assert left == SHARES or not GpuTurns(files[1]).reserve(left + 1, 0.05)
 
 
-def test_who_shares_the_device_for_long_lets_others_be_timed_in_between(
+def test_a_process_that_shares_the_device_for_long_lets_others_time_in_between(
     files: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, three = files
+    turns = GpuTurns(one)
     seen: list[str] = []
 
     def time_something() -> None:
-        with alone(two):
+        with GpuTurns(two).alone():
             seen.append("timed")
 
     def is_waited() -> bool:
@@ -120,9 +121,9 @@ def test_who_shares_the_device_for_long_lets_others_be_timed_in_between(
         return False
 
     monkeypatch.setattr(lock, "TURN_S", 3600.0)
-    waited_s = Turn.waited_s
     waiting = threading.Thread(target=time_something)
-    with shared(one) as turn:
+    with turns.shared() as turn:
+        waited_s = turns.waited_s
         waiting.start()
         while not is_waited():
             time.sleep(0.01)
@@ -133,37 +134,52 @@ def test_who_shares_the_device_for_long_lets_others_be_timed_in_between(
         seen.append("shared again")
     waiting.join()
     assert seen == ["shared", "timed", "shared again"]
-    assert Turn.waited_s > waited_s
+    assert turns.waited_s > waited_s
 
 
-def test_what_was_asked_of_the_device_is_done_before_it_is_let_go(
-    files: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others would be timed beside it."""
+def test_what_was_asked_of_the_device_is_done_before_it_is_released(files: list[int]) -> None:
+    """Otherwise another process would be timed beside that work."""
     one, two, _ = files
     free: list[bool] = []
 
-    def settle() -> None:
+    def finish_work() -> None:
         free.append(lock._try(two, lock.DEVICE))
 
-    monkeypatch.setattr(Turn, "settle", settle)
-    with shared(one) as turn:
+    turns = GpuTurns(one, finish_work=finish_work)
+    with turns.shared() as turn:
         turn.pause()
         assert free == []
         turn._until = 0.0
         turn.pause()
         assert free == [False]
     assert free == [False, False]
-    with alone(one):
+    with turns.alone():
         pass
     assert free == [False] * 3
 
     def fail() -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    monkeypatch.setattr(Turn, "settle", fail)
-    with pytest.raises(RuntimeError, match="illegal"), shared(one):
+    with pytest.raises(RuntimeError, match="illegal"), GpuTurns(one, finish_work=fail).shared():
         pass
+    assert lock._try(two, lock.DEVICE)
+
+
+def test_waiting_is_reported_once_enough_of_it_has_come_together() -> None:
+    told: list[float] = []
+    turns = GpuTurns(on_wait=told.append)
+    for seconds in (0.5, 0.5, 0.25, 0.5, 2.0, 0.5):
+        turns.add_wait(seconds)
+    assert told == [1.25, 2.5]
+    assert turns.waited_s == 4.25
+
+
+def test_turns_go_by_another_lock_for_the_time_of_a_request(files: list[int]) -> None:
+    one, two, _ = files
+    turns = GpuTurns()
+    with turns.using(one), turns.alone():
+        assert not lock._try(two, lock.DEVICE)
+    assert turns.lock is None
     assert lock._try(two, lock.DEVICE)
 
 
@@ -175,7 +191,7 @@ def test_what_was_asked_of_the_device_is_done_before_it_is_let_go(
         (True, False, ["asked, free", "answered, free", "compared, held"]),
     ],
 )
-def test_outputs_are_compared_while_nobody_is_timed(
+def test_outputs_are_compared_while_no_process_times(
     files: list[int], is_first: bool, in_time: bool, expected: list[str]
 ) -> None:
     """And calls are made then, but for a first one, which compiles, and one that takes too long."""
@@ -193,17 +209,14 @@ def test_outputs_are_compared_while_nobody_is_timed(
             note("answered")
         return Frame(int(say), int(Status.OK), (0,) * 7)
 
-    class Fake(Session):
-        def sample(self, family: str, second: bool = False) -> Any:
-            return SimpleNamespace(tolerances=[], family=family)
-
-        def _prepare(self, *_: Any) -> torch.Tensor:
+    class Fake(Checker):
+        def write(self, *_: Any) -> torch.Tensor:
             return torch.zeros(1)
 
-        def _ask_for_call(self, *_: Any) -> None:
+        def ask_for_call(self, *_: Any) -> None:
             note("asked")
 
-        def _compared(self, *_: Any) -> list[Any]:
+        def compare(self, *_: Any) -> list[Any]:
             note("compared")
             return []
 
@@ -213,26 +226,25 @@ def test_outputs_are_compared_while_nobody_is_timed(
         refuse_values = _refuse_changed_inputs = _record
 
     variant = SimpleNamespace(slots=1, sizes=None)
-    session = Fake.__new__(Fake)
-    session.lock, session.nulls, session.called, session.device = (
-        one,
-        None,
-        set() if is_first else {0},
-        torch.device("cpu"),
+    task = SimpleNamespace(
+        variants=[variant],
+        device=torch.device("cpu"),
+        null_candidates=lambda: None,
+        sample=lambda family, variant: SimpleNamespace(tolerances=[], family=family),
     )
-    session.longest_s = 0.0
-    session.problem = SimpleNamespace(variants=[variant])  # type: ignore[assignment]
-    session.link = SimpleNamespace(wait=lambda most_s: in_time, answer=answer)  # type: ignore[assignment]
-    assert session._check("own", variant)  # type: ignore[arg-type]
+    link = SimpleNamespace(wait=lambda most_s: in_time, answer=answer)
+    checker = Fake(task, link, "", GpuTurns(one))  # type: ignore[arg-type]
+    checker._called = set() if is_first else {0}
+    assert checker.check("own", variant)  # type: ignore[arg-type]
     assert seen == expected
     assert lock._try(two, lock.DEVICE)
 
 
-def test_nobody_waits_without_a_lock() -> None:
-    waited_s = Turn.waited_s
-    with shared(None) as turn, alone(None):
+def test_nothing_waits_without_a_lock() -> None:
+    turns = GpuTurns()
+    with turns.shared() as turn, turns.alone():
         turn.pause()
-    assert Turn.waited_s == waited_s
+    assert turns.waited_s == 0.0
 
 
 def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ever(
@@ -251,16 +263,16 @@ def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ev
 
     monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=monotonic))
     ours, theirs = os.pipe()
-    waited_s = Turn.waited_s
-    await_closed(ours, 0.1)
+    turns = GpuTurns()
+    turns.await_closed(ours, 0.1)
     asked, ended = readings
     assert ended - asked >= 0.1
-    assert Turn.waited_s - waited_s == pytest.approx(ended - asked)
+    assert turns.waited_s == pytest.approx(ended - asked)
     closing = threading.Timer(0.1, close, [theirs])
     closing.start()
-    await_closed(ours, 60.0)
+    turns.await_closed(ours, 60.0)
     asked_again, ended_again = readings[2:]
     assert closed_at[0] <= ended_again < asked_again + 30
-    assert Turn.waited_s - waited_s == pytest.approx(ended - asked + ended_again - asked_again)
+    assert turns.waited_s == pytest.approx(ended - asked + ended_again - asked_again)
     closing.join()
     os.close(ours)

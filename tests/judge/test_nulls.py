@@ -1,4 +1,4 @@
-"""Candidates that compute nothing pass nowhere, whatever parameters a task happens to draw."""
+"""Candidates that compute nothing never pass, whatever parameters a task happens to draw."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.judge.config import FAMILIES
-from kernel_coder.judge.examiner import prepared_task as problem
-from kernel_coder.judge.examiner.prepared_task import ANOTHER, Nulls, Problem, Refused, Sample, Seeds
+from kernel_coder.judge.examiner import prepared_task
+from kernel_coder.judge.examiner.null_candidates import ANOTHER, NullCandidates
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
+from kernel_coder.judge.examiner.reference import Reference
+from kernel_coder.judge.examiner.refusals import Refused
+from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.tolerance import Tolerance
+from kernel_coder.judge.gpu.turns import GpuTurns
 
 DRAWN = """
 import torch
@@ -60,9 +66,9 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def made(reference: str, key: int) -> Problem:
+def made(reference: str, key: int) -> PreparedTask:
     task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
-    return Problem(task, JudgeConfig(), torch.device("cpu"), Seeds(key))
+    return PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(key), GpuTurns())
 
 
 def refused(key: int) -> bool:
@@ -77,7 +83,7 @@ def refused(key: int) -> bool:
 def test_parameters_that_make_a_constant_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = range(24)
     with monkeypatch.context() as patch:
-        patch.setattr(problem, "DRAWS", 1)
+        patch.setattr(prepared_task, "PARAMETER_DRAWS", 1)
         at_first = [key for key in keys if refused(key)]
     assert 6 <= len(at_first) <= 18
     assert len([key for key in keys if refused(key)]) <= 5  # one of sixteen, on average
@@ -85,9 +91,9 @@ def test_parameters_that_make_a_constant_are_drawn_again(monkeypatch: pytest.Mon
         if refused(key):
             continue
         found = made(OFTEN_ZERO, key)
-        assert found.initial["gate"].item() == 1.0
-        assert found.plan["seed"] == found.seed
-        torch.manual_seed(found.seed)  # what a candidate that draws its own parameters starts from
+        assert found.reference.initial["gate"].item() == 1.0
+        assert found.plan["seed"] == found.reference.seed
+        torch.manual_seed(found.reference.seed)  # what a candidate that draws its own parameters starts from
         assert torch.randn(1).item() > 0
 
 
@@ -104,14 +110,18 @@ def get_init_inputs():
 
 
 def test_families_that_would_stop_a_gpu_are_found_out_without_it() -> None:
-    """There torch's own check ends the use of the GPU by this process."""
+    """On a GPU torch's own check would keep this process from using the GPU again."""
     for x, usable in (("x", ["own"]), ("x.sigmoid()", list(FAMILIES))):
         task = made(OF_ONE_INPUT.format(y=f"torch.nn.functional.binary_cross_entropy({x}, torch.full_like(x, 0.5))"), 1)
         assert task.families == usable
         assert set(task.skipped) == set(FAMILIES) - set(usable)
-        task.may_stop_gpu, tried = True, []
-        task._try_on_cpu = lambda inputs, tried=tried, really=task._try_on_cpu: (tried.append(1), really(inputs))
-        found = [isinstance(task._tried(family, False), Sample) for family in ("own", "normal")]
+        reference, tried = task.reference, []
+        reference.may_stop_gpu = True
+        reference.try_on_cpu = lambda inputs, tried=tried, really=reference.try_on_cpu: (
+            tried.append(1),
+            really(inputs),
+        )
+        found = [isinstance(task.samples.try_sample(family), Sample) for family in ("own", "normal")]
         assert found == [True, len(usable) > 1]
         assert len(tried) == 1
 
@@ -127,8 +137,8 @@ def test_a_reference_with_sums_in_any_order_or_statistics_of_its_batches_is_stea
 
 def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[int] = []
-    build = Problem._build
-    monkeypatch.setattr(Problem, "_build", lambda self: builds.append(1) or build(self))
+    build = Reference.build
+    monkeypatch.setattr(Reference, "build", lambda self: builds.append(1) or build(self))
     with pytest.raises(Refused, match="zeros would pass"):
         made(NO_PARAMETERS, 0)
     assert len(builds) == 1
@@ -153,35 +163,35 @@ RAMP = torch.linspace(-1, 1, 12).reshape(3, 4)
         ([RAMP, RAMP, RAMP], ANOTHER),
     ],
 )
-def test_who_passes_on_every_sample_is_named(values: list[torch.Tensor], name: str) -> None:
-    nulls = Nulls()
+def test_a_null_candidate_that_passes_on_every_sample_is_named(values: list[torch.Tensor], name: str) -> None:
+    nulls = NullCandidates()
     for one in values:
-        nulls.judge(sample(one))
+        nulls.try_on(sample(one))
     with pytest.raises(Refused, match=f"^a candidate that returns {name} would pass$"):
         nulls.refuse()
 
 
-def test_who_returns_an_input_is_named() -> None:
-    nulls = Nulls()
-    nulls.judge(sample(RAMP, RAMP))
+def test_a_candidate_that_returns_an_input_is_named() -> None:
+    nulls = NullCandidates()
+    nulls.try_on(sample(RAMP, RAMP))
     with pytest.raises(Refused, match="returns an input would pass"):
         nulls.refuse()
 
 
 def test_one_sample_is_enough_to_fail_on_and_another_call_s_output_takes_two_to_tell() -> None:
-    nulls = Nulls()
+    nulls = NullCandidates()
     nulls.refuse()  # nothing is known yet
-    nulls.judge(sample(torch.zeros(3, 4)))
-    nulls.judge(sample(RAMP))
+    nulls.try_on(sample(torch.zeros(3, 4)))
+    nulls.try_on(sample(RAMP))
     nulls.refuse()
-    assert not nulls.alive
-    nulls = Nulls()
-    nulls.judge(sample(RAMP))
-    assert set(nulls.alive) == {ANOTHER}
+    assert not nulls.passing
+    nulls = NullCandidates()
+    nulls.try_on(sample(RAMP))
+    assert set(nulls.passing) == {ANOTHER}
     nulls.refuse()
 
 
-def test_nobody_is_correct_on_inputs_on_which_who_computes_nothing_would_be() -> None:
+def test_no_candidate_is_correct_on_inputs_on_which_a_null_candidate_would_be() -> None:
     """The task was ready with a gain above 1; the candidate drew one below."""
 
     def is_zero(key: int) -> bool:
@@ -190,7 +200,7 @@ def test_nobody_is_correct_on_inputs_on_which_who_computes_nothing_would_be() ->
         except Refused:
             return False
         found.refresh(Seeds(key))
-        return found.module.gate.item() <= 1.0
+        return found.reference.module.gate.item() <= 1.0
 
     key = next(key for key in range(100) if is_zero(key))
     config = JudgeConfig(seed=key, retries=0, timing=False, workers=1)

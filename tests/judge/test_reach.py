@@ -1,4 +1,4 @@
-"""Which candidates could take hold of their own process, as far as their text says."""
+"""Which candidates could reach the Runner in their process, as far as their text tells."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_kernels_are_written_with_reaches_nothing(line: str) -> None:
         ('CPP = "dlsym(nullptr, name);"', ""),
     ],
 )
-def test_who_could_take_hold_of_its_process_is_known_by_its_text(line: str, inside: str) -> None:
+def test_a_text_that_could_reach_the_runner_is_noticed(line: str, inside: str) -> None:
     assert reaches_out(text(line, inside))
 
 
@@ -88,7 +88,7 @@ def test_a_plain_c_file_reaches_out_by_its_words_alone() -> None:
     assert reaches_out(plain.replace("x.exp()", "torch::from_blob(p, {1})"))
 
 
-def test_hardly_anybody_honest_is_taken_for_one_who_could() -> None:
+def test_hardly_any_honest_candidate_is_suspected() -> None:
     honest = corpus.honest()
     could = [one.name for one in honest if reaches_out(one.source)]
     assert len(could) <= len(honest) // 20, could

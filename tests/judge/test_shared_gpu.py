@@ -1,7 +1,7 @@
-"""Candidates that keep a GPU busy, and others beside them that do, against the judge's clock on a simulated one.
+"""Candidates and other programs that keep a GPU busy, against the judge's clock on a simulated one.
 
-What others do while the reference is timed makes it slow, before and after the candidate is there; what the candidate
-does while it is not asked makes it slow in turn. Neither may make anybody surely faster than it is.
+Another program may slow the reference down while it is timed alone, before and after the candidate is there. The
+candidate may slow it down in turn. Neither may make a candidate surely faster than it is.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ KERNELS = {
     "1.5 ms": (1.5e-3, 0.1e-3, 4),
     "20 ms": (20e-3, 1e-3, 4),
 }
-NOBODY: dict[str, Burst] = {}
+NONE: dict[str, Burst] = {}
 COMPANY = {
-    "nobody": (NOBODY, NOBODY, NOBODY),
-    "somebody before and after": ({"b": Burst()}, NOBODY, {"b": Burst()}),
-    "somebody always": ({"b": Burst()},) * 3,
+    "none": (NONE, NONE, NONE),
+    "one before and after": ({"b": Burst()}, NONE, {"b": Burst()}),
+    "one always": ({"b": Burst()},) * 3,
     "three always": ({"b1": Burst(), "b2": Burst(), "b3": Burst()},) * 3,
-    "20 of 40 ms, before": ({"b": Burst(0.02, 0.02)}, NOBODY, NOBODY),
-    "40 of 50 ms, before": ({"b": Burst(0.04, 0.01)}, NOBODY, NOBODY),
-    "100 of 200 ms, before": ({"b": Burst(0.1, 0.1)}, NOBODY, NOBODY),
-    "300 of 400 ms, before": ({"b": Burst(0.3, 0.1)}, NOBODY, NOBODY),
+    "20 of 40 ms, before": ({"b": Burst(0.02, 0.02)}, NONE, NONE),
+    "40 of 50 ms, before": ({"b": Burst(0.04, 0.01)}, NONE, NONE),
+    "100 of 200 ms, before": ({"b": Burst(0.1, 0.1)}, NONE, NONE),
+    "300 of 400 ms, before": ({"b": Burst(0.3, 0.1)}, NONE, NONE),
     "100 of 200 ms, always": ({"b": Burst(0.1, 0.1)},) * 3,
     "40 of 50 ms, always": ({"b": Burst(0.04, 0.01)},) * 3,
 }
@@ -59,16 +59,16 @@ def test_the_reference_that_burns_while_it_is_not_asked_is_never_surely_faster_t
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_who_is_alone_with_a_gpu_is_as_fast_as_it_is(kernel: str) -> None:
+def test_the_speedup_of_a_candidate_that_is_alone_with_a_gpu_is_right(kernel: str) -> None:
     for factor in (1.0, 0.5, 2.0):
-        for one in verdicts(kernel, 2e-3, "nobody", candidate=factor):
+        for one in verdicts(kernel, 2e-3, "none", candidate=factor):
             assert one["speedup"] == pytest.approx(1 / factor, rel=0.05)
             assert one["speedup_low"] < 1 / factor < one["speedup_high"]
             assert one["speedup_low"] * factor > 0.75
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_beside_bursts_of_somebody_s_who_is_faster_is_mostly_found_to_be(kernel: str) -> None:
+def test_beside_bursts_of_another_program_a_faster_candidate_is_mostly_found_to_be_faster(kernel: str) -> None:
     found = verdicts(kernel, 2e-3, "100 of 200 ms, before", candidate=0.5)
     assert statistics.median(one["speedup_low"] for one in found) > 1.2
     assert statistics.median(one["speedup"] for one in found) == pytest.approx(2.0, rel=0.1)

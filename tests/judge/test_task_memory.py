@@ -12,8 +12,12 @@ import pytest
 import torch
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
-from kernel_coder.judge.examiner import prepared_task as problem
-from kernel_coder.judge.examiner.prepared_task import Problem, Refused, Seeds
+from kernel_coder.judge.examiner import memory_estimates, null_candidates, prepared_task
+from kernel_coder.judge.examiner.memory_estimates import judging_bytes, several_bytes
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
+from kernel_coder.judge.examiner.refusals import Refused
+from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.runner import process as runner
 from kernel_coder.judge.wire.messages import Mode, Status
 from kernel_coder.judge.wire.trees import tensors_of
@@ -51,12 +55,12 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def made(task: dict[str, Any], **config: Any) -> Problem:
-    return Problem(task, JudgeConfig(**config), torch.device("cpu"), Seeds(3))
+def made(task: dict[str, Any], **config: Any) -> PreparedTask:
+    return PreparedTask(task, JudgeConfig(**config), torch.device("cpu"), Seeds(3), GpuTurns())
 
 
 class Ledger(TorchDispatchMode):
-    """How many bytes of tensors there were at most."""
+    """Counts how many bytes of tensors there were at most."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +92,7 @@ def test_a_task_and_its_samples_take_a_few_times_its_inputs_and_outputs(
     monkeypatch: pytest.MonkeyPatch, result: str, init: str, shape: str, inside: int
 ) -> None:
     """`inside`: what the reference holds itself in its call, of its outputs' size, in double precision."""
-    monkeypatch.setattr(problem, "KEPT_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", 1 << 10)
     with Ledger() as preparing:
         found = made(source(result, shape, init))
     variant = found.variants[0]
@@ -98,15 +102,15 @@ def test_a_task_and_its_samples_take_a_few_times_its_inputs_and_outputs(
     assert preparing.most < allowed
     for family in found.families:
         with Ledger() as sampling:
-            found.sample(family)
+            found.samples.sample(family)
         assert sampling.most < allowed, family
 
 
 @pytest.mark.parametrize("kept", [1 << 25, 1000, 64, 1])
-def test_who_returns_another_call_s_output_passes_or_fails_on_some_elements_as_on_all(
+def test_a_candidate_that_returns_another_call_s_output_passes_or_fails_on_some_elements_as_on_all(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(problem, "KEPT_ELEMENTS", kept)
+    monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", kept)
     constant = "self.w = torch.nn.Parameter(torch.rand(64, 64))"
     with pytest.raises(Refused, match="another call's output would pass"):
         made(source("(self.w + 0 * x).exp()", "64, 64", constant))
@@ -117,8 +121,8 @@ def test_who_returns_another_call_s_output_passes_or_fails_on_some_elements_as_o
 def test_some_elements_are_as_many_as_may_be_kept_and_evenly_spread(
     monkeypatch: pytest.MonkeyPatch, elements: int
 ) -> None:
-    monkeypatch.setattr(problem, "KEPT_ELEMENTS", 64)
-    kept = problem._some_of(torch.arange(elements))
+    monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", 64)
+    kept = null_candidates.some_of(torch.arange(elements))
     assert len(kept) <= 64
     assert len(kept) == elements or len(kept) > 64 / 4
     gaps = kept.diff().unique().tolist()
@@ -131,7 +135,7 @@ def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.d
     found = made(source("x * 2 + x.sin()"))
     x = torch.randn(4096, dtype=dtype)
     before = x.clone()
-    shaken = found._shaken(x)
+    shaken = found.samples._shaken(x)
     eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
     off = shaken / x.double() - 1
     assert shaken.dtype == torch.float64
@@ -146,7 +150,7 @@ def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.d
     [(torch.arange(5), torch.int64), (torch.tensor([True]), torch.bool), (torch.ones(3) * 1j, torch.complex128)],
 )
 def test_what_is_not_shaken_is_a_copy(given: torch.Tensor, expected: torch.dtype) -> None:
-    found = made(source("x * 2 + x.sin()"))._shaken(given)
+    found = made(source("x * 2 + x.sin()")).samples._shaken(given)
     assert found.dtype == expected
     assert torch.equal(found, given.to(expected))
     assert found.data_ptr() != given.data_ptr()
@@ -155,7 +159,7 @@ def test_what_is_not_shaken_is_a_copy(given: torch.Tensor, expected: torch.dtype
 def test_a_reference_that_writes_to_a_whole_number_does_not_change_what_candidates_get() -> None:
     found = made(source("x * more[0]", before="more[0].add_(1)", more=", torch.full((16, 1), 7)"))
     for family in found.families:
-        sample = found.sample(family)
+        sample = found.samples.sample(family)
         assert list(sample.changed) == [1]
         assert tensors_of(sample.inputs)[1].unique().tolist() == [7]
         expected = tensors_of(sample.inputs)[0].double() * 8
@@ -166,7 +170,7 @@ def test_a_reference_that_returns_its_own_memory_is_its_own_oracle_nonetheless()
     """The oracle is asked twice, and what it returned first must not change by that."""
     init = "self.register_buffer('seen', torch.zeros(16, 16384))"
     found = made(source("self.seen", init=init, before="self.seen.copy_(x.sin())"))
-    sample = found.sample("own")
+    sample = found.samples.sample("own")
     exact = tensors_of(sample.inputs)[0].double().sin()
     assert torch.equal(sample.expected[0], exact)
 
@@ -181,15 +185,15 @@ def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: most)
     gpu = torch.device("cuda")
-    with problem.most_allocated(gpu) as taken:
+    with memory_estimates.most_allocated(gpu) as taken:
         pass
     assert asked == [gpu]
     assert taken() == most - held
     size = 4 * 16 * 16384
-    monkeypatch.setattr(problem, "most_allocated", lambda device: nullcontext(lambda: most - held))
-    assert found._called_once() == (False, problem.judging_bytes(size, size, most - held))
-    monkeypatch.setattr(problem, "most_allocated", lambda device: nullcontext(lambda: 0))
-    assert found._called_once() == (False, problem.judging_bytes(size, size, size))
+    monkeypatch.setattr(prepared_task, "most_allocated", lambda device: nullcontext(lambda: most - held))
+    assert found._call_once() == (False, judging_bytes(size, size, most - held))
+    monkeypatch.setattr(prepared_task, "most_allocated", lambda device: nullcontext(lambda: 0))
+    assert found._call_once() == (False, judging_bytes(size, size, size))
 
 
 @pytest.mark.parametrize(("precision", "longer"), [("fp32", 2), ("tf32", 2), ("bf16", 4), ("fp16", 4)])
@@ -197,8 +201,8 @@ def test_numbers_in_double_precision_are_so_much_longer(
     monkeypatch: pytest.MonkeyPatch, precision: str, longer: int
 ) -> None:
     found = made({**source("x * 2 + x.sin()"), "precision": precision})
-    size = found.dtype.itemsize * 16 * 16384
-    assert found._called_once()[1] == problem.judging_bytes(size, size, size, longer)
+    size = found.reference.dtype.itemsize * 16 * 16384
+    assert found._call_once()[1] == judging_bytes(size, size, size, longer)
 
 
 @pytest.mark.parametrize(
@@ -212,20 +216,22 @@ def test_numbers_in_double_precision_are_so_much_longer(
     ],
 )
 def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then_its_call_let_expect(
-    monkeypatch: pytest.MonkeyPatch, kind: str, lock: int | None, whole: bool, backward: bool, times: int
+    kind: str, lock: int | None, whole: bool, backward: bool, times: int
 ) -> None:
-    found = Problem.__new__(Problem)
-    found.device, found.lock = SimpleNamespace(type=kind), lock  # type: ignore[assignment]
+    found = PreparedTask.__new__(PreparedTask)
+    found.device = SimpleNamespace(type=kind)  # type: ignore[assignment]
+    found.turns = SimpleNamespace(lock=lock, shared=nullcontext)  # type: ignore[assignment]
     found.config = SimpleNamespace(backward=backward)  # type: ignore[assignment]
     asked: list[int] = []
-    found.own_inputs = lambda: asked.append(-1) or [torch.zeros(8), 3, torch.zeros(2)]  # type: ignore[assignment, method-assign, func-returns-value]
-    found._called_once = lambda: asked.append(-2) or (True, 777)  # type: ignore[assignment, method-assign, func-returns-value]
+    found.reference = SimpleNamespace(  # type: ignore[assignment]
+        own_inputs=lambda: asked.append(-1) or [torch.zeros(8), 3, torch.zeros(2)]
+    )
+    found._call_once = lambda: asked.append(-2) or (True, 777)  # type: ignore[assignment, method-assign, func-returns-value]
     found._reserve = asked.append  # type: ignore[method-assign, assignment]
-    monkeypatch.setattr(problem, "shared", lambda lock: nullcontext())
     found._call_first(whole)
-    guessed = problem.TIMES_INPUTS * 40 + problem.several_bytes(40)
+    guessed = memory_estimates.TIMES_INPUTS * 40 + several_bytes(40)
     assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]  # no inputs are made for nothing
-    assert found.changes_inputs
+    assert found.reference.changes_inputs
 
 
 FORGETS = """
@@ -236,14 +242,14 @@ class ModelNew(torch.nn.Module):
         self.last = lambda: None
     def forward(self, x):
         if self.last() is not None:
-            raise RuntimeError("somebody holds what the last call returned")
+            raise RuntimeError("the last call's result is still held")
         out = torch.softmax(x, 1)
         self.last = weakref.ref(out)
         return out
 """
 
 
-def test_nobody_holds_what_a_call_has_returned() -> None:
+def test_what_a_call_has_returned_is_not_held() -> None:
     with Judge("cpu", config=JudgeConfig(timed_calls=20)) as judge:
         verdict = judge.evaluate(source("torch.softmax(x, 1)")["reference"], FORGETS, "torch")
     assert verdict.correct, verdict.feedback

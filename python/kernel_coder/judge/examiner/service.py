@@ -1,6 +1,6 @@
 """The Examiner: holds the reference, the secret seeds, the inputs and the expected outputs; compares; owns the clock.
 
-It never sees a candidate's code. It runs as a process of its own, in the sandbox, since a reference can die too.
+It never runs a candidate's code. It is a process of its own, in the sandbox, since a reference can crash, too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Any
 import torch
 
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.examiner.examination import Ended, Link, ReferenceFailed, ReferenceLink, Session
-from kernel_coder.judge.examiner.prepared_task import Problem, Refused, Seeds, TooLarge, refusing
-from kernel_coder.judge.gpu.turns import Turn
+from kernel_coder.judge.examiner.checks import Checker
+from kernel_coder.judge.examiner.examination import Examination
+from kernel_coder.judge.examiner.judged import Judged
+from kernel_coder.judge.examiner.link import Link, ReferenceFailed, ReferenceLink
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
+from kernel_coder.judge.examiner.refusals import Refused, TooLarge, refusing
+from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.channel import Channel
-from kernel_coder.judge.wire.messages import (
-    READY,
-    REPORT_BYTES,
-    Say,
-    Status,
-)
+from kernel_coder.judge.wire.channel import Channel, SharedBuffer
+from kernel_coder.judge.wire.messages import READY, REPORT_BYTES, Say, Status
 from kernel_coder.judge.wire.module_calls import set_math_mode
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
@@ -37,13 +38,14 @@ def main(fds: list[int]) -> int:
     control = socket.socket(fileno=fds[0])
 
     def end_candidate() -> None:
-        """By the supervisor, who may."""
+        """Ask the supervisor to end the candidate's processes; the Examiner has no right to."""
         control.sendall(json.dumps({"end": "candidate"}).encode())
         control.recv(MESSAGE_BYTES)
 
-    service = _Service(end_candidate)
-    Turn.tell = lambda waited_s: control.sendall(json.dumps({"waited": waited_s}).encode())
-    Turn.settle = _settle
+    def tell(waited_s: float) -> None:
+        control.sendall(json.dumps({"waited": waited_s}).encode())
+
+    service = _Service(end_candidate, GpuTurns(on_wait=tell, finish_work=_finish_work))
     while True:
         message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
         if not message:
@@ -74,21 +76,22 @@ def main(fds: list[int]) -> int:
 MESSAGE_BYTES = 1 << 20
 
 LATER_S = 10.0
-"""The reference's Runner may answer for so long after a candidate's life, whose end then is the candidate's fault."""
+"""Seconds that the reference's Runner may still answer after a candidate's time limit. So it is the candidate that
+exceeds its limit first."""
 
 BASELINE_S = 120.0
-"""What the reference may take until it is timed, without a candidate."""
+"""Time limit of the reference's Runner until the reference is timed without a candidate, in seconds."""
 
 READY_BYTES = 128 << 20
-"""Memory that tasks may take which stay ready and are not the last one."""
+"""Bytes that ready tasks other than the last one may take together."""
 
 
 class _Service:
-    def __init__(self, end_candidate: Callable[[], None]) -> None:
-        self.end_candidate = end_candidate
-        self.problem: Problem | None = None
+    def __init__(self, end_candidate: Callable[[], None], turns: GpuTurns) -> None:
+        self.end_candidate, self.turns = end_candidate, turns
+        self.task: PreparedTask | None = None
         self.key = ""
-        self.ready: OrderedDict[str, Problem] = OrderedDict()  # the last one asked for is the last
+        self.ready: OrderedDict[str, PreparedTask] = OrderedDict()  # the one that was asked for last comes last
         self.plan: Any = None
         self.report: Any = None
         self.reference_report: Any = None
@@ -96,8 +99,6 @@ class _Service:
     def prepare(self, request: Mapping[str, Any], sent: list[int], lock: int | None = None) -> dict[str, Any]:
         """Make the task ready. Answers with descriptors: plan, report, inputs, outputs; and of the reference's Runner:
         report, outputs."""
-        from kernel_coder.judge.wire.channel import SharedBuffer
-
         config = JudgeConfig.model_validate(request["config"])
         key = json.dumps([request["task"], request["config"], request["device"]])
         seeds = Seeds(config.seed)
@@ -106,70 +107,70 @@ class _Service:
                 old.close()
         self.plan = self.report = None
         is_new, is_ready = key != self.key, True
-        if is_new:
-            if self.reference_report is not None:
-                self.reference_report.close()
-                self.reference_report = None
-            self.problem, self.key = None, ""
-            is_ready = key in self.ready
-            if not is_ready:
-                self._make_room(READY - 1, READY_BYTES)
-                self.ready[key] = self._made(request, config, Seeds(seeds.key, "task"), lock)
-            self.ready.move_to_end(key)
-            self.problem, self.key = self.ready[key], key
-            set_math_mode(self.problem.precision, config.threads)
-        assert self.problem is not None
-        problem = self.problem
-        problem.lock = lock
-        problem.refresh(seeds)
-        problem.lock = None
-        free_memory(problem.device)
-        plan = json.dumps({**problem.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
+        with self.turns.using(lock):
+            if is_new:
+                if self.reference_report is not None:
+                    self.reference_report.close()
+                    self.reference_report = None
+                self.task, self.key = None, ""
+                is_ready = key in self.ready
+                if not is_ready:
+                    self._make_room(READY - 1, READY_BYTES)
+                    self.ready[key] = self._made(request, config, Seeds(seeds.key, "task"))
+                self.ready.move_to_end(key)
+                self.task, self.key = self.ready[key], key
+                set_math_mode(self.task.precision, config.threads)
+            assert self.task is not None
+            task = self.task
+            task.refresh(seeds)
+        free_memory(task.device)
+        plan = json.dumps({**task.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
         self.report = SharedBuffer(REPORT_BYTES, "report")
-        sent += [self.plan.fd, self.report.fd, problem.inputs.fd, problem.outputs_of_candidate.fd]
+        memory = task.memory
+        sent += [self.plan.fd, self.report.fd, memory.inputs.fd, memory.candidate_outputs.fd]
         if self.reference_report is None:
             self.reference_report = SharedBuffer(REPORT_BYTES, "report")
         if request["timed"]:
-            sent += [self.reference_report.fd, problem.reference_outputs().fd]
+            sent += [self.reference_report.fd, memory.reference_outputs().fd]
         return {
             "new": is_new,
             "ready": is_ready,
-            "has_baseline": problem.has_baseline,
-            "families": problem.families,
-            "skipped": problem.skipped,
-            "hidden_sizes": problem.variants[-1].sizes,
-            "device": _device_name(problem.device),
-            "large": problem.inputs.size + problem.outputs_of_candidate.size,
-            "forget": problem.is_large,
+            "has_baseline": task.known.has_fresh_baseline,
+            "families": task.families,
+            "skipped": task.skipped,
+            "hidden_sizes": task.variants[-1].sizes,
+            "device": _device_name(task.device),
+            "large": memory.inputs.size + memory.candidate_outputs.size,
+            "forget": task.is_large,
         }
 
-    def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds, lock: int | None) -> Problem:
-        """If memory is short beside others, once more when all of it is free."""
+    def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds) -> PreparedTask:
+        """Prepare the task. If memory is short beside other tasks, try once more with all of the GPU's."""
         device = torch.device(request["device"])
         with refusing("the task cannot be judged"):
             try:
-                return Problem(request["task"], config, device, seeds, lock)
+                return PreparedTask(request["task"], config, device, seeds, self.turns)
             except TooLarge:
-                if lock is None:
+                if self.turns.lock is None:
                     raise
             self._make_room(0, 0)
             _collect()
-            return Problem(request["task"], config, device, seeds, lock, whole=True)
+            return PreparedTask(request["task"], config, device, seeds, self.turns, whole=True)
 
     def _make_room(self, count: int, size: int) -> None:
-        """Forget the tasks that were not asked for for the longest time, until so many are left, and so many bytes."""
+        """Forget tasks, the longest unused first, until at most `count` tasks and `size` bytes are left."""
         before = len(self.ready)
-        while len(self.ready) > count or sum(problem.bytes_held for problem in self.ready.values()) > size:
+        while len(self.ready) > count or sum(task.memory.bytes_held for task in self.ready.values()) > size:
             self.ready.popitem(last=False)[1].close()
         if len(self.ready) < before:
             _collect()
 
     def forget(self) -> dict[str, Any]:
-        """The last task, whose memory others wait for."""
-        if self.problem is not None:
-            self.problem = None
+        """Free the last task, since others wait for its memory."""
+        if self.task is not None:
+            self.task = None
             self.ready.pop(self.key).close()
             self.key = ""
             _collect()
@@ -177,83 +178,85 @@ class _Service:
 
     def baseline(self, fds: list[int], is_new: bool) -> dict[str, Any]:
         """Time the reference before a candidate is there that could disturb it. The descriptors: its Runner's channel
-        and pidfd, and the lock. `is_new`: it has just been handed over to its Runner."""
-        from kernel_coder.judge.examiner.timing.timer import Timer
-
-        problem = self.problem
-        assert problem is not None
+        and pidfd, and the lock. `is_new`: whether the reference has just been handed to its Runner."""
+        task = self.task
+        assert task is not None
         channel = Channel(os.dup(fds[0]))
+        outputs, report = task.memory.reference_outputs(), self.reference_report.view
         try:
-            link = ReferenceLink(channel, fds[1], problem.reference_outputs(), self.reference_report.view, BASELINE_S)
+            link = ReferenceLink(channel, fds[1], outputs, report, BASELINE_S, self.turns)
             if is_new and link.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
-            session = Session(problem, link, link, "torch", "", end_candidate=lambda: None)
-            session.lock = problem.lock = fds[2] if len(fds) > 2 else None
-            if not problem.has_baseline:
-                with problem.aside():
-                    problem.baseline = Timer(session, link).measure_baseline()
+            with self.turns.using(fds[2] if len(fds) > 2 else None):
+                if not task.known.has_fresh_baseline:
+                    with task.draws.aside():
+                        timer = Timer(Checker(task, link, "", self.turns), link)
+                        task.known.baseline = timer.measure_baseline()
         finally:
             channel.close()
-            problem.lock = None
         return {}
 
     def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two, and what
-        is closed when another process is started."""
-        problem = self.problem
-        assert problem is not None
+        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's channel and
+        pidfd, and a pipe that is closed once the next candidate's process has made its GPU context."""
+        task = self.task
+        assert task is not None
         life_s = request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, life_s)
+        outputs, report = task.memory.candidate_outputs, self.report.view
+        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, report, life_s, self.turns)
         reference = None
         starting = fds.pop() if request["starting"] else None
         lock = fds.pop(2) if request["locked"] else None
         if len(fds) > 2:
-            outputs = problem.reference_outputs()
+            outputs, report = task.memory.reference_outputs(), self.reference_report.view
             channel = Channel(os.dup(fds[2]))
-            reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, life_s + LATER_S)
-        session = Session(problem, link, reference, request["backend"], request["source"], self.end_candidate)
-        session.lock = problem.lock = lock
-        session.starting = starting
+            reference = ReferenceLink(channel, fds[3], outputs, report, life_s + LATER_S, self.turns)
+        backend, source = request["backend"], request["source"]
+        examination = Examination(task, link, reference, backend, source, self.end_candidate, self.turns, starting)
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
-            session.run()
-        except Ended as end:
-            ended = {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback}
-            session.compiled = end.compiled and session.compiled
+            with self.turns.using(lock):
+                examination.run()
+        except Judged as judged:
+            ended = {"outcome": judged.outcome.value, "reason": judged.reason, "feedback": judged.feedback}
+            examination.compiled = judged.compiled and examination.compiled
         finally:
             link.channel.close()
             if reference is not None:
                 reference.channel.close()
-            problem.lock = None
             for fd in (lock, starting):
                 if fd is not None:
                     os.close(fd)
-        return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
+        return {**ended, **examination.findings(), "seeds": [task.draws.seeds.key], "families": task.families}
 
     def compile(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Have a correct candidate's kernels compiled by another Runner, where kernels are not interpreted."""
-        problem = self.problem
-        assert problem is not None
-        outputs, life_s = problem.outputs_of_candidate, request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s)
+        """Have a correct candidate's kernels compiled by another Runner, in which kernels are not interpreted."""
+        task = self.task
+        assert task is not None
+        outputs, life_s = task.memory.candidate_outputs, request["life_s"]
+        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s, self.turns)
         link.forget_text()
+        backend, source = request["backend"], request["source"]
+        examination = Examination(task, link, None, backend, source, self.end_candidate, self.turns)
         try:
-            session = Session(problem, link, None, request["backend"], request["source"], self.end_candidate)
-            session.compile_for_target()
-        except Ended as end:
-            return {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback, "compiled": False}
+            examination.compile_for_target()
+        except Judged as judged:
+            told = {"reason": judged.reason, "feedback": judged.feedback}
+            return {"outcome": judged.outcome.value, **told, "compiled": False}
         finally:
             link.channel.close()
-        return {"kernels": session.kernels}
+        return {"kernels": examination.kernels}
 
 
 def _collect() -> None:
+    """Give the memory of forgotten tasks back."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
-def _settle() -> None:
+def _finish_work() -> None:
+    """Wait until the GPU has done what this process asked of it, if it uses one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

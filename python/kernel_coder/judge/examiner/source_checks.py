@@ -1,13 +1,13 @@
-"""Whether a candidate's text could take hold of what runs around it in its own process.
+"""What a candidate's source text tells about it, without running it.
 
-The judge believes nothing that a candidate's process says, but one thing: that an output was copied into shared memory
-when the candidate had made it, and that copying takes what it takes of others, which is taken off the candidate's time.
-Who finds the Runner in its process, or takes the place of ``Tensor.copy_`` or ``torch.cuda.synchronize``, could compute
-into that memory at once, or answer a moment too early, and would be the faster by that. Nobody outside can tell. So a
-lower bound of who could have done that takes nothing of it off.
+One thing about a candidate cannot be checked from outside its process. The judge relies on the Runner to copy an output
+to shared memory once the candidate has made it, and subtracts the time of such a copy from the candidate's time. A
+candidate that finds the Runner in its process, or replaces ``Tensor.copy_`` or ``torch.cuda.synchronize``, could
+compute directly into that memory, or answer a moment too early, and so seem faster. If its text leaves room for that
+(:func:`reaches_out`), the lower bound of its speedup subtracts nothing.
 
-Most candidates could not, as their text shows: it imports what kernels are written with, and changes nothing that it
-did not make. To be taken for one that could costs a part of the lower bound and nothing else.
+Most texts leave no room: they import what kernels are written with, and change nothing that they did not make. A
+candidate that is suspected wrongly loses a part of its lower bound and nothing else.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kernel_coder.tasks.task import parse
 
 ROOTS = frozenset({"torch", "triton", "math", "typing", "collections", "dataclasses", "enum", "functools", "itertools"})
 ROOTS |= {"__future__", "numbers"}
-"""What may be imported, as far as MODULES says nothing else."""
+"""Packages that may be imported, except for the modules in MODULES."""
 
 MODULES = re.compile(
     r"torch\.(_|fx|hub|jit|library|multiprocessing|overrides|package|profiler|serialization|utils(?!\.cpp_extension\b))"
     r"|triton\.(_|backends|compiler|runtime|tools)"
 )
-"""Of these, what reaches further: loaders, tracers, what stands behind operators."""
+"""Modules of these packages that reach further: loaders, tracers, the implementation of operators."""
 
 BUILTINS = frozenset(
     {"__builtins__", "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "getattr", "globals"}
@@ -41,20 +41,21 @@ ATTRIBUTES = (frozenset(sys.stdlib_module_names) - {"math", "random", "select", 
     "Library", "TorchDispatchMode", "TorchFunctionMode", "classes", "custom_op", "fx", "get_type_hints", "hub", "impl",
     "library", "load_library", "overrides", "package", "serialization",
 }  # fmt: skip
-"""What modules have that lead elsewhere. (Those four are methods of tensors, or torch's own.)"""
+"""Attributes of modules that lead to other modules, or to torch's inner parts. The four names that are left out are
+methods of tensors, or torch's own."""
 
 METHODS = frozenset({"__init__", "__call__", "__repr__", "__len__", "__post_init__", "__name__", "__getitem__"})
-"""Names with two underscores that a class may define, or that may be asked for."""
+"""Names with two underscores that a class may define or use."""
 
 NATIVE = re.compile(
     r"from_blob|TORCH_LIBRARY|Dispatcher|\bPy(_|Object|Eval|Run|Import|G[iI][lL]|Dict|Frame|Gen|Thread)|module_|import\(|py::|dlsym|dlopen|\basm\b|__asm|mprotect|\bmmap\b"
     r"|syscall|/proc|cuMem|constructor|intptr_t|reinterpret_cast<\s*(?:void|char|float)\s*\*\s*>\s*\(\s*[0-9]"
 )
-"""In C++ that reaches beyond its arguments."""
+"""Text in C++ that reaches beyond a function's arguments."""
 
 
 def reaches_out(source: str) -> bool:
-    """Whether a candidate's text leaves room for that.
+    """Whether a candidate's text could reach what runs around it in its process.
 
     >>> reaches_out("import torch\\nclass ModelNew(torch.nn.Module):\\n    forward = torch.relu")
     False
@@ -70,7 +71,7 @@ def reaches_out(source: str) -> bool:
 
 
 def _findings(tree: ast.AST) -> Iterator[bool]:
-    """One for each place that could."""
+    """For each place in the text, whether it could."""
     modules = {"torch", "triton"}
     looked_into = set()
     for node in ast.walk(tree):
@@ -105,12 +106,12 @@ def _findings(tree: ast.AST) -> Iterator[bool]:
 
 
 def _is_own(node: ast.AST) -> bool:
-    """Of the candidate's: what it sets attributes of."""
+    """Whether this is an object of the candidate's, whose attributes it may set."""
     return isinstance(node, ast.Name) and node.id in {"self", "ctx"}
 
 
 def _is_shared(name: str) -> bool:
-    """A module, or tensors' class: whoever has it as a value can call it whatever it likes, self too."""
+    """Whether this is a module, or the class of tensors. As a value it can get another name, and be changed."""
     return name in {"Tensor", "F", "nn", "tl", "torch", "triton"} or name in _submodules()
 
 
@@ -141,8 +142,8 @@ _PAST_DISPATCHER = re.compile(
 
 
 def library_call(source: str) -> str | None:
-    """What C++ calls of a library where torch's dispatcher, and so an audit, does not see it: operators by the names
-    that they have behind it, BLAS, and what switches it off.
+    """The first library function that C++ code calls past torch's dispatcher, where an audit does not see it; None if
+    there is none. These are operators by their names behind the dispatcher, BLAS, and guards that switch it off.
 
     >>> library_call("at::cpu::_softmax(x, 1, false)"), library_call("cblas_sgemm(order)")
     ('at::cpu::_softmax', 'cblas_sgemm')
@@ -156,7 +157,7 @@ def library_call(source: str) -> str | None:
 
 
 def speaks_of_streams(source: str) -> bool:
-    """Whether a candidate may have streams of its own.
+    """Whether a candidate may use CUDA streams of its own.
 
     >>> speaks_of_streams("side = torch.cuda.Stream()"), speaks_of_streams("return torch.relu(x)")
     (True, False)

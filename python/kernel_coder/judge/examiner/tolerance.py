@@ -1,16 +1,17 @@
 """How far from exact an output may be.
 
-``y`` is the float64 oracle, ``e`` the largest absolute error of the reference in the task's own precision and ``r`` its
-relative error in the norm, or what becomes of the oracle when each input moves by a rounding error, if that is more
-(a stable way to compute is exact for inputs so near; a row of equal numbers, say, has a variance of rounding errors
-alone). ``eps`` is the spacing of the output's dtype at 1, or that of the task's math mode:
+``y`` is the float64 oracle's output. ``e`` is the largest absolute error of the reference in the task's own precision,
+and ``r`` its relative error in the norm. Both errors are at least what the oracle's output moves by when each input
+moves by a rounding error. A stable algorithm is exact for inputs that near; but the variance of a row of equal numbers,
+for one, consists of rounding errors alone. ``eps`` is the spacing of the output's dtype at 1, or that of the task's
+math mode:
 
     |x - y| <= K e + C eps (|y| + rms(y))     for every element
     |x - y|_2 / |y|_2 <= K r + N eps          for the output as a whole
 
-The first lets an honest kernel sum in another order; it is relative to the output's own size, so that no constant
-passes. The second is what catches a lower precision than the declared one: errors that are each small enough but
-everywhere.
+The first bound lets an honest kernel sum in another order. It is relative to the size of the output, so that no
+constant passes. The second bound catches a lower precision than the declared one, whose errors are each small enough,
+but everywhere.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import torch
 from kernel_coder.ops.compare import ComparisonResult
 
 K = 8.0
+"""Factor on the error of the reference: another order of summation may be a few times less exact."""
+
 MARGINS = {  # of the output's dtype: C, N
     torch.float64: (4096.0, 1024.0),
     torch.float32: (64.0, 24.0),
@@ -29,26 +32,34 @@ MARGINS = {  # of the output's dtype: C, N
     torch.bfloat16: (2.0, 1.0),
 }
 TF32_EPS = 2.0**-10
+"""Spacing of TF32 at 1."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What one output of one call is allowed."""
+    """How far one output of one call may be from what is expected."""
 
     rtol: float
     atol: float
     relative: float
-    """Of the norm."""
+    """Bound of the relative error in the norm."""
 
     reference_error: float
-    """Relative, of the norm."""
+    """Relative error of the reference in the norm."""
 
     def passes(self, result: ComparisonResult) -> bool:
+        """Whether an output with this comparison is near enough."""
         return result.matches and result.relative_error <= self.relative
 
 
 def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: ComparisonResult, precision: str) -> Tolerance:
-    """From the comparisons of the reference's output, and of the oracle of shaken inputs, with the oracle.
+    """The tolerance of an output.
+
+    Args:
+        dtype: of the output.
+        reference: comparison of the reference's output with the oracle's.
+        shaken: comparison of the oracle's output for shaken inputs with the oracle's for the inputs as they are.
+        precision: of the task.
 
     >>> from kernel_coder import ops
     >>> y = torch.tensor([1.0, -1.0], dtype=torch.float64)

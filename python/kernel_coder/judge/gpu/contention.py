@@ -1,7 +1,8 @@
-"""Whether somebody else uses the GPU: how much longer a piece of work takes than it would alone.
+"""Whether another program uses the GPU: how much longer a piece of work takes than it would take alone.
 
-Processes that use a GPU have it in turn, for a slice of time each, whose length nobody documents. So what is asked of
-it has to wait for the slices of others, at its start or in between; the host's clock sees both.
+Processes that use a GPU at the same time get it in turn, for a slice of time each, whose length is not documented. So
+work that is given to a busy GPU waits for other processes' slices, at its start or in between. The host's clock sees
+both.
 """
 
 from __future__ import annotations
@@ -18,29 +19,31 @@ import torch
 from kernel_coder.judge.gpu.stream_gate import gate_of
 
 STEPS = 16
-"""Of a probe, each a flush of the cache: 1 ms of an H200's. Shorter ones would see what the host takes for it."""
+"""Steps of a probe. Each flushes the cache, so together they take 1 ms of an H200. In a shorter probe the host's own
+time for it would weigh too much."""
 
 LOADED = 1.4
-"""Somebody else has the GPU if a probe takes so many times as long as alone. It takes twice as long beside one who uses
-it all the time and has as much of it."""
+"""A GPU counts as shared if a probe takes so many times as long as alone. Beside one process that keeps the GPU busy a
+probe takes twice as long."""
 
 
-class Load:
-    """Of one GPU, as this process finds it."""
+class LoadProbe:
+    """Measures how busy one GPU is."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.step_s = math.inf
-        """A step's, the shortest median of all probes: what slows all steps alike is a load, too."""
+        """Seconds of one step on a GPU that is not shared: the shortest median of all probes so far. It is remembered,
+        since a load may also slow all steps of a probe alike."""
 
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-        for event in self._events:  # makes it, which may wait for the GPU, too
+        for event in self._events:  # the first record creates the event, which may wait for the GPU
             event.record()
         torch.cuda.synchronize(device)
 
     def now(self, step: Callable[[], None]) -> float:
-        """How many times as long as alone `step`, made so many times in a row, takes."""
-        step()  # a kernel's first launch loads it, and may wait for the GPU: not behind a gate that only we can open
+        """How many times as long as alone :data:`STEPS` calls of `step` take; `step` puts one piece of work in line."""
+        step()  # a kernel's first launch loads it and may wait for the GPU, which must not happen behind a shut gate
         torch.cuda.synchronize(self.device)
         gate = gate_of(self.device)
         started = time.perf_counter()
@@ -62,6 +65,6 @@ class Load:
 
 
 @functools.cache
-def load_of(device: torch.device) -> Load:
-    """This process's, of a GPU."""
-    return Load(device)
+def load_probe_of(device: torch.device) -> LoadProbe:
+    """This process's probe of a GPU."""
+    return LoadProbe(device)

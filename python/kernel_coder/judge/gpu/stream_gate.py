@@ -1,13 +1,13 @@
-"""A gate before a GPU's stream: what is asked of the stream waits until somebody lets it through.
+"""A gate before a GPU's stream: work that is put in the stream waits until this process opens the gate.
 
-With it a Runner's launches can be in line before the clock starts, and before there is anything for them to read: the
-Examiner's own stream waits for a number in its own memory, then copies inputs to where Runners see them, and then
-writes another number into memory that it shares with one Runner, whose stream waits for that. What is clocked from then
-on is the GPU's time; how fast a process's Python makes launches, which differs by up to 45% between two processes that
-run the same code, is not.
+With it the launches of a Runner can be in line before the clock starts, and before there are inputs for them to read.
+The Examiner's own stream waits for a number in the Examiner's memory. Then it copies the inputs to where Runners see
+them, and writes another number into memory that it shares with one Runner, whose stream waits for that number. From
+then on the clock measures the GPU's time. The time that a process's Python needs to make the launches is left out; it
+differs by up to 45% between two processes that run the same code.
 
-Numbers are waited for and written by the driver's stream memory operations (cuStreamWaitValue32, cuStreamWriteValue32;
-CUDA 11.7 or later), which use neither a kernel nor the host.
+The driver's stream memory operations (cuStreamWaitValue32, cuStreamWriteValue32; CUDA 11.7 or later) wait for numbers
+and write them. They use neither a kernel nor the host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
 
 
 class GateError(RuntimeError):
-    """The driver refused; it says with which error."""
+    """The driver has no stream memory operations, or refused one; the message names the CUDA error."""
 
 
 def wait_for(address: int, number: int, device: torch.device) -> None:
-    """Have the current stream wait until the 32 bits at an address of the GPU's are this number."""
+    """Make the current stream wait until the 32 bits at an address that the GPU can read are `number`."""
     _call("cuStreamWaitValue32_v2", address, number, _EQUAL, device)
 
 
 def write_later(address: int, number: int, device: torch.device) -> None:
-    """Have the current stream write the number to an address of the GPU's when it has done all that came before."""
+    """Make the current stream write `number` to an address of the GPU when it has done all that was asked before."""
     _call("cuStreamWriteValue32_v2", address, number, 0, device)
 
 
@@ -55,10 +55,11 @@ def _function(name: str) -> ctypes._NamedFuncPointer:
 
 
 class Gate:
-    """Before this process's current stream. Nobody else can open it: the number is in memory of this process alone."""
+    """A gate before this process's current stream. Only this process can open it: the number that the stream waits for
+    is in its own memory."""
 
     def __init__(self, device: torch.device) -> None:
-        """Raises GateError where the driver has no such operations."""
+        """Raises GateError where the driver has no stream memory operations."""
         self.device = device
         self._memory = torch.zeros(1, dtype=torch.int32).pin_memory()
         self._word = ctypes.c_uint32.from_address(self._memory.data_ptr())
@@ -69,17 +70,18 @@ class Gate:
         torch.cuda.synchronize(device)
 
     def shut(self) -> None:
-        """What the stream is asked for from now on waits for :meth:`open`, which has to come whatever happens."""
+        """Work that is put in the stream from now on waits for :meth:`open`. Call that in any case, also after an
+        error: a stream behind a shut gate never ends."""
         self._number = self._number % 0xFFFF_FFFF + 1
         self._before.record(torch.cuda.current_stream(self.device))
         wait_for(self._memory.data_ptr(), self._number, self.device)
 
     def await_reached(self) -> None:
-        """Until the stream has done all that it was asked for before the gate was shut."""
+        """Wait until the stream has done all that was asked before the gate was shut."""
         self._before.synchronize()
 
     def open(self) -> float:
-        """``time.perf_counter()`` of when it was opened."""
+        """Open the gate; ``time.perf_counter()`` of that moment."""
         opened = time.perf_counter()
         self._word.value = self._number
         return opened
@@ -87,7 +89,7 @@ class Gate:
 
 @functools.cache
 def gate_of(device: torch.device) -> Gate | None:
-    """This process's gate of a GPU; None where there is none: no GPU, or a driver without such operations."""
+    """This process's gate of a GPU; None without a GPU, or if the driver has no stream memory operations."""
     if device.type != "cuda":
         return None
     try:

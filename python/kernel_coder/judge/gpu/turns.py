@@ -1,4 +1,8 @@
-"""Who uses a GPU: many at a time, or one alone, whose kernels are timed; and how much of its memory."""
+"""Turns on one GPU: many processes may use it at a time, or one alone that times kernels; and shares of its memory.
+
+All processes of a judge have the same lock file open. They lock single bytes of it with ``fcntl`` (open file
+descriptions' locks), so the kernel frees what a process holds when the process ends.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +13,39 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar
+
+import torch
 
 GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
-"""Bytes of the lock's file. Whoever wants the device holds the gate while waiting for it, so that many who share it
-cannot keep out for long who needs it alone. Memory's are the last ones, one for each share."""
+"""Bytes of the lock file: the gate, the device, the gate of the memory, and the first of the memory's shares. A process
+holds the gate while it waits for the device. So processes that share the device cannot keep out one that needs it
+alone."""
 
 SHARES = 16
-"""Of a GPU's memory."""
+"""Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`."""
 
 TURN_S = 0.01
-"""To share the device for so long at a time keeps nobody waiting; to ask for it more often is to wait more often."""
+"""Seconds that a process shares the device before :meth:`Turn.pause` lets others go first. Others hardly notice a wait
+of 10 ms; a shorter turn would ask for the lock, and wait for it, more often."""
 
-POLL_S, PATIENCE_S, TELL_S = 0.02, 60.0, 1.0
+POLL_S = 0.02
+"""Seconds between two attempts to take memory shares."""
+
+PATIENCE_S = 60.0
+"""Seconds after which a process stops waiting for memory shares. By then most tasks are done with theirs."""
+
+TELL_S = 1.0
+"""Seconds of waiting that are reported together, so that a long wait sends few messages."""
 
 
 class Turn:
-    """The device, as long as it is held."""
+    """One turn on the device, from :meth:`begin` to :meth:`end`."""
 
-    waited_s = 0.0
-    """By this process, for all of its turns."""
-
-    told_s = 0.0
-    """Of that, what was told."""
-
-    tell: ClassVar[Callable[[float], None] | None] = None
-    """Is called with every second or more that was waited, for whoever is patient meanwhile."""
-
-    settle: ClassVar[Callable[[], None] | None] = None
-    """Is called before the device is let go, to wait until it has done all that this process has asked of it. Who is
-    timed next would share it with that."""
-
-    def __init__(self, lock: int | None, kind: int) -> None:
-        self._lock, self._kind, self._until = lock, kind, 0.0
+    def __init__(self, turns: GpuTurns, kind: int) -> None:
+        self._turns, self._lock, self._kind, self._until = turns, turns.lock, kind, 0.0
 
     def begin(self) -> None:
+        """Wait for the device."""
         if self._lock is not None:
             asked = time.monotonic()
             _lock(self._lock, GATE, fcntl.F_WRLCK)
@@ -51,92 +53,154 @@ class Turn:
                 _lock(self._lock, DEVICE, self._kind)
             finally:
                 _lock(self._lock, GATE, fcntl.F_UNLCK)
-            begun = time.monotonic()
-            Turn.waited_s += begun - asked
-            if Turn.tell is not None and (untold_s := Turn.waited_s - Turn.told_s) > TELL_S:
-                Turn.tell(untold_s)
-                Turn.told_s += untold_s
+            self._turns.add_wait(time.monotonic() - asked)
             self._until = time.monotonic() + TURN_S
 
     def end(self) -> None:
+        """Release the device, once it has finished what this process asked of it."""
         if self._lock is not None:
             try:
-                if Turn.settle is not None:
-                    Turn.settle()
+                self._turns.finish_work()
             finally:
                 _lock(self._lock, DEVICE, fcntl.F_UNLCK)
 
     def pause(self) -> None:
-        """Let those go first who wait, if it has been held for long."""
+        """Let waiting processes go first, if this turn has lasted for more than :data:`TURN_S`."""
         if self._lock is not None and time.monotonic() > self._until:
             self.end()
             self.begin()
 
 
-@contextmanager
-def _locked(lock: int | None, kind: int) -> Iterator[Turn]:
-    turn = Turn(lock, kind)
-    turn.begin()
-    try:
-        yield turn
-    finally:
-        turn.end()
+class GpuTurns:
+    """This process's turns on a GPU, and how long it has waited for them. Without a lock nothing waits.
+
+    >>> turns = GpuTurns()
+    >>> with turns.shared() as turn, turns.alone():
+    ...     turn.pause()
+    >>> turns.waited_s
+    0.0
+    """
+
+    def __init__(
+        self,
+        lock: int | None = None,
+        on_wait: Callable[[float], None] | None = None,
+        finish_work: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            lock: descriptor of the lock file. The Examiner is given one with each request and sets it here.
+            on_wait: called with the seconds waited, each time that more than :data:`TELL_S` have come together. The
+                supervisor extends its own time limit by them.
+            finish_work: called before the device is released. It waits until the device has done all that this process
+                asked of it; otherwise the next process would be timed beside that work.
+        """
+        self.lock = lock
+        self.waited_s = 0.0
+        """Seconds that this process has waited for the device. They do not count against a candidate's time limit."""
+
+        self.busy_until = 0.0
+        """``time.monotonic()`` until when the GPU counts as used by another program, so that waiting for it is vain."""
+
+        self._on_wait, self._finish_work, self._told_s = on_wait, finish_work, 0.0
+
+    def shared(self) -> AbstractContextManager[Turn]:
+        """Use the device beside others, but not while another process times. Between two steps, call ``pause``."""
+        return self._held(fcntl.F_RDLCK)
+
+    def alone(self) -> AbstractContextManager[Turn]:
+        """Use the device alone, to time."""
+        return self._held(fcntl.F_WRLCK)
+
+    @contextmanager
+    def _held(self, kind: int) -> Iterator[Turn]:
+        turn = Turn(self, kind)
+        turn.begin()
+        try:
+            yield turn
+        finally:
+            turn.end()
+
+    @contextmanager
+    def using(self, lock: int | None) -> Iterator[None]:
+        """Take turns by this lock, until the end of the block."""
+        before, self.lock = self.lock, lock
+        try:
+            yield
+        finally:
+            self.lock = before
+
+    def finish_work(self) -> None:
+        """Wait until the device has done what this process asked of it."""
+        if self._finish_work is not None:
+            self._finish_work()
+
+    def add_wait(self, seconds: float) -> None:
+        """Count seconds of waiting, and report them if enough have come together."""
+        self.waited_s += seconds
+        if self._on_wait is not None and (untold_s := self.waited_s - self._told_s) > TELL_S:
+            self._on_wait(untold_s)
+            self._told_s += untold_s
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; this counts as waiting for the device."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.waited_s += time.monotonic() - began
+
+    def await_closed(self, fd: int, patience_s: float) -> None:
+        """Wait until the other end of a pipe is closed, at most `patience_s`; this counts as waiting for the device."""
+        began = time.monotonic()
+        poller = select.poll()
+        poller.register(fd, 0)
+        poller.poll(patience_s * 1000)
+        self.waited_s += time.monotonic() - began
+
+    def reserve(self, shares: int, patience_s: float = PATIENCE_S) -> bool:
+        """Wait for so many of the :data:`SHARES` of the GPU's memory. They stay reserved until the lock file is closed.
+
+        Shares that this process holds already are given back first. So no process waits while it holds shares that
+        others wait for.
+
+        Returns:
+            False if the shares were not free within `patience_s`; then none is held.
+        """
+        assert self.lock is not None
+        lock, until = self.lock, time.monotonic() + patience_s
+        _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
+        while not _try(lock, MEMORY_GATE):  # one process at a time collects shares
+            if time.monotonic() > until:
+                return False
+            time.sleep(POLL_S)
+        try:
+            held: set[int] = set()
+            while True:
+                for place in range(SHARES):
+                    if len(held) < shares and place not in held and _try(lock, MEMORY + place):
+                        held.add(place)
+                if len(held) >= shares:
+                    return True
+                if time.monotonic() > until:
+                    _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
+                    return False
+                time.sleep(POLL_S)
+        finally:
+            _lock(lock, MEMORY_GATE, fcntl.F_UNLCK)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done all that this process asked of it; on a CPU, nothing."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _lock(fd: int, byte: int, kind: int, how: int = fcntl.F_OFD_SETLKW, count: int = 1) -> None:
-    """Of the open file, as ``flock`` has it, and gone with it; on some bytes of it."""
+    """Lock or unlock `count` bytes of the file from `byte` on, for this open file description."""
     fcntl.fcntl(fd, how, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, count, 0))
 
 
-def shared(lock: int | None) -> AbstractContextManager[Turn]:
-    """Use a GPU with others, but not while somebody is timed. Who does more than one thing pauses in between."""
-    return _locked(lock, fcntl.F_RDLCK)
-
-
-def alone(lock: int | None) -> AbstractContextManager[Turn]:
-    """Use a GPU alone, to time."""
-    return _locked(lock, fcntl.F_WRLCK)
-
-
-def await_closed(fd: int, patience_s: float) -> None:
-    """Wait until the other end of a pipe is closed; like a wait for the device, it is no part of anybody's life."""
-    asked = time.monotonic()
-    poller = select.poll()
-    poller.register(fd, 0)
-    poller.poll(patience_s * 1000)
-    Turn.waited_s += time.monotonic() - asked
-
-
-def reserve(lock: int, shares: int, patience_s: float = PATIENCE_S) -> bool:
-    """Wait for so many of the :data:`SHARES` of the GPU's memory, which are kept until the lock's file is closed.
-
-    Shares that are held are given back first, so nobody waits who has what others wait for. False: they were not free
-    within `patience_s`, and none is held.
-    """
-    until = time.monotonic() + patience_s
-    _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
-    while not _try(lock, MEMORY_GATE):  # one at a time collects them
-        if time.monotonic() > until:
-            return False
-        time.sleep(POLL_S)
-    try:
-        held: set[int] = set()
-        while True:
-            for place in range(SHARES):
-                if len(held) < shares and place not in held and _try(lock, MEMORY + place):
-                    held.add(place)
-            if len(held) >= shares:
-                return True
-            if time.monotonic() > until:
-                _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
-                return False
-            time.sleep(POLL_S)
-    finally:
-        _lock(lock, MEMORY_GATE, fcntl.F_UNLCK)
-
-
 def _try(fd: int, byte: int) -> bool:
-    """Whether the byte is this file's now."""
+    """Lock one byte without waiting; whether that worked."""
     try:
         _lock(fd, byte, fcntl.F_WRLCK, fcntl.F_OFD_SETLK)
     except (BlockingIOError, PermissionError):

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.99
+"""Of the intervals of speedups."""
 
 RESOLUTION = 0.005
-"""Two processes that run the same code differ by this much, for what lies where in memory; nothing finer is claimed."""
+"""Two processes that run the same code differ by this share, since their data lie elsewhere in memory. No speedup is
+claimed to be known more exactly."""
 
 
 class Interval(NamedTuple):
@@ -22,7 +24,8 @@ class Interval(NamedTuple):
 
 
 def order_of_bound(count: int, confidence: float = CONFIDENCE) -> int:
-    """Index of the lower bound of a median's interval in `count` sorted values; 0 where even the extremes are too few.
+    """Index of the lower bound of a median's interval in `count` sorted values. It is 0 if even the interval from the
+    least to the most value has less than this confidence.
 
     The number of values below the median is binomial(count, 1/2), so the values at index k and count - 1 - k enclose it
     with probability 1 - 2 P(fewer than k + 1 below). Source: any text on order statistics.
@@ -52,7 +55,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def noise_of(values: Sequence[float]) -> float:
-    """How far apart two halves of the same measurements are: the even ones against the odd ones, at least RESOLUTION.
+    """Relative difference between the medians of the even and of the odd measurements; at least RESOLUTION.
 
     >>> noise_of([1.0, 1.02] * 10), noise_of([1.0, 1.0])
     (0.02, 0.005)
@@ -62,8 +65,14 @@ def noise_of(values: Sequence[float]) -> float:
 
 
 def speedup_interval(reference: Sequence[float], candidate: Sequence[float], known: float = 0.0) -> Interval:
-    """Of the ratio of paired times; wider than the ratios' own interval by the noise of the reference against itself,
-    or by what is known of it, if that is more.
+    """The speedup from paired times, and its interval.
+
+    The interval of the ratios is widened by the noise of the reference against itself, or by `known`, if that is more.
+
+    Args:
+        reference: its times.
+        candidate: its times, each measured beside the reference's of the same place.
+        known: relative error of the speedup that is known from elsewhere.
 
     >>> speedup_interval([2.0] * 20, [1.0] * 20)  # doctest: +ELLIPSIS
     Interval(median=2.0, low=1.99..., high=2.0...)

@@ -1,0 +1,112 @@
+"""Other input sizes that a reference accepts, made by changing numbers in its source or the batch of its inputs.
+
+A candidate that is right for the task's own sizes alone has not solved the task.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernel_coder.judge.wire.messages import TensorSpec
+from kernel_coder.judge.wire.trees import map_tensors
+
+
+class OtherSizes(NamedTuple):
+    """Sizes that differ from the task's own."""
+
+    description: str
+    """Such as "rows = 7"."""
+
+    get_inputs: Callable[[], Any]
+
+
+def other_sizes(
+    source: str,
+    get_inputs: Callable[[], Any],
+    input_shapes: Sequence[tuple[int, ...]],
+    output_specs: Sequence[TensorSpec],
+) -> Iterator[OtherSizes]:
+    """Sizes to try: all numbers that only the inputs depend on, smaller; then each one alone; then another batch.
+
+    Args:
+        source: the reference.
+        get_inputs: the task's own.
+        input_shapes: of the task's own inputs.
+        output_specs: of the reference's outputs for them.
+    """
+    own = input_sizes(source)
+    smaller = {name: max(size - 1 - place, 1) for place, (name, size) in enumerate(own.items())}
+    choices = [smaller, *({name: size} for name, size in smaller.items())] if len(own) > 1 else [smaller] * len(own)
+    for choice in choices:
+        namespace: dict[str, Any] = {"__name__": "reference"}
+        exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
+        yield OtherSizes(", ".join(f"{name} = {size}" for name, size in choice.items()), namespace["get_inputs"])
+    batches = {shape[0] for shape in input_shapes if len(shape) >= 2}
+    if len(batches) == 1 and all(shape[0] in batches for shape in input_shapes if shape):
+        batch = batches.pop()
+        other = batch - 1 if batch > 2 else batch + 1
+        if all(spec.shape and spec.shape[0] == batch for spec in output_specs):
+
+            def rebatched() -> Any:
+                return map_tensors(get_inputs(), lambda one: _rebatched(one, batch, other))
+
+            yield OtherSizes(f"batch = {other}", rebatched)
+
+
+def input_sizes(source: str) -> dict[str, int]:
+    """Whole numbers above 2 that have a name at the top of a reference and that only ``get_inputs`` depends on.
+
+    >>> input_sizes("n, m, k = 8, 32, 5\\nclass Model:\\n  x = k\\ndef get_inputs(): return (n, m, k)")
+    {'n': 8, 'm': 32}
+    """
+    tree = ast.parse(source)
+    found: dict[str, int] = {}
+    for name, value in _assigned(tree):
+        if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 2:
+            found[name] = value.value
+    for node in tree.body:
+        is_inputs = isinstance(node, ast.FunctionDef) and node.name == "get_inputs"
+        used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        for name in list(found):
+            if (name in used) != is_inputs:  # get_inputs has to use it, and nothing else may
+                del found[name]
+    return found
+
+
+def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
+    """The reference with other numbers.
+
+    >>> with_sizes("n, m = 8, 9\\nk = 3", {"n": 7})
+    'n, m = (7, 9)\\nk = 3'
+    """
+    tree = ast.parse(source)
+    for name, value in _assigned(tree):
+        if name in sizes and isinstance(value, ast.Constant):
+            value.value = sizes[name]
+    return ast.unparse(tree)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names at the top level and what is assigned to them, also several at a time."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, node.value
+            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                for one, value in zip(target.elts, node.value.elts, strict=False):
+                    if isinstance(one, ast.Name):
+                        yield one.id, value
+
+
+def _rebatched(tensor: Tensor, batch: int, other: int) -> Tensor:
+    """The tensor with `other` rows, if it has `batch` of them."""
+    if not tensor.dim() or tensor.shape[0] != batch:
+        return tensor
+    return tensor[:other].contiguous() if other < batch else torch.cat([tensor, tensor[: other - batch]])

@@ -1,0 +1,23 @@
+"""The exception that ends an examination."""
+
+from __future__ import annotations
+
+from kernel_coder.judge.feedback import NO_MESSAGE
+from kernel_coder.judge.verdict import Outcome
+
+
+class Judged(Exception):
+    """The candidate is not correct, and nothing more needs to be asked of it."""
+
+    def __init__(self, outcome: Outcome, reason: str, told: str = "", compiled: bool = True) -> None:
+        """
+        Args:
+            outcome: of the verdict.
+            reason: one line.
+            told: what the model is told; the reason if it is empty.
+            compiled: whether the candidate's code was built.
+        """
+        reason = reason if reason.strip() else NO_MESSAGE  # a verdict needs a reason
+        super().__init__(reason)
+        self.outcome, self.reason, self.compiled = outcome, reason, compiled
+        self.feedback = told if told.strip() else reason

@@ -1,0 +1,144 @@
+"""The Examiner's end of a Runner."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from typing import Any
+
+from kernel_coder.judge.examiner.judged import Judged
+from kernel_coder.judge.gpu.turns import GpuTurns
+from kernel_coder.judge.verdict import Outcome
+from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
+from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
+from kernel_coder.judge.wire.shared_tensors import Arena
+
+HELD_S = 10.0
+"""Seconds that a call may keep other processes from timing, and the least limit for a timed request. A call that takes
+longer goes on beside them, as a first call does."""
+
+
+class Link:
+    """Requests to a Runner, and its answers. A Runner that does not answer as it should ends the examination."""
+
+    def __init__(
+        self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float, turns: GpuTurns
+    ) -> None:
+        """
+        Args:
+            channel: to the Runner.
+            pidfd: of its process; -1 if its end need not be noticed at once.
+            outputs: memory that it writes outputs to.
+            report: memory that it writes error messages to.
+            life_s: its time limit in seconds. Waiting for the device does not count.
+            turns: on the device.
+        """
+        self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
+        self.queued_at: float | None = None
+        """``time.perf_counter()`` of when the Runner said that the last request's launches are all in line behind the
+        gate."""
+
+        self._report, self._turns = report, turns
+        self._is_queueing = False
+        self._answered: Frame | None = None
+        self._began, self._waited_s = time.monotonic(), turns.waited_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left of its time limit."""
+        return self.life_s + (self._turns.waited_s - self._waited_s) - (time.monotonic() - self._began)
+
+    @property
+    def max_request_s(self) -> float:
+        """Upper limit for one timed request, in seconds. A candidate that needs longer could not finish all its timed
+        requests within its time limit."""
+        return max(HELD_S, self.life_s / 10)
+
+    def failed(self, outcome: Outcome, reason: str) -> Exception:
+        """The exception for a Runner that is silent, has ended or sends nonsense: the candidate's fault."""
+        return Judged(outcome, reason)
+
+    def ask(self, say: Say, *values: int) -> None:
+        """Send a request."""
+        self._is_queueing, self._answered, self.queued_at = False, None, None
+        try:
+            self.channel.send(int(say), values=values, timeout_s=1.0)
+        except (ChannelClosed, ChannelTimeout, OSError):
+            raise self.failed(Outcome.CRASHED, "its process ended") from None
+
+    def answer(self, say: Say, awake_s: float = 0.0, most_s: float = math.inf) -> Frame:
+        """The Runner's answer to the last request.
+
+        Args:
+            say: kind of the request, which the answer must have as well.
+            awake_s: seconds of polling before the Examiner sleeps.
+            most_s: upper limit in seconds, in addition to the Runner's own time limit.
+        """
+        left = max(self.left_s, 0.0)
+        frame, self._answered = self._answered, None
+        try:
+            if frame is None:
+                frame = self._receive(min(left, most_s), awake_s)
+            if frame.kind == Say.QUEUED and self._is_queueing:
+                self._is_queueing, self.queued_at = False, time.perf_counter()
+                frame = self._receive(min(left, most_s), awake_s)
+        except ChannelTimeout:
+            why = "no result came within the time limit" if left <= most_s else f"a request took over {most_s:g} s"
+            raise self.failed(Outcome.TIMEOUT, why) from None
+        if frame.kind != say or not 0 <= frame.status <= max(Status):
+            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
+        return frame
+
+    def await_queued(self, most_s: float) -> bool:
+        """Wait until all launches of the last request are in line behind the gate, at most `most_s` seconds; whether
+        they are. If the answer comes instead, it is kept for :meth:`answer`."""
+        try:
+            frame = self._receive(min(max(self.left_s, 0.0), most_s), most_s)
+        except ChannelTimeout:
+            self._is_queueing = True
+            return False
+        if frame.kind != Say.QUEUED:
+            self._answered = frame
+            return False
+        self.queued_at = time.perf_counter()
+        return True
+
+    def _receive(self, most_s: float, awake_s: float) -> Frame:
+        try:
+            return self.channel.receive_at_once(timeout_s=most_s, pidfd=self.pidfd, awake_s=awake_s)
+        except ChannelClosed:
+            raise self.failed(Outcome.CRASHED, "its process ended") from None
+        except ProtocolBreach:
+            raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
+
+    def wait(self, most_s: float) -> bool:
+        """Wait at most `most_s` seconds until there is an answer to receive, or there never will be one; whether so."""
+        return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
+
+    def text(self) -> str:
+        """The Runner's error message."""
+        (length,) = struct.unpack("<I", self._report[:4])
+        return bytes(self._report[4 : 4 + min(length, REPORT_BYTES - 4)]).decode(errors="replace")
+
+    def forget_text(self) -> None:
+        """Clear the error message, so that an old one is not taken for a new one."""
+        self._report[:4] = b"\0\0\0\0"
+
+
+class ReferenceFailed(RuntimeError):
+    """The reference's own Runner raised an error, or its process ended."""
+
+
+class ReferenceLink(Link):
+    """The end of the reference's own Runner. Its failures are not the candidate's fault, unless the candidate causes
+    them: both see the same inputs."""
+
+    @property
+    def max_request_s(self) -> float:
+        """No limit besides its time limit: the first call is such a request, and may have to compile."""
+        return math.inf
+
+    def failed(self, outcome: Outcome, reason: str) -> Exception:
+        """The exception for this Runner's failures."""
+        return ReferenceFailed(f"the reference in its own Runner: {outcome}: {reason}")

@@ -1,0 +1,181 @@
+"""A task's reference: the module in the task's precision, its float64 oracle, and the inputs that the task draws."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.examiner.input_families import of_family, perturb
+from kernel_coder.judge.examiner.randomness import Draws
+from kernel_coder.judge.examiner.refusals import Unsteady
+from kernel_coder.judge.wire.messages import TensorSpec, Unsendable, encode, laid_out
+from kernel_coder.judge.wire.module_calls import COMPUTE, arguments_of, built, called, set_training, state_of
+from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+
+STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
+"""Functions of torch that check their inputs in a kernel. If the check fails, this process cannot use the GPU again."""
+
+
+class Reference:
+    """The reference module and its oracle. Both hold the same parameters and buffers.
+
+    :meth:`build` makes them; before that only the task's source has been run.
+    """
+
+    module: torch.nn.Module
+    """In the task's precision."""
+
+    exact: torch.nn.Module
+    """The oracle: the same module in float64."""
+
+    initial: dict[str, Tensor]
+    """Parameters and buffers as drawn at construction, by name."""
+
+    seed: int
+    """Of the random numbers at construction."""
+
+    has_random_state: bool
+    """Whether all parameters and buffers come from random numbers drawn at construction."""
+
+    def __init__(self, task: Mapping[str, Any], config: JudgeConfig, device: torch.device, draws: Draws) -> None:
+        self.config, self.device, self.draws = config, device, draws
+        self.source: str = task["reference"]
+        self.dtype = COMPUTE[task["precision"]]
+        self.may_stop_gpu = device.type == "cuda" and STOPS_A_GPU.search(self.source) is not None
+        self.changes_inputs = False
+        """Whether a call writes to its inputs. The prepared task finds that out."""
+
+        self._layout: tuple[Any, list[TensorSpec]] | None = None
+        namespace: dict[str, Any] = {"__name__": "reference"}
+        exec(compile(self.source, "reference.py", "exec"), namespace)
+        self.get_inputs = namespace["get_inputs"]
+        self.args, self.kwargs = arguments_of(namespace["get_init_inputs"]())
+        self._model = namespace[task["entry_point"]]
+
+    # ---- modules and state
+
+    def build(self) -> None:
+        """Construct module and oracle from a fresh seed, and move the parameters away from their initial values."""
+        self.seed = self.draws.seeds.next()
+        self.module = self._constructed(self.seed)
+        own, other = state_of(self.module), state_of(self._constructed(self.draws.seeds.next()))
+        self.has_random_state = all(
+            not floating(value) or value.numel() == 0 or not torch.equal(value, other[name])
+            for name, value in own.items()
+        )
+        del other
+        self.initial = {name: value.detach().clone() for name, value in own.items()}
+        self.exact = self._constructed(self.seed).double()
+        set_training(self.module, self.config.training)
+        set_training(self.exact, self.config.training)
+        self.draw_state()
+
+    def forget(self) -> None:
+        """Free the memory of both modules, before they are built again."""
+        del self.module, self.exact, self.initial
+
+    def _constructed(self, seed: int) -> torch.nn.Module:
+        return built(self._model, self.args, self.kwargs, seed=seed, device=self.device, dtype=self.dtype)
+
+    def draw_state(self) -> None:
+        """Parameters and buffers that no other candidate has seen."""
+        self.use_initial_state()
+        perturb(self.module, self.draws.rng)
+        self._copy_to_oracle()
+
+    def use_initial_state(self) -> None:
+        """Parameters and buffers as drawn at construction. A candidate that holds its parameters in another form draws
+        the same random numbers for them."""
+        with torch.no_grad():
+            for name, value in state_of(self.module).items():
+                value.copy_(self.initial[name])
+        self._copy_to_oracle()
+
+    def _copy_to_oracle(self) -> None:
+        with torch.no_grad():
+            for mine, value in zip(state_of(self.exact).values(), state_of(self.module).values(), strict=True):
+                mine.copy_(value)
+
+    # ---- inputs
+
+    def own_inputs(self, get_inputs: Callable[[], Any] | None = None, seeded: bool = False) -> list[Any]:
+        """Inputs of the task's own kind, on the device and in the task's precision.
+
+        Args:
+            get_inputs: those of other sizes; None: the task's own.
+            seeded: whether torch's generators are seeded already. Otherwise they are, with a secret seed.
+
+        Raises:
+            Unsteady: the task's own inputs differ in shape or in plain values from those of earlier calls.
+        """
+        if not seeded:
+            self.draws.seed_torch()
+        draw = get_inputs or self.get_inputs
+        try:
+            with self.device:
+                values = draw()
+        except Exception:
+            if self.device.type == "cpu":
+                raise
+            values = draw()
+        values = list(values) if isinstance(values, list | tuple) else [values]
+
+        def placed(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach().to(self.device)
+            tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            return tensor.contiguous()
+
+        values = map_tensors(values, placed)
+        if get_inputs is None:
+            self._refuse_another_layout(values)
+        return values
+
+    def _refuse_another_layout(self, inputs: list[Any]) -> None:
+        """Shared memory is laid out, and plain values are handed to Runners, once for all calls."""
+        tensors: list[Tensor] = []
+        try:
+            layout = encode(inputs, tensors), laid_out(tensors)[0]
+        except Unsendable:  # refused with a message when the inputs are laid out
+            return
+        tree, specs = self._layout = self._layout or layout
+        if layout[1] != specs:
+            raise Unsteady("its inputs have other shapes from call to call")
+        if layout[0] != tree:
+            raise Unsteady("its inputs have other plain values from call to call")
+
+    def inputs_of(self, family: str, get_inputs: Callable[[], Any] | None = None) -> list[Any]:
+        """Inputs of a family (:mod:`kernel_coder.judge.examiner.input_families`)."""
+        own = self.own_inputs(get_inputs)
+        return map_tensors(own, lambda tensor: of_family(family, tensor, self.draws.rng))
+
+    def cotangents_of(self, inputs: list[Any]) -> list[Tensor]:
+        """Random gradients of the outputs, if gradients are checked."""
+        if not self.config.backward:
+            return []
+        with torch.no_grad():
+            outputs = tensors_of(self.module(*map_tensors(inputs, Tensor.clone)))
+        rng = self.draws.rng
+        return [torch.randn(o.shape, generator=rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
+
+    # ---- calls
+
+    def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
+        """What `module`, one of the two, returns for these inputs."""
+        return called(module, inputs, list(cotangents) or None, module.parameters())
+
+    def own_outputs(self, inputs: list[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:
+        """The module's outputs. The inputs stay as they are."""
+        copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
+        return tensors_of(self.outputs(self.module, copies, cotangents))
+
+    def try_on_cpu(self, inputs: list[Any]) -> None:
+        """Call a copy of the module on the CPU. There it raises an error where on a GPU this process could not use the
+        GPU again."""
+        with torch.no_grad():
+            copy.deepcopy(self.module).cpu()(*map_tensors(inputs, lambda one: one.detach().cpu().clone()))
