@@ -24,11 +24,12 @@ test: $(VENV)/.built $(VENV)/.dev  ## every CPU test: modules side by side, then
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
 
-lint: $(VENV)/.dev  ## formatting and types, nothing is rewritten
+lint: $(VENV)/.dev  ## formatting, types, and which package imports which; nothing is rewritten
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*' | grep -E '\.(h|cpp|cu|cuh)$$')
 	$(BIN)/mypy
+	PYTHONPATH=python $(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -29,7 +29,7 @@ from kernel_coder.policy.model import Policy
 from kernel_coder.sft.compilation import Acceleration, accelerate, compile_layers
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
-from kernel_coder.sft.update import loss_of, update
+from kernel_coder.sft.update import UpdateSettings, loss_of, update
 from random_model import random_model
 from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor
@@ -106,7 +106,7 @@ def ours(
 ) -> tuple[Callable[[], object], int]:
     """The step, and the bytes that it holds between two calls beside the weights and what the optimiser has."""
     model = shape.model(device)
-    policy = Policy(model, tiny_tokenizer())
+    policy = Policy(model, tiny_tokenizer(), bf16=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     examples = [example for row in rows for example in row]
     lengths = [[len(example) for example in row] for row in rows]
@@ -125,13 +125,9 @@ def ours(
         policy,
         optimizer,
         [batch],
-        learning_rate=lambda number: RATE,
+        UpdateSettings(lambda number: RATE, MAX_NORM, max_skipped=99, states_of=acceleration.states_of),
         number=0,
-        max_grad_norm=MAX_NORM,
-        bf16=True,
         skipped_in_a_row=0,
-        max_skipped=99,
-        states_of=acceleration.states_of,
     ), held
 
 

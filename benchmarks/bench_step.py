@@ -34,7 +34,8 @@ import torch
 from kernel_coder import LossSpec
 from kernel_coder.models.tiny import tiny_tokenizer
 from kernel_coder.policy.model import Policy
-from kernel_coder.policy.recomputation import Recomputation, layers_of, recompute
+from kernel_coder.policy.parts import layers_of
+from kernel_coder.policy.recomputation import Recomputation, recompute
 from kernel_coder.rollout import Turn
 from kernel_coder.train.batch import Batch, Form, denominator, forward_passes
 from kernel_coder.train.update import backward, optimizer_step

@@ -15,8 +15,9 @@ import pytest
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.config import load_config as load_evaluation
 from kernel_coder.judge import example_verdict
+from kernel_coder.run.config import load
 from kernel_coder.sft.config import SftConfig
-from kernel_coder.train.config import TrainConfig, load
+from kernel_coder.train.config import TrainConfig
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 KINDS = {"sft": SftConfig, "train": TrainConfig}

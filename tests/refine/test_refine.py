@@ -24,8 +24,9 @@ from kernel_coder.refine.__main__ import main
 from kernel_coder.refine.config import parse
 from kernel_coder.refine.search import Search, load_module
 from kernel_coder.refine.trajectory import Trajectory
+from kernel_coder.run.config import load
 from kernel_coder.run.errors import StopRequested
-from kernel_coder.train.config import TrainConfig, load
+from kernel_coder.train.config import TrainConfig
 from pretend import PretendJudge, said, write_tasks
 
 NEVER = 10**9

@@ -13,14 +13,14 @@ import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.policy.attention import packed
+from kernel_coder.policy.config import ModelConfig
 from kernel_coder.policy.model import Policy, load_policy
 from kernel_coder.sft.attention import hidden_states
 from kernel_coder.sft.compilation import accelerate, mirrored, record_body, relative_error, sample
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, dropout_of, why_not
 from kernel_coder.sft.packing import Filled, PackedBatch, collate
-from kernel_coder.sft.update import backward, measure, update
-from kernel_coder.train.config import ModelConfig
+from kernel_coder.sft.update import UpdateSettings, backward, measure, update
 from sft_recorder import Blind, Broken, Spoiling
 from tolerances import TOLERANCE
 from torch import Tensor, nn
@@ -110,7 +110,7 @@ def test_three_updates_give_the_same_weights(device: str, bf16: bool, passes: in
     if refused(device, bf16):
         return
     given = batches(device)
-    plain = policy(device)
+    plain = replace(policy(device), bf16=bf16)
     other = replace(plain, model=copy.deepcopy(plain.model))
     body = graphed(other, given[0], device, bf16=bf16)
     start = torch.cat([p.detach().flatten().double() for p in plain.trainable().values()])
@@ -122,13 +122,9 @@ def test_three_updates_give_the_same_weights(device: str, bf16: bool, passes: in
                 one,
                 optimizer,
                 given[number * passes :][:passes],
-                learning_rate=lambda number: 0.5,
+                UpdateSettings(lambda number: 0.5, max_grad_norm=1.0, max_skipped=1, states_of=states_of),
                 number=number,
-                max_grad_norm=1.0,
-                bf16=bf16,
                 skipped_in_a_row=0,
-                max_skipped=1,
-                states_of=states_of,
             )
             for number in range(3)
         ]

@@ -10,7 +10,8 @@ import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.policy.attention import packed
-from kernel_coder.policy.model import Policy, head_of
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.parts import head_of
 from kernel_coder.run.errors import UsageError
 from kernel_coder.sft.attention import check_separation
 from kernel_coder.sft.examples import Example

@@ -20,17 +20,18 @@ import pytest
 import torch
 from fake_judge import FakeJudge
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.config import ModelConfig
 from kernel_coder.policy.model import load_policy
 from kernel_coder.rollout import Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.run.checkpoint import list_checkpoints, verify
+from kernel_coder.run.config import field_names, load
 from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_STOPPED
 from kernel_coder.sft import loop, setup
 from kernel_coder.sft.__main__ import main
 from kernel_coder.sft.compilation import Acceleration, accelerate
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.graphs import GraphedBody
-from kernel_coder.train.config import ModelConfig, field_names, load
 from sft_golden import CURVE, GOLDEN, curve
 from sft_recorder import Spoiling
 from sft_run import flags, records, summary, timeless

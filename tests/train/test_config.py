@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from kernel_coder.ops import LossSpec
+from kernel_coder.run.config import field_names, parse_flags
 from kernel_coder.run.errors import UsageError
-from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, _parse_flags, field_names, load_config
+from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, load_config
 
 RECIPES = [
     path
@@ -41,7 +42,7 @@ def test_every_field_is_a_flag() -> None:
     values = {"bool": "true", "int": "3", "float": "0.5"}
     config = TrainConfig(judge=JudgeSection())
     tried = 0
-    for name in field_names():
+    for name in field_names(TrainConfig):
         section, _, leaf = name.partition(".")
         if not leaf or isinstance(getattr(getattr(config, section), leaf), (dict, list)):
             continue
@@ -49,7 +50,7 @@ def test_every_field_is_a_flag() -> None:
         flag = [f"--{name}", values.get(type(default).__name__, str(default) if default is not None else "null")]
         with contextlib.suppress(UsageError):  # a value may not fit its neighbours, but it has to reach them
             load_config(None, flag)
-        assert _parse_flags(flag)[section].keys() == {leaf}
+        assert parse_flags(flag, TrainConfig)[section].keys() == {leaf}
         tried += 1
     assert tried > 80
 

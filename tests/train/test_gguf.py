@@ -9,9 +9,9 @@ import gguf
 import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.config import ModelConfig
 from kernel_coder.policy.model import load_policy
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.config import ModelConfig
 from tiny_run import flags, summary, write_tasks
 from transformers import LlamaForCausalLM
 

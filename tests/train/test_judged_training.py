@@ -23,7 +23,7 @@ from kernel_coder.judge.sandbox.sandbox import SandboxError
 from kernel_coder.judge.supervisor.batching import askers
 from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.run.errors import EXIT_STOPPED, UsageError
-from kernel_coder.train import loop
+from kernel_coder.train import rollouts
 from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import load_config
 from tiny_run import flags, records, summary, timeless
@@ -51,7 +51,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
 
 def say(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Rollout], str]) -> None:
     """The model samples as ever, and then something else is taken to be its text."""
-    converse = loop.converse
+    converse = rollouts.converse
 
     def other(engine: Any, conversations: Any, *given: Any, **more: Any) -> list[Rollout]:
         tasks = {one.opening.ids: one.opening.task for one in conversations}
@@ -63,7 +63,7 @@ def say(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Rollout], str]) -> No
 
         return converse(Other(), conversations, *given, **more)
 
-    monkeypatch.setattr(loop, "converse", other)
+    monkeypatch.setattr(rollouts, "converse", other)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_mistakes_about_the_judge(
         said(judge__device="gpu")
         == "judge.device: must be auto, cpu, cuda, cuda:N or several such as cuda:1,cuda:2; got gpu"
     )
-    assert said(judge__device="cuda:99").startswith("judge.device is cuda:99, but torch sees ")
+    assert said(judge__device="cuda:99").startswith("judge.device is cuda:99, but ")
     assert said(judge__backend="mojo").startswith("judge.backend: input should be 'triton', 'cuda', 'cpp' or 'torch'")
     assert said(rewards="kevni").startswith("unknown reward kevni")
     assert fake == []

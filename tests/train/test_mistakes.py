@@ -189,6 +189,7 @@ def test_command_line_from_outside(tmp_path: Path) -> None:
 
 def test_a_gpu_that_the_ops_do_not_run_on_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "has_cuda_kernel", lambda op: False)
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(

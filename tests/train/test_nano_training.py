@@ -9,13 +9,13 @@ import pytest
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.models.nano import MAX_BYTES
+from kernel_coder.policy.config import ModelConfig
 from kernel_coder.policy.model import NANO_FOLDER, load_policy
 from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import load_tasks
 from kernel_coder.train.__main__ import main
-from kernel_coder.train.config import ModelConfig
 from tiny_run import records, summary
 
 CONFIG = Path(__file__).parents[2] / "configs" / "nano.yaml"

@@ -11,10 +11,11 @@ import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
 from kernel_coder.policy import attention
-from kernel_coder.policy.attention import attention_by_spans, layout_of, packed, packed_attention, shared_flash
+from kernel_coder.policy.attention import attention_by_spans, packed, packed_attention, shared_flash
+from kernel_coder.policy.layout import layout_of, place
 from kernel_coder.policy.model import Policy
-from kernel_coder.policy.packing import tried
-from kernel_coder.policy.recomputation import Appetite, can_recompute, kept_bytes, measure, recompute
+from kernel_coder.policy.packing import with_packing
+from kernel_coder.policy.recomputation import ActivationMemory, can_recompute, kept_bytes, measure, recompute
 from kernel_coder.rollout import Turn
 from kernel_coder.train.batch import (
     PADDED,
@@ -24,10 +25,9 @@ from kernel_coder.train.batch import (
     denominator,
     forward_passes,
     make_batch,
-    place,
 )
 from kernel_coder.train.config import AdvantagesConfig, OptimConfig
-from kernel_coder.train.update import backward, form_of, score, with_old_and_reference
+from kernel_coder.train.update import Learner, backward, form_of, score
 from torch import Tensor
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -133,11 +133,12 @@ def test_what_carries_no_gradient_is_in_no_row(batch: Batch, monkeypatch: pytest
 
 def test_scoring_and_the_update_have_the_same_bits(batch: Batch) -> None:
     model = replace(policy(torch.float32), can_pack=True, can_share=True)
-    config = OptimConfig(per_device_train_batch_size=5, num_iterations=2)
+    spec, config = LossSpec.preset("dapo"), OptimConfig(per_device_train_batch_size=5, num_iterations=2)
     assert form_of(model, config) == SHARED
-    scored = with_old_and_reference(model, None, batch, LossSpec.preset("dapo"), config, temperature=0.9, minibatches=1)
+    optimizer = torch.optim.SGD(model.model.parameters())
+    scored = Learner(model, None, optimizer, spec, config, 0.9, 1, lambda number: 0.0, 1).with_logprobs(batch)
     assert scored.old_logprobs is not None
-    for indices in forward_passes(batch, LossSpec.preset("dapo"), 1, 5)[0]:
+    for indices in forward_passes(batch, spec, 1, 5)[0]:
         again = score(model, batch, [indices], 0.9, SHARED)
         assert all(torch.equal(again[i], scored.old_logprobs[i]) for i in indices)
     padded = score(model, batch, [range(12)], 0.9)
@@ -163,7 +164,7 @@ def test_computing_in_bfloat16_keeps_the_weights_dtype_and_is_close(batch: Batch
 
 
 def test_tried_finds_what_a_model_can_do() -> None:
-    able, problem = tried(policy(torch.float32))
+    able, problem = with_packing(policy(torch.float32))
     assert (able.can_pack, able.can_share, problem) == (True, True, None)
     config = MistralConfig(
         vocab_size=64,
@@ -174,10 +175,10 @@ def test_tried_finds_what_a_model_can_do() -> None:
         num_key_value_heads=1,
         sliding_window=4,
     )
-    window, problem = tried(Policy(MistralForCausalLM(config).eval(), TOKENIZER))
+    window, problem = with_packing(Policy(MistralForCausalLM(config).eval(), TOKENIZER))
     assert (window.can_pack, window.can_share, problem) == (True, True, None)
     mamba = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4))
-    other, problem = tried(Policy(mamba.eval(), TOKENIZER))
+    other, problem = with_packing(Policy(mamba.eval(), TOKENIZER))
     assert not other.can_pack
     assert problem is not None
     assert problem.startswith("sequences are padded, not packed")
@@ -305,7 +306,7 @@ def test_soft_capped_scores_are_refused() -> None:
 
 
 def test_as_few_layers_are_recomputed_as_memory_asks() -> None:
-    appetite = Appetite(fixed=50, token=110, layer=10, layers=10)
+    appetite = ActivationMemory(fixed=50, token=110, layer=10, layers=10)
     counts = [appetite.recomputed(tokens=2, free=free) for free in (1000, 270, 269, 200, 100, 0)]
     assert counts == [0, 0, 2, 5, 10, 10]
     for count, free in zip(counts[:4], (1000, 270, 269, 200), strict=True):

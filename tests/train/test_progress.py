@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from kernel_coder.train.__main__ import main
 from kernel_coder.train.config import StageConfig, TrainConfig, load_config
 from kernel_coder.train.curriculum import (
     Progress,
+    TrainState,
     after_answers,
     draw,
     draw_by_success,
@@ -27,8 +29,8 @@ from kernel_coder.train.curriculum import (
     next_level,
     next_stage,
 )
-from kernel_coder.train.groups import Answers, with_groups, with_spread
-from kernel_coder.train.setup import Prompt
+from kernel_coder.train.groups import Answers, sample_with_spread, with_groups
+from kernel_coder.train.prompts import Prompt
 from tiny_run import flags, records, summary, timeless
 
 
@@ -68,9 +70,9 @@ def test_no_task_comes_again_before_all_have_come(size: int, count: int, seed: i
 def test_tasks_that_were_tried_come_last_in_a_further_round() -> None:
     prompts = [Asked(task(name)) for name in "abcd"]
     for number in range(20):
-        drawn, _ = draw(prompts, Progress(), config(kind="success"), 2, (0, number), without={"a", "b"})
+        drawn = draw(prompts, Progress(), config(kind="success"), 2, (0, number), without={"a", "b"})
         assert {prompt.task.id for prompt in drawn} == {"c", "d"}
-    drawn, _ = draw(prompts, Progress(), config(kind="success"), 3, (0, 0), without={"a", "b"})
+    drawn = draw(prompts, Progress(), config(kind="success"), 3, (0, 0), without={"a", "b"})
     assert len(drawn) == 3  # only two are left, so all may come
 
 
@@ -78,8 +80,8 @@ def test_epochs_go_on_where_a_further_round_left_off() -> None:
     prompts = [Asked(task(str(i))) for i in range(5)]
     progress, drawn = Progress(), []
     for count in (2, 1, 2, 5):
-        found, progress = draw(prompts, progress, config(), count, (42, 0))
-        drawn += [prompt.task.id for prompt in found]
+        drawn += [prompt.task.id for prompt in draw(prompts, progress, config(), count, (42, 0))]
+        progress = replace(progress, drawn=len(drawn))
     assert sorted(drawn[:5]) == sorted(drawn[5:]) == list("01234")
 
 
@@ -98,7 +100,7 @@ def test_next_level_begins_when_this_one_is_passed() -> None:
     prompts = [Asked(one) for one in tasks]
 
     def drawn(progress: Progress) -> set[str]:
-        return {prompt.task.id for prompt in draw(prompts, progress, settings, 6, (0, 0))[0]}
+        return {prompt.task.id for prompt in draw(prompts, progress, settings, 6, (0, 0))}
 
     assert drawn(progress) == {"free", "easy"}
     progress = after_answers(progress, [tasks[1]], [[True, True]], settings.sampler)
@@ -185,23 +187,25 @@ def test_replaced_group_takes_everything_of_the_other_with_it() -> None:
 
 
 def test_groups_are_replaced_until_all_have_spread_or_the_rounds_are_over() -> None:
-    asked: list[tuple[int, int, set[str]]] = []
-    rounds = [answers([[0.0, 0.0], [0.0, 2.0]], "b"), answers([[0.0, 3.0]], "c")]
-
-    def again(count: int, number: int, tried: set[str]) -> Answers:
-        asked.append((count, number, set(tried)))
-        return rounds[number - 1]
-
+    asked: list[tuple[int, int]] = []
     base = answers([[1.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
-    found, sampled, counts = with_spread(base, again, 5)
-    assert [prompt.task.id for prompt in found.prompts] == ["b1", "a1", "c0"]
-    assert asked == [(2, 1, {"a0", "a1", "a2"}), (1, 2, {"a0", "a1", "a2", "b0", "b1"})]
-    assert sampled == [base, *rounds]
-    assert counts == {"resampling/rounds": 2.0, "resampling/replaced_groups": 2.0}
-    found, _, counts = with_spread(base, again, 1)
-    assert [prompt.task.id for prompt in found.prompts] == ["b1", "a1", "a2"]
-    assert counts == {"resampling/rounds": 1.0, "resampling/replaced_groups": 1.0}
-    assert with_spread(base, again, 0) == (base, [base], {})
+    rounds = [base, answers([[0.0, 0.0], [0.0, 2.0]], "b"), answers([[0.0, 3.0]], "c")]
+
+    def answer(count: int, earlier: Sequence[Answers]) -> Answers:
+        asked.append((count, len(earlier)))
+        assert list(earlier) == rounds[: len(earlier)]
+        return rounds[len(earlier)]
+
+    found = sample_with_spread(answer, 3, 5)
+    assert [prompt.task.id for prompt in found.answers.prompts] == ["b1", "a1", "c0"]
+    assert asked == [(3, 0), (2, 1), (1, 2)]
+    assert list(found.rounds) == rounds
+    assert (found.replaced, found.num_tasks) == (2, 6)
+    found = sample_with_spread(answer, 3, 1)
+    assert [prompt.task.id for prompt in found.answers.prompts] == ["b1", "a1", "a2"]
+    assert (len(found.rounds), found.replaced) == (2, 1)
+    found = sample_with_spread(answer, 3, 0)
+    assert (found.answers, found.rounds, found.replaced) == (base, (base,), 0)
 
 
 # Rewards of half of the answers are equal, so that some groups are flat and others are not.
@@ -234,7 +238,7 @@ def test_fitted_run_resumes_to_the_same_bits(tasks: Path, tmp_path: Path) -> Non
     assert {record["stage"] for record in straight} == {0.0, 1.0}
     assert straight[-1]["sampler/tasks_tried"] == 6
     assert main(flags(tasks, tmp_path / "run", **{**constant, "run__max_steps": 4})) == 0
-    state, _, _ = load_state(list_checkpoints(tmp_path / "run")[0])
+    state, _, _ = load_state(list_checkpoints(tmp_path / "run")[0], TrainState)
     assert state.progress.stage == 1
     assert 0 < len(state.progress.rates) <= 6
     assert asdict(state)["progress"]["rates"] == state.progress.rates

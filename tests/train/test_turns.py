@@ -39,11 +39,11 @@ from kernel_coder.train.batch import (
     forward_rows,
     make_batch,
 )
-from kernel_coder.train.config import AdvantagesConfig, ShareRejectionConfig, TrainConfig, load_config
+from kernel_coder.train.config import AdvantagesConfig, ShareRejectionConfig, load_config
 from kernel_coder.train.groups import Answers, with_groups
 from kernel_coder.train.metrics import turn_metrics
+from kernel_coder.train.prompts import Prompt
 from kernel_coder.train.scoring import rejected_by_share, reward, thinking_length
-from kernel_coder.train.setup import Prompt
 from kernel_coder.train.update import backward
 from test_judged_training import mistake
 from tiny_run import flags, records, summary, timeless
@@ -291,8 +291,7 @@ def test_correct_answers_of_a_small_share_are_left_out_by_chance(rollouts: list[
 
     def left_out(*some: Rollout, **rule: Any) -> list[bool] | None:
         given = {"threshold": 0.3, "width": 0.1, **rule}
-        config = TrainConfig(judge={}, share_rejection=given)  # type: ignore[arg-type]
-        return rejected_by_share(config, some, (1, 2))
+        return rejected_by_share(ShareRejectionConfig(**given), some, (1, 2))
 
     assert left_out(shares(0.0, 0.3, 0.4, 1.0)) == [True, True, False, False]
     assert left_out(shares(0.0, 0.3, outcome="wrong_output")) == [False, False]
@@ -475,8 +474,8 @@ def test_mistakes_about_conversations(
         "feedback template none is neither one of feedback, nano nor a file that can be read"
     )
     assert said(**judged, share_rejection__threshold=0.3) == (
-        "share_rejection goes by the share of the device's time that a candidate's own kernels take, which only a GPU "
-        "can tell; judge.device is cpu"
+        "share_rejection needs the share of device time that a candidate's own kernels take, which is measured only on "
+        "a GPU; judge.device is cpu"
     )
     assert said(**judged, advantages__thinking_weights='{"speed": 1}', advantages__answer_weights='{"correct": 1}') == (
         "advantages.thinking_weights names speed, which is no reward of this run; it has correct, speedup"

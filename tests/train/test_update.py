@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
-from kernel_coder.policy.model import Policy, head_of, load_policy
+from kernel_coder.policy.config import ModelConfig
+from kernel_coder.policy.model import Policy, load_policy
+from kernel_coder.policy.parts import head_of
 from kernel_coder.rollout import Sampling, Turn
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.run.errors import TrainingDiverged
@@ -23,15 +25,15 @@ from kernel_coder.train.batch import (
     forward_passes,
     make_batch,
 )
-from kernel_coder.train.config import AdvantagesConfig, ModelConfig, OptimConfig
+from kernel_coder.train.config import AdvantagesConfig, OptimConfig
 from kernel_coder.train.update import (
     METRIC,
+    Learner,
+    UpdateResult,
     backward,
     loss_and_sums,
     optimizer_step,
     score,
-    update,
-    with_old_and_reference,
 )
 from torch import Tensor, nn
 
@@ -57,6 +59,18 @@ def turns() -> list[Turn]:
 
 def batch_of(turns: list[Turn], rewards: list[float | None] = REWARDS, **config: object) -> Batch:
     return make_batch(turns, finite_or_nan(rewards), AdvantagesConfig(**config), 4, mask_truncated=False)  # type: ignore[arg-type]
+
+
+def learner(model: Policy, spec: LossSpec, config: OptimConfig, **changes: Any) -> Learner:
+    optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-3)
+    fixed: dict[str, Any] = {
+        "reference": None,
+        "temperature": 1.0,
+        "minibatches": 2,
+        "learning_rate": lambda number: 1e-3,
+        "max_skipped": 10,
+    }
+    return Learner(policy=model, optimizer=optimizer, spec=spec, config=config, **fixed | changes)
 
 
 def gradients(policy: Policy, batch: Batch, spec: LossSpec, size: int) -> dict[str, Tensor]:
@@ -159,7 +173,7 @@ def test_score_agrees_with_the_sampler(turns: list[Turn]) -> None:
 def test_scoring_and_the_first_update_agree_bit_for_bit(turns: list[Turn]) -> None:
     model, spec = policy(torch.float32), LossSpec.preset("dapo")
     config = OptimConfig(per_device_train_batch_size=3, num_iterations=2)
-    batch = with_old_and_reference(model, None, batch_of(turns), spec, config, temperature=0.9, minibatches=2)
+    batch = learner(model, spec, config, temperature=0.9).with_logprobs(batch_of(turns))
     assert batch.old_logprobs is not None
     for indices in (indices for passes in forward_passes(batch, spec, 2, 3) for indices in passes):
         micro = collate(batch.select(indices), TOKENIZER.pad_token_id, torch.device("cpu"))
@@ -178,11 +192,11 @@ def test_forward_passes_cover_what_has_a_gradient_once(turns: list[Turn]) -> Non
 def test_old_and_reference_logprobs_are_computed_only_when_needed(turns: list[Turn]) -> None:
     model, batch = policy(), batch_of(turns)
     once, twice = OptimConfig(), OptimConfig(num_iterations=2)
-    plain = with_old_and_reference(model, None, batch, LossSpec.preset("dapo"), once, temperature=1.0, minibatches=1)
+    plain = learner(model, LossSpec.preset("dapo"), once, minibatches=1).with_logprobs(batch)
     assert plain.old_logprobs is None
     assert plain.ref_logprobs is None
     spec = LossSpec.preset("dapo", beta=0.1)
-    both = with_old_and_reference(model, policy(), batch, spec, twice, temperature=1.0, minibatches=1)
+    both = learner(model, spec, twice, minibatches=1, reference=policy()).with_logprobs(batch)
     assert both.old_logprobs is not None
     assert both.ref_logprobs is not None
 
@@ -212,23 +226,10 @@ def test_inputs_are_unchanged_by_an_update(turns: list[Turn]) -> None:
     assert batch.turns == before[2]
 
 
-def run_update(
-    model: Policy, batch: Batch, *, max_skipped: int = 10, skipped_in_a_row: int = 0, **config: object
-) -> object:
-    optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-3)
-    return update(
-        model,
-        optimizer,
-        batch,
-        LossSpec.preset("dapo"),
-        OptimConfig(per_device_train_batch_size=4, **config),  # type: ignore[arg-type]
-        temperature=1.0,
-        minibatches=2,
-        learning_rate=lambda number: 1e-3,
-        first_update=0,
-        skipped_in_a_row=skipped_in_a_row,
-        max_skipped=max_skipped,
-    )
+def run_update(model: Policy, batch: Batch, *, max_skipped: int = 10, skipped_in_a_row: int = 0) -> UpdateResult:
+    config = OptimConfig(per_device_train_batch_size=4)
+    one = learner(model, LossSpec.preset("dapo"), config, max_skipped=max_skipped)
+    return one.update(batch, 0, skipped_in_a_row)
 
 
 def poisoned(batch: Batch, index: int) -> Batch:
@@ -240,7 +241,7 @@ def poisoned(batch: Batch, index: int) -> Batch:
 def test_update_that_is_not_finite_is_skipped_and_counted(turns: list[Turn]) -> None:
     model = policy()
     result = run_update(model, poisoned(batch_of(turns), 0))  # in the first of two minibatches
-    assert (result.skipped, result.skipped_in_a_row, len(result.grad_norms)) == (1, 0, 1)  # type: ignore[attr-defined]
+    assert (result.skipped, result.skipped_in_a_row, len(result.grad_norms)) == (1, 0, 1)
     assert all(torch.isfinite(parameter).all() for parameter in model.model.parameters())
 
 

@@ -72,11 +72,11 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
     import torch
     from rich.console import Console
 
-    from kernel_coder.run.checkpoint import seed_rng
+    from kernel_coder.run.rng import seed_rng
     from kernel_coder.run.signals import listening
     from kernel_coder.train.curriculum import draw_epochs
-    from kernel_coder.train.loop import answer
-    from kernel_coder.train.setup import open_session
+    from kernel_coder.train.rollouts import RolloutRequest
+    from kernel_coder.train.setup import prepare
 
     console = Console()
     there = open_file(config, out)
@@ -84,15 +84,17 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
-    session = open_session(config, None)
-    for note in session.notes:
+    run = prepare(config, None)
+    for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    with listening() as stop, session.judge:
+    with listening() as stop, run.judge:
         while there < count:
             step = there // (tasks * group)
-            places = draw_epochs(len(session.train), step * tasks, tasks, config.run.seed, config.data.shuffle)
-            prompts = [session.train[place] for place in places]
-            answers = answer(config, session, prompts, (config.run.seed, "collect", step), step, None, stop.poll)
+            places = draw_epochs(len(run.train), step * tasks, tasks, config.run.seed, config.data.shuffle)
+            prompts = [run.train[place] for place in places]
+            seed = (config.run.seed, "collect", step)
+            request = RolloutRequest(prompts=prompts, group=group, sampling=run.sampling, seed=seed, step=step)
+            answers = run.worker.answer(request, stop.poll)
             bounds, table = answers.bounds, answers.table
             lines = [
                 orjson.dumps(
@@ -107,7 +109,7 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
             solved = sum(any(verdict.correct for verdict in rollout.verdicts) for rollout in answers.rollouts)
             console.print(f"{there}/{count} conversations; solved {solved} of the last {len(lines)}")
     learnable = out.with_suffix(".sft.jsonl")
-    solutions = {prompt.task.id: prompt.task.solution for prompt in session.train if prompt.task.solution}
+    solutions = {prompt.task.id: prompt.task.solution for prompt in run.train if prompt.task.solution}
     rows = list(rows_to_learn(read(out), keep, solutions))
     part = learnable.with_suffix(".part")
     part.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))

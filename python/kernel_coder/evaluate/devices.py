@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-
-from kernel_coder.evaluate.errors import UsageError
+from kernel_coder.run import devices
 
 
 def resolve_device(name: str, flag: str = "--device") -> str:
-    """``auto`` becomes ``cuda`` where there is a GPU, else ``cpu``; a GPU that is not there is a :class:`UsageError`.
+    """The device that a flag names; see :func:`kernel_coder.run.devices.resolve_device`.
 
     >>> resolve_device("cpu")
     'cpu'
     """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda"):
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not count:
-            raise UsageError(f"{flag} is {name}, but this torch ({torch.__version__}) sees no GPU")
-        if (index := int(name.partition(":")[2] or 0)) >= count:
-            raise UsageError(f"{flag} is {name}, but the GPUs are numbered 0 to {count - 1}; there is no {index}")
-    return name
+    return devices.resolve_device(name, flag)
 
 
 def resolve_dtype(dtype: str, device: str) -> str:

@@ -12,11 +12,11 @@ import torch
 from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
-from kernel_coder.policy.model import PLAIN, load_policy
+from kernel_coder.policy.config import PLAIN, ModelConfig
+from kernel_coder.policy.model import load_policy
 from kernel_coder.prompts import encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
-from kernel_coder.train.config import ModelConfig
 
 FLAGS = {
     "model.name_or_path": "--model",

@@ -159,7 +159,7 @@ def texts_of(task: Task, template: str = PROMPT_TEMPLATE) -> list[str]:
 
 
 def _text_rows(file: Path) -> Iterator[str] | None:
-    from kernel_coder.sft.examples import conversation_rows
+    from kernel_coder.tasks.conversations import conversation_rows
 
     rows = conversation_rows(str(file))
     return None if rows is None else (text for row in rows for text in _texts_in(row))

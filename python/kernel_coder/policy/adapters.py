@@ -1,9 +1,10 @@
-"""LoRA adapters of PEFT, computed in the model's dtype and added in the product that makes them.
+"""A faster forward pass for PEFT's LoRA adapters.
 
-PEFT keeps adapters of a bfloat16 model in float32, which their optimiser wants, and without autocast computes them so:
-the input is widened, two float32 products are made, and their result goes through memory three times more until it is
-scaled, added and rounded. Here :math:`y = W x + s B (A x)` is two products: :math:`A x` in the dtype of :math:`W x`,
-and one that adds :math:`s B (A x)` to :math:`W x` in place. Weights and gradients stay what they are, in float32.
+PEFT keeps the adapters of a bfloat16 model in float32, because their optimiser needs that precision. Without autocast
+it also computes them in float32: it converts the input, does two float32 products, and moves the result through memory
+three more times to scale, add and round it. Here :math:`y = W x + s B (A x)` takes two products: :math:`A x` in the
+dtype of :math:`W x`, and one that adds :math:`s B (A x)` to :math:`W x` in place. Weights and gradients stay in
+float32.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from torch import Tensor, nn
 
 
 def quicken(model: nn.Module) -> int:
-    """Has every plain LoRA layer of a linear one computed this way from now on; how many there are.
+    """Makes every plain LoRA layer use the faster forward pass, and returns the number of these layers.
 
-    What is not plain (a variant such as DoRA, dropout while training, several adapters at once, a quantised layer) is
-    computed as PEFT does, and so is everything while adapters are off or merged.
+    PEFT still computes all other layers: variants such as DoRA, dropout in training, several adapters at once,
+    quantised layers. It also computes all layers while adapters are disabled or merged.
 
     >>> import peft, torch
     >>> model = peft.get_peft_model(nn.Sequential(nn.Linear(8, 4)), peft.LoraConfig(r=2, target_modules="all-linear"))
@@ -40,14 +41,14 @@ def _forward(layer: Any, plain: Callable[..., Tensor], x: Tensor, *args: Any, **
         return plain(x, *args, **kwargs)
     down, up, scale = layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
     made: Tensor = layer.base_layer(x)
-    dtype = made.dtype  # that of autocast, where there is one
+    dtype = made.dtype  # the dtype of autocast, if it is on
     inner = nn.functional.linear(x.to(dtype), down.to(dtype)).reshape(-1, down.shape[0])
     made.view(-1, made.shape[-1]).addmm_(inner, up.to(dtype).t(), alpha=scale)
     return made
 
 
 def _adapter(layer: Any) -> str | None:
-    """The one adapter that is at work, if it is plain."""
+    """The name of the layer's only active adapter if it is a plain one, else None."""
     if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
         return None
     (name,) = layer.active_adapters

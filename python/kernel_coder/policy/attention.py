@@ -1,13 +1,15 @@
-"""Attention in a packed row: sequences one behind the other, and prompts that several answers share.
+"""Attention in a packed row: several sequences one after the other, and prompts that several answers share.
 
-A row holds several sequences, and none may see another. Cutting the row where they meet is exact and costs what the
-sequences cost alone; a mask of the whole row would cost its square. A prompt that several answers share stands in the
-row once, before them: each answer then attends to it and to itself, which is what it would see behind its own copy.
+No sequence may see another. Computing the attention of each sequence separately is exact and costs as much as the
+sequences alone; a mask over the whole row would cost the square of its length. A prompt that several answers share
+stands in the row once, before them. Each answer attends to the prompt and to itself, which is all that it would see
+if it had its own copy of the prompt.
 
-In 16 bits on a GPU that is two calls of FlashAttention, over the answers' own tokens and over their prompt's, whose
-softmaxes are joined by their log-sum-exps. The backward pass calls FlashAttention's with the joined result: with
-P = exp(S - lse) and D = sum(dO O) of the whole softmax each call gives its part of the exact gradient. Elsewhere, and
-where sequences are long, it is torch's attention, one sequence after the other.
+In 16 bits on a GPU this takes two calls of FlashAttention: one over the answers' own tokens, one over their prompts.
+The two softmaxes are combined by their log-sum-exps. The backward pass calls FlashAttention's backward pass twice with
+the combined result: given P = exp(S - lse) and D = sum(dO O) of the whole softmax, each call returns its part of the
+exact gradient. On other devices and dtypes, and for long sequences, torch's attention computes one sequence after the
+other.
 
 Letters of the shape comments: T tokens of the row, P of shared prompts, A of answers to them, S sequences, d head size.
 """
@@ -19,7 +21,6 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,70 +28,19 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from kernel_coder.policy.model import causal_lm
+from kernel_coder.policy.layout import Layout, layout_of
+from kernel_coder.policy.parts import causal_lm
 from kernel_coder.run.errors import UsageError
 
 NAME = "kernel_coder_packed"
 
-WITHIN_A_TOKEN = frozenset({"full_attention", "sliding_attention"})
-"""Layer types that mix tokens by attention alone, so that keeping attention apart keeps sequences apart."""
+PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
+"""Layer types in which only the attention mixes tokens, so that separate attention keeps sequences separate."""
 
-LONG = 8192
-"""Tokens of a sequence, in the mean, from which it is torch's attention, which knows faster kernels for whole ones."""
-
-AGREES = 2e-2
-"""Largest relative difference of FlashAttention in 16 bits to torch's attention in float32."""
+FLASH_TOLERANCE = 2e-2
+"""Largest relative difference between FlashAttention in 16 bits and torch's attention in float32."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """What stands where in a packed row: shared prompts, the answers to them, group after group, then whole sequences.
-
-    ``spans`` has for every one of these where it begins and ends, and where the prompt does that it stands behind.
-    """
-
-    spans: tuple[tuple[int, int, int, int], ...]
-    cu_seqlens: Tensor  # int32 [S + 1]: where they begin
-    longest: int
-    prompts: int = 0  # P
-    answers: int = 0  # A
-    cu_prompts: Tensor | None = None  # int32 [groups + 1]: tokens of each shared prompt
-    cu_answers: Tensor | None = None  # int32 [groups + 1]: of all answers to each
-    longest_prompt: int = 0
-    longest_answers: int = 0
-
-    @property
-    def is_long(self) -> bool:
-        return not self.prompts and self.spans[-1][1] >= LONG * len(self.spans)
-
-
-def layout_of(
-    prompts: Sequence[int], answers: Sequence[Sequence[int]], others: Sequence[int], device: torch.device
-) -> Layout:
-    """The layout of shared prompts of these lengths, of the answers to each, and of other sequences."""
-
-    def ends(lengths: Sequence[int]) -> Tensor:
-        return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32).to(device, non_blocking=True)
-
-    lengths = [*prompts, *itertools.chain.from_iterable(answers), *others]
-    starts = [0, *itertools.accumulate(lengths)]
-    behind = [(0, 0)] * len(prompts)
-    behind += [(starts[g], starts[g + 1]) for g, group in enumerate(answers) for _ in group]
-    behind += [(0, 0)] * len(others)
-    groups = [sum(group) for group in answers]
-    return Layout(
-        spans=tuple((start, start + n, *prompt) for start, n, prompt in zip(starts, lengths, behind, strict=False)),
-        cu_seqlens=ends(lengths),
-        longest=max(lengths),
-        prompts=sum(prompts),
-        answers=sum(groups),
-        cu_prompts=ends(prompts) if prompts else None,
-        cu_answers=ends(groups) if prompts else None,
-        longest_prompt=max(prompts, default=0),
-        longest_answers=max(groups, default=0),
-    )
 
 
 def packed_attention(
@@ -109,9 +59,14 @@ def packed_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within ``cu_seq_lens_q``, and from answers to their prompts where there is a ``layout``.
+    """Causal attention within each sequence, and from answers to their shared prompt.
 
-    Returns [1, T, heads, d]. In the form of an ``AttentionInterface``.
+    It has the signature of transformers' ``AttentionInterface``. ``cu_seq_lens_q`` (int32 [S + 1]) are the starts of
+    the sequences, ``max_length_q`` is the length of the longest, and ``layout`` also describes shared prompts. Returns
+    [1, T, heads, d].
+
+    Raises:
+        UsageError: the model caps its attention scores or has attention sinks, which packed rows do not support.
     """
     if softcap is not None or others.get("s_aux") is not None:
         raise UsageError("packed sequences are not supported for attention with soft-capped scores or sinks")
@@ -140,7 +95,7 @@ def attention_by_spans(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:
-    """One span after the other; see :class:`Layout`. Returns [1, T, heads, d]."""
+    """torch's attention for one span after the other; see :class:`Layout` for the spans. Returns [1, T, heads, d]."""
     pieces = []
     for start, end, begin, stop in spans:
         if start == end:
@@ -166,7 +121,7 @@ def attention_by_spans(
 
 
 def _band(length: int, before: int, window: int | None, device: torch.device) -> Tensor:
-    """bool [length, before + length]: a token sees what is before it, and itself; of a window only the last ones."""
+    """A mask, bool [length, before + length]: each token sees itself and the tokens before it, within the window."""
     distance = torch.arange(before, before + length, device=device)[:, None] - torch.arange(
         before + length, device=device
     )
@@ -179,7 +134,7 @@ def _flash(
     from torch.nn.attention.varlen import varlen_attn
 
     repeats = query.shape[1] // key.shape[1]
-    if repeats > 1:  # torch 2.11 has no grouped heads here
+    if repeats > 1:  # varlen_attn of torch 2.11 requires as many key heads as query heads
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))  # [T, heads, d]
     span = (-1 if window is None else window - 1, 0)
@@ -189,7 +144,7 @@ def _flash(
 
 
 def shared_flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None) -> Tensor:
-    """[1, T, heads, d]; see the module."""
+    """Attention of a row with shared prompts by FlashAttention; the module's docstring says how. [1, T, heads, d]."""
     query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))  # [T, heads, d]
     found = _SharedFlash.apply(query, key, value, layout, query.shape[-1] ** -0.5 if scale is None else scale)
     return found[None]
@@ -239,7 +194,10 @@ def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 
 
 def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
-    """Queries, keys, and how they are cut: every sequence for itself, or answers against their prompts."""
+    """The queries, the keys, and the starts and longest lengths of both.
+
+    ``own``: every piece of the row attends to itself; otherwise the answers attend to their prompts.
+    """
     if own:
         return slice(None), slice(None), (layout.cu_seqlens, layout.cu_seqlens, layout.longest, layout.longest)
     queries = slice(layout.prompts, layout.prompts + layout.answers)
@@ -250,7 +208,7 @@ def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
 def _flash_forward(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, *, own: bool
 ) -> tuple[Tensor, ...]:
-    """The result, its log-sum-exp [heads, tokens], and two tensors that the backward pass asks for."""
+    """The result, its log-sum-exp [heads, tokens], and two tensors that the backward pass needs."""
     queries, keys, cut = _places(layout, own)
     return torch.ops.aten._flash_attention_forward(
         query[queries], key[keys], value[keys], *cut, 0.0, own, False, scale=scale
@@ -288,7 +246,7 @@ def _flash_backward(
 
 @functools.cache
 def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether :func:`shared_flash` gives what torch's attention gives, and its gradients, on a small example."""
+    """Whether :func:`shared_flash` agrees with torch's attention, gradients included, on a small example."""
     layout = layout_of([70, 33], [[5, 64, 130], [40, 1]], [77], device)
     rng = torch.Generator(device=device).manual_seed(0)
     tokens = int(layout.cu_seqlens[-1])
@@ -305,12 +263,14 @@ def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
             found = results(lambda q, k, v: shared_flash(q, k, v, layout, None), dtype)
             wanted = results(lambda q, k, v: attention_by_spans(q, k, v, layout.spans), torch.float32)
     except (RuntimeError, TypeError, ValueError) as error:
-        _log.warning("shared prompts: no FlashAttention, updates are slower: %s", str(error).splitlines()[0])
+        _log.warning(
+            "FlashAttention does not work for shared prompts, so updates are slower: %s", str(error).splitlines()[0]
+        )
         return False
     apart = max(float((f.float() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
-    if apart > AGREES:
-        _log.warning("shared prompts: FlashAttention is off by %.2g, updates are slower", apart)
-    return apart <= AGREES
+    if apart > FLASH_TOLERANCE:
+        _log.warning("FlashAttention of shared prompts is off by %.2g, so it is not used and updates are slower", apart)
+    return apart <= FLASH_TOLERANCE
 
 
 AttentionInterface.register(NAME, packed_attention)
@@ -318,9 +278,10 @@ AttentionInterface.register(NAME, packed_attention)
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Within, attention is :func:`packed_attention`, if the model was loaded for ``sdpa``.
+    """Inside, a model that was loaded with ``sdpa`` uses :func:`packed_attention`.
 
-    ``eager`` and ``flash_attention_*`` stay: transformers finds the sequences by their positions, which begin anew.
+    ``eager`` and ``flash_attention_*`` are left as they are: for these transformers finds the sequences itself, by
+    their positions, which restart at 0.
     """
     base = causal_lm(model)
     before = base.config._attn_implementation
@@ -334,7 +295,7 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 
 def packed_inputs(ids: Tensor, positions: Tensor, layout: Layout) -> dict[str, Any]:
-    """What the model takes for a packed row: ids and positions int64 [T]."""
+    """The arguments of the model's forward pass for a packed row; ids and positions are int64 [T]."""
     found = {
         "input_ids": ids[None],
         "position_ids": positions[None],

@@ -1,4 +1,4 @@
-"""Loading the model that is trained, and the two things the loss needs from it: hidden states and the head."""
+"""The policy, the model that is trained, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -13,47 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from kernel_coder import _core, models
+from kernel_coder.policy.config import PLAIN, ModelConfig
+from kernel_coder.policy.parts import with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
-from kernel_coder.rollout.decoder import with_dtype
+from kernel_coder.run import devices
 from kernel_coder.run.errors import UsageError
-from kernel_coder.train.config import ModelConfig
 
 TINY = "tiny"
 NANO = "nano"
 NANO_FOLDER = Path(models.__file__).parent / "kernel-coder-nano"
-"""Where the packaged model lies, if this installation has it."""
+"""Folder of the packaged model. It exists only if this installation includes the model."""
 
-PLAIN = "plain"
-#: The op that training cannot do without: a GPU is of use only if it runs there.
 LOSS_OP = "linear_grpo_loss"
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The last layer as ``ops.linear_grpo_loss`` takes it: logits = softcap(logit_scale (hidden weight^T + bias))."""
-
-    weight: Tensor  # [V, H]
-    bias: Tensor | None = None  # [V]
-    logit_scale: float = 1.0
-    softcap: float | None = None
+"""The op that every update needs. A GPU can train only if this op has a CUDA kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The trained model with its tokenizer.
+    """The model that is trained, with its tokenizer.
 
     Attributes:
-        model: a PEFT model if LoRA adapters are trained.
-        tokenizer: of the model.
-        is_peft: see above.
+        model: the model; a PEFT model if LoRA adapters are trained.
+        tokenizer: the model's tokenizer.
+        is_peft: whether LoRA adapters are trained.
         bf16: compute in bfloat16, whatever the weights' dtype.
-        can_pack: sequences may lie one behind the other in a row; see :mod:`kernel_coder.policy.packing`.
-        can_share: they may share a prompt there.
-        recomputation: decides which layers are recomputed in the backward pass; None: that is fixed.
+        can_pack: several sequences may share a row; see :mod:`kernel_coder.policy.packing`.
+        can_share: they may also share a prompt in that row.
+        recomputation: decides before each pass which layers are recomputed in the backward pass; None: this is fixed.
     """
 
     model: nn.Module
@@ -66,25 +56,46 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def context_length(self) -> int | None:
+        """Tokens that a sequence may have; None: the model states no limit."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that training changes, by name: all of them, or the adapters."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer."""
+        self.model.save_pretrained(folder)  # type: ignore[operator]
+        self.tokenizer.save_pretrained(folder)
+
+    def before_pass(self, tokens: int) -> None:
+        """Prepares a forward pass with gradients over this many tokens: chooses the layers to recompute."""
+        if self.recomputation is not None:
+            self.recomputation.fit(tokens)
 
     @contextmanager
     def as_reference(self) -> Iterator[nn.Module]:
-        """The model without its adapters: the initial policy, at no cost in memory."""
+        """Inside, the model computes without its adapters. That is the initial policy, at no cost in memory."""
         with self.model.disable_adapter():  # type: ignore[operator]
             yield self.model
 
 
 def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Policy:
-    """The model of the config; with ``resume_from``, a checkpoint's weights in its place."""
-    config = _unpacked(config)
+    """Loads the model and its tokenizer.
+
+    Args:
+        config: which model.
+        resume_from: a checkpoint whose weights (or adapters) replace those of the config's model.
+
+    Raises:
+        UsageError: the model, its tokenizer or the device cannot be used.
+    """
+    config = _with_packaged_path(config)
     device = resolve_device(config.device)
     dtype = getattr(torch, config.dtype)
     source = config
@@ -105,8 +116,8 @@ def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Poli
     return Policy(model.eval(), tokenizer, config.use_peft, config.bf16, recomputation=recomputation)
 
 
-def _unpacked(config: ModelConfig) -> ModelConfig:
-    """``nano`` is the folder that comes with Kernel Coder."""
+def _with_packaged_path(config: ModelConfig) -> ModelConfig:
+    """Replaces ``nano`` by the folder of the packaged model."""
     if config.name_or_path != NANO:
         return config
     if not NANO_FOLDER.is_dir():
@@ -115,6 +126,7 @@ def _unpacked(config: ModelConfig) -> ModelConfig:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer. It must have an end-of-sequence token, and a chat template unless ``plain`` is set."""
     tokenizer: PreTrainedTokenizerBase
     if config.name_or_path == TINY:
         from kernel_coder.models.tiny import tiny_tokenizer
@@ -144,7 +156,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_reference(policy: Policy) -> Policy | None:
-    """The frozen initial model for the KL term; None for LoRA, where ``policy.as_reference`` is that model."""
+    """A frozen copy of the policy as it is now, for the KL term. None for LoRA: use ``policy.as_reference``."""
     if policy.is_peft:
         return None
     model = copy.deepcopy(policy.model).requires_grad_(False)
@@ -157,7 +169,7 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
 
         return tiny_model(vocabulary)
     _check_exists(config)
-    # The progress bar of a GGUF file has no switch of its own.
+    # transformers has no option to hide the progress bar of a GGUF file.
     bar = nullcontext() if config.gguf_file is None or sys.stderr.isatty() else redirect_stderr(io.StringIO())
     try:
         with bar:
@@ -170,7 +182,7 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UsageError(f"no model can be loaded from {config.name_or_path}: {_first_sentence(error)}") from error
     if config.gguf_file is not None:
-        # The weights are dequantised by now; what is left of the quantisation would only forbid saving them.
+        # The weights were dequantised while loading, but a model that is marked as quantised cannot be saved.
         for name in ("quantization_config", "_pre_quantization_dtype"):
             if hasattr(model.config, name):
                 delattr(model.config, name)
@@ -179,10 +191,10 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
 
 
 def own_memory(model: nn.Module) -> None:
-    """Moves every weight out of the file it may be mapped from.
+    """Copies every weight out of the memory-mapped file that it may lie in.
 
-    The file can then go, and every weight starts at torch's alignment: a matrix product may round differently at
-    another one, and a resumed run would not have the same bits.
+    The file can then be deleted. And every weight then has torch's own memory alignment, on which the rounding of a
+    matrix product can depend; otherwise a resumed run could differ in the last bits.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
@@ -234,36 +246,16 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
 
 
 def resolve_device(name: str) -> torch.device:
+    """The device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
+
+    Raises:
+        UsageError: there is no such device, or the ops are not built for it.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() and _core.has_cuda_kernel(LOSS_OP) else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"model.device must be auto, cpu, cuda or cuda:N; got {name}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"model.device is {name}, but this torch ({torch.__version__}) sees no GPU")
+    device = torch.device(devices.resolve_device(name, "model.device"))
     if device.type == "cuda" and not _core.has_cuda_kernel(LOSS_OP):
         raise UsageError(
             f"model.device is {name}, but {LOSS_OP} has no CUDA kernel in this build; set model.device: cpu"
         )
     return device
-
-
-def causal_lm(model: nn.Module) -> Any:
-    """The transformers model, without PEFT's wrapper around it (the adapters stay in its layers)."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-
-
-def head_of(model: nn.Module) -> Head | None:
-    """The head, if it is a plain matrix with what ``ops.linear_grpo_loss`` can express; None otherwise."""
-    base = causal_lm(model)
-    layer = base.get_output_embeddings()
-    if type(layer) is not nn.Linear or not hasattr(base, "get_decoder"):
-        return None
-    config = base.config
-    # Cohere multiplies by logit_scale, Granite divides by logits_scaling; any other name is one we do not know.
-    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
-    softcap = getattr(config, "final_logit_softcapping", None)
-    if softcap is not None and scale != 1.0:
-        return None
-    return Head(layer.weight, layer.bias, scale, None if softcap is None else float(softcap))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
+from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout.decode_attention import attend, attend_by_torch, mask_of, turned
 
 SUPPORTED = frozenset({"llama", "qwen2"})
@@ -27,7 +28,7 @@ STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
 
 def why_unsupported(model: nn.Module) -> str | None:
     """What keeps a model from being decoded here; None: nothing."""
-    base = base_of(model)
+    base = causal_lm(model)
     config = base.config
     if config.model_type not in SUPPORTED:
         return f"models of type {config.model_type} are not known"
@@ -38,19 +39,6 @@ def why_unsupported(model: nn.Module) -> str | None:
     if type(base.get_output_embeddings()) is not nn.Linear:
         return "the head is not a plain matrix"
     return None
-
-
-def base_of(model: nn.Module) -> Any:
-    """The transformers model, without PEFT's wrapper around it (the adapters stay in its layers)."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-
-
-def with_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model with its weights in that dtype. Buffers stay: frequencies of positions rounded to 16 bits are wrong by
-    radians a thousand tokens on."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +66,7 @@ class Decoder:
     """See the module. ``kernel`` is whether attention over the cache is the Triton kernel."""
 
     def __init__(self, model: nn.Module, *, kernel: bool = False) -> None:
-        base = base_of(model)
+        base = causal_lm(model)
         config = base.config
         self.kernel = kernel
         self.embed, self.layers, self.norm = base.model.embed_tokens, base.model.layers, base.model.norm

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from kernel_coder.policy.parts import causal_lm, with_dtype
 from kernel_coder.rollout import decode_attention
-from kernel_coder.rollout.decoder import Cache, Decoder, base_of, why_unsupported, with_dtype
+from kernel_coder.rollout.decoder import Cache, Decoder, why_unsupported
 from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.transformers_engine import draw, end_of_sequence_ids, uniform_numbers
 from kernel_coder.rollout.types import Turn
@@ -429,4 +430,4 @@ def rounded(number: int, unit: int) -> int:
 
 def supported(model: nn.Module) -> bool:
     """Whether this engine is the one to take: a model on a GPU whose layers it knows."""
-    return base_of(model).get_input_embeddings().weight.is_cuda and why_unsupported(model) is None
+    return causal_lm(model).get_input_embeddings().weight.is_cuda and why_unsupported(model) is None

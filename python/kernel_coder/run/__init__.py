@@ -1,1 +1,1 @@
-"""What every command shares: flags, recipes, checkpoints, logs, signals and errors."""
+"""What every kind of run shares: config, flags, checkpoints, random state, logs, signals and the loop over steps."""

@@ -1,31 +1,29 @@
-"""Checkpoints that are whole or absent, and that say so themselves.
+"""Checkpoints that are either complete or absent, and that can prove it.
 
 A checkpoint is a Hugging Face model folder (``from_pretrained`` works on it) with ``optimizer.safetensors``,
-``rng.safetensors``, ``state.json`` and, written last, ``manifest.json``: size and SHA-256 of every other file. It is
-written under a temporary name, flushed to the disk, and renamed. Nothing in it is a pickle, and one that holds a pickle
-is refused.
+``rng.safetensors``, ``state.json`` and ``manifest.json``. The manifest is written last and holds the size and SHA-256
+of every other file. The folder is written under a temporary name, flushed to disk, and renamed. It contains no pickle,
+and a checkpoint with one is refused, because loading a pickle can run code.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import random
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from kernel_coder.policy.model import Policy
-from kernel_coder.train.curriculum import Progress
+from kernel_coder.run.errors import UsageError
+from kernel_coder.run.hashes import sha256_file
+from kernel_coder.run.rng import RngState, capture_rng
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -38,72 +36,64 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class TrainState:
-    """Where a run stands, beside its tensors."""
+class RunState:
+    """How far a run has come, without its tensors. A kind of run that must remember more derives its own class."""
 
     step: int  # finished steps
-    update: int  # attempted updates: the position of the learning-rate schedule
-    skipped: int
-    skipped_in_a_row: int
+    update: int  # attempted updates: the position in the learning-rate schedule
+    skipped: int  # updates that were skipped
+    skipped_in_a_row: int  # of these, since the last update that was taken
     trained_tokens: int
-    best: dict[str, float]
     config_hash: str
     data_fingerprint: str
-    progress: Progress = field(default_factory=Progress)
+
+    @classmethod
+    def start(cls, config_hash: str, data_fingerprint: str) -> Self:
+        """The state before the first step."""
+        return cls(0, 0, 0, 0, 0, config_hash, data_fingerprint)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The state that :func:`save_checkpoint` wrote. Fields that this version does not have are ignored.
+
+        Version 0.1.0 also wrote ``best``, which was always empty.
+        """
+        try:
+            return cls(**{field.name: values[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise CheckpointError(f"its state.json has no field {error.args[0]}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class RngState:
-    """The random state of python, numpy and torch: custom rewards and dropout draw from them."""
-
-    tensors: dict[str, Tensor]
-    python: Any
-    numpy: Any
+State = TypeVar("State", bound=RunState)
 
 
-def seed_rng(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+class Saveable(Protocol):
+    """A model whose trainable weights a checkpoint holds."""
 
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
 
-def capture_rng() -> RngState:
-    tensors = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        tensors |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return RngState(tensors, random.getstate(), [name, np.asarray(keys).tolist(), position, has_gauss, gauss])
-
-
-def restore_rng(state: RngState) -> None:
-    torch.set_rng_state(state.tensors["cpu"])
-    for index in range(torch.cuda.device_count()):
-        if f"cuda.{index}" in state.tensors:
-            torch.cuda.set_rng_state(state.tensors[f"cuda.{index}"], index)
-    version, internal, gauss = state.python
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, *rest = state.numpy
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that the optimiser updates, by name."""
 
 
 def save_checkpoint(
-    run_dir: Path, policy: Policy, optimizer: torch.optim.Optimizer, state: TrainState, rng: RngState, *, keep: int
+    run_dir: Path, model: Saveable, optimizer: torch.optim.Optimizer, state: RunState, rng: RngState, *, keep: int
 ) -> Path:
-    """Writes ``run_dir/checkpoint-<step>`` in one piece and removes all but the newest ``keep``."""
+    """Writes ``run_dir/checkpoint-<step>`` atomically and deletes all but the newest ``keep`` checkpoints."""
     final = run_dir / f"checkpoint-{state.step:08d}"
     temporary = run_dir / f".{final.name}.tmp-{os.getpid()}"
     for stale in (*run_dir.glob(".checkpoint-*.tmp-*"), *([final] if final.exists() else [])):
         shutil.rmtree(stale)
     temporary.mkdir(parents=True)
-    policy.model.save_pretrained(temporary)  # type: ignore[operator]
-    policy.tokenizer.save_pretrained(temporary)
-    tensors, groups = optimizer_tensors(optimizer, policy)
+    model.save_pretrained(temporary)
+    tensors, groups = optimizer_tensors(optimizer, model)
     save_file(tensors, temporary / "optimizer.safetensors")
     save_file(rng.tensors, temporary / "rng.safetensors")
     record = {"format": FORMAT, "state": asdict(state), "groups": groups, "python": rng.python, "numpy": rng.numpy}
     (temporary / "state.json").write_text(json.dumps(record))
     files = {path.relative_to(temporary).as_posix(): path for path in sorted(temporary.rglob("*")) if path.is_file()}
-    manifest = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in files.items()}
+    manifest = {name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for name, path in files.items()}
     (temporary / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": manifest}, indent=1))
     for path in (*files.values(), temporary / MANIFEST, temporary):
         _flush(path)
@@ -115,15 +105,15 @@ def save_checkpoint(
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """Newest first, valid or not."""
+    """All checkpoints of a run folder, the newest first, whether or not they are valid."""
     found = [path for path in run_dir.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    return sorted(found, key=_step_of, reverse=True)
 
 
 def remove_checkpoints_after(run_dir: Path, step: int) -> None:
-    """Removes what a run that goes on from ``step`` has left behind: checkpoints that were refused or are abandoned."""
+    """Deletes later checkpoints, which a run that continues from ``step`` refused or abandons."""
     for path in list_checkpoints(run_dir):
-        if int(path.name.rpartition("-")[2]) > step:
+        if _step_of(path) > step:
             shutil.rmtree(path)
 
 
@@ -141,7 +131,11 @@ def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def verify(path: Path) -> None:
-    """Raises :class:`CheckpointError` unless every file is listed, has its size and hash, and is no pickle."""
+    """Checks that the manifest lists every file with its size and hash, and that no file is a pickle.
+
+    Raises:
+        CheckpointError: the checkpoint is incomplete, changed, or of another format.
+    """
     present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
     for name in sorted(present):
         if Path(name).suffix.lower() in PICKLES:
@@ -165,23 +159,54 @@ def verify(path: Path) -> None:
             raise CheckpointError(f"{name} is missing")
         if file.stat().st_size != size:
             raise CheckpointError(f"{name} has {file.stat().st_size} bytes instead of {size}")
-        if sha256(file) != digest:
+        if sha256_file(file) != digest:
             raise CheckpointError(f"{name} was changed: its SHA-256 is not the one in the {MANIFEST}")
 
 
-def load_state(path: Path) -> tuple[TrainState, RngState, list[dict[str, Any]]]:
-    """Everything but the model and the optimiser's tensors, from a verified checkpoint."""
+def load_state(path: Path, kind: type[State]) -> tuple[State, RngState, list[dict[str, Any]]]:
+    """The state, the random state, and the optimiser's settings of each parameter group, from a verified checkpoint."""
     record = json.loads((path / "state.json").read_text())
-    state = {**record["state"], "progress": Progress(**record["state"].get("progress", {}))}
     rng = RngState(load_file(path / "rng.safetensors"), record["python"], record["numpy"])
-    return TrainState(**state), rng, record["groups"]
+    return kind.from_json(record["state"]), rng, record["groups"]
+
+
+def start_or_resume(
+    path: Path | None, start: State, model: Saveable, optimizer: torch.optim.Optimizer, data: str
+) -> tuple[State, RngState, list[str]]:
+    """The state and random state that a run begins with. On resume, the optimiser is filled from the checkpoint.
+
+    Args:
+        path: a verified checkpoint, from which the model was already loaded. None: a new run.
+        start: the state that a new run with the present config and data begins with.
+        model: owner of the parameters that the optimiser updates.
+        optimizer: a new optimiser over them.
+        data: name of the data, for the error message.
+
+    Returns:
+        The state, the random state, and notes for the user.
+
+    Raises:
+        UsageError: the checkpoint was trained on other data, or its state is of another version.
+    """
+    if path is None:
+        return start, capture_rng(), []
+    try:
+        saved, rng, groups = load_state(path, type(start))
+    except CheckpointError as error:
+        raise UsageError(f"checkpoint {path} is refused: {error}") from None
+    if saved.data_fingerprint != start.data_fingerprint:
+        raise UsageError(f"{data} is not the data that {path.name} was trained on; resume needs the same rows")
+    load_optimizer(path, optimizer, model, groups)
+    if saved.config_hash == start.config_hash:
+        return saved, rng, []
+    return saved, rng, [f"the config differs from that of {path.name}; the run continues with the new one"]
 
 
 def optimizer_tensors(
-    optimizer: torch.optim.Optimizer, policy: Policy
+    optimizer: torch.optim.Optimizer, model: Saveable
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The optimiser's state by parameter name, and its groups' numbers."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in policy.trainable().items()}
+    """The optimiser's tensors, named ``<parameter>.<key>``, and the settings of each parameter group."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.trainable().items()}
     tensors = {
         f"{names[parameter]}.{key}": value.contiguous()
         for parameter, values in optimizer.state.items()
@@ -192,9 +217,10 @@ def optimizer_tensors(
     return tensors, groups
 
 
-def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, policy: Policy, groups: list[dict[str, Any]]) -> None:
+def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, model: Saveable, groups: list[dict[str, Any]]) -> None:
+    """Fills a new optimiser with a checkpoint's tensors and settings, on the devices of the parameters."""
     tensors = load_file(path / "optimizer.safetensors")
-    for name, parameter in policy.trainable().items():
+    for name, parameter in model.trainable().items():
         prefix = f"{name}."
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         state = {key: value for key, value in state.items() if "." not in key}
@@ -204,26 +230,12 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, policy: Policy,
         group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
 
 
-def weights_hash(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(
-            value.view(torch.uint8).numpy().tobytes()
-            if value.dim()
-            else value[None].view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _step_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
 
 
 def _flush(path: Path) -> None:
+    """Waits until a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

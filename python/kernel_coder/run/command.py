@@ -1,4 +1,4 @@
-"""A command that runs a config to its end: flags in, an exit code out, one sentence for every mistake."""
+"""The command of a run: flags in, an exit code out, and one sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.rewards import RewardError
+from kernel_coder.run.config import Config, load
 from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
 from kernel_coder.run.flags import end
-from kernel_coder.train.config import Config, load
 
 
 def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], arguments: list[str] | None = None) -> int:
-    """Runs ``loop()(config, resume=...)`` on the config that the arguments describe; returns the exit code.
+    """Reads the config from the arguments, runs ``loop()(config, resume=...)`` and returns the exit code.
 
-    ``loop`` imports: torch and transformers take seconds, and a typo should not.
+    ``loop`` is a function that imports the loop: importing torch and transformers takes seconds, and a misspelt flag
+    should be reported at once.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
@@ -36,14 +36,14 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
 
         logging.disable_progress_bar()
         return EXIT_STOPPED if run(config, resume=resume).status == "stopped" else 0
-    except (UsageError, RewardError) as error:
+    except UsageError as error:
         return end(error, EXIT_MISTAKE)
     except TrainingDiverged as error:
         return end(error, EXIT_DIVERGED)
 
 
 def _run_and_checkpoint(path: Path) -> tuple[Path, str]:
-    """``--resume PATH`` takes a run folder (its newest valid checkpoint) or one checkpoint."""
+    """The run folder and checkpoint that ``--resume PATH`` means: PATH is a run folder or a checkpoint."""
     if not path.is_dir():
         raise UsageError(f"--resume {path} is not a folder")
     return (path.parent, str(path)) if path.name.startswith("checkpoint-") else (path, "auto")

@@ -1,19 +1,19 @@
-"""How a run can end other than by finishing, and the exit code of each."""
+"""The ways in which a run can end other than by finishing, and the exit code of each."""
 
 from __future__ import annotations
 
-from kernel_coder.run.flags import UsageError
-
-__all__ = ["EXIT_DIVERGED", "EXIT_MISTAKE", "EXIT_STOPPED", "StopRequested", "TrainingDiverged", "UsageError"]
-
 EXIT_MISTAKE = 2
 EXIT_DIVERGED = 3
-EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run it again with --resume
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, and --resume continues the run
+
+
+class UsageError(ValueError):
+    """The user asked for something impossible. The message is one sentence: what is wrong and how to correct it."""
 
 
 class TrainingDiverged(RuntimeError):
-    """Too many updates in a row were refused: not finite, or without a single answer that could be scored."""
+    """Too many updates in a row were skipped: not finite, or without a single scored answer."""
 
 
 class StopRequested(Exception):
-    """SIGTERM or SIGINT arrived; raised at the next point where the weights are those of a finished step."""
+    """SIGTERM or SIGINT arrived. Raised only where the weights are those of a finished step."""

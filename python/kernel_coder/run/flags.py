@@ -1,4 +1,4 @@
-"""What every command shares: mistakes in one sentence, and flags from the fields of a pydantic model."""
+"""Command-line flags made from the fields of a pydantic model, and mistakes reported in one sentence."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
+from kernel_coder.run.errors import UsageError as UsageError  # the commands import both from here
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class UsageError(ValueError):
-    """Something the user wrote cannot be done; the message is one sentence that says what and how to mend it."""
-
-
 def end(sentence: object, code: int) -> int:
-    """Says in one line on stderr why a command ends, and gives its exit code back."""
+    """Prints on stderr, in one line, why a command ends, and returns its exit code."""
     print(f"error: {' '.join(str(sentence).split())}", file=sys.stderr)
     return code
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose mistakes are :class:`UsageError` with the nearest flag in it."""
+    """An argparse parser without abbreviations. A mistake is a :class:`UsageError` that suggests the nearest flag."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -37,6 +35,7 @@ class FlagParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "))
 
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Parses the arguments; None stands for those of the process."""
         given = sys.argv[1:] if arguments is None else arguments
         options, unknown = self.parse_known_args([_dashed(argument) for argument in given])
         if unknown:
@@ -46,7 +45,7 @@ class FlagParser(argparse.ArgumentParser):
         return options
 
     def _flags(self, options: argparse.Namespace) -> list[str]:
-        """Its own flags and those of the command that was chosen."""
+        """The flags of this parser and of the chosen subcommand."""
         chosen = vars(options).values()
         commands = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         own = [parser for choices in commands for name, parser in choices.items() if name in chosen]
@@ -54,13 +53,14 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _dashed(argument: str) -> str:
-    """``--timed_calls=7`` is ``--timed-calls=7``: people copy names out of a configuration."""
+    """Turns ``--timed_calls=7`` into ``--timed-calls=7``, since users copy names from a config file."""
     name, equals, value = argument.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
 
 
 def flag_of(name: str) -> str:
-    """
+    """The flag of a field.
+
     >>> flag_of("timed_calls")
     '--timed-calls'
     """
@@ -68,10 +68,10 @@ def flag_of(name: str) -> str:
 
 
 def add_flags(parser: argparse._ActionsContainer, model: type[BaseModel]) -> None:
-    """A flag for each field of the model, with its description and default.
+    """Adds a flag for each field of the model, with the field's description and default as its help.
 
-    A field that is true or false takes ``true``, ``false`` or nothing, and has a second flag with ``no-`` before the
-    name; one that may be None takes ``none``; one of several values takes them with commas in between.
+    The flag of a boolean field takes ``true``, ``false`` or no value (true), and there is a second flag,
+    ``--no-<name>``, for false. A field that may be None takes ``none``. A list takes its items separated by commas.
     """
     for name, field in model.model_fields.items():
         kinds = _kinds(field)
@@ -88,7 +88,7 @@ def add_flags(parser: argparse._ActionsContainer, model: type[BaseModel]) -> Non
 
 
 def read_flags(options: argparse.Namespace, model: type[Model]) -> Model:
-    """The model that the flags describe; UsageError naming the flag with a value that it cannot have.
+    """The model with the values of the flags. A value that is not allowed is a UsageError that names the flag.
 
     >>> class Tries(BaseModel):
     ...     count: int = 3
@@ -98,7 +98,7 @@ def read_flags(options: argparse.Namespace, model: type[Model]) -> Model:
     Tries(count=5)
     >>> read_flags(parser.parse(["--count", "five"]), Tries)
     Traceback (most recent call last):
-    kernel_coder.run.flags.UsageError: --count: input should be a valid integer, unable to parse string as an \
+    kernel_coder.run.errors.UsageError: --count: input should be a valid integer, unable to parse string as an \
 integer; got 'five'
     """
     given = {name: _value(field, vars(options)[name]) for name, field in model.model_fields.items() if name in options}
@@ -106,24 +106,24 @@ integer; got 'five'
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """The model of these values, or a UsageError."""
+    """The model with these values; a value that is not allowed is a :class:`UsageError`."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        names = [part for part in first["loc"] if isinstance(part, str)]  # the others are places in a list
+        names = [part for part in first["loc"] if isinstance(part, str)]  # the other parts are positions in a list
         flag = "" if first["type"] == "value_error" else f"{flag_of('.'.join(names))}: "
         raise UsageError(f"{flag}{rule(first)}") from None
 
 
 def rule(error: ErrorDetails) -> str:
-    """What pydantic found wrong, without the field's name: the rule, and what came if pydantic made the rule."""
+    """The rule that was broken, without the field's name. If it is one of pydantic's own rules, also the value."""
     message = error["msg"].removeprefix("Value error, ")
     return message if error["type"] == "value_error" else f"{message[0].lower()}{message[1:]}; got {error['input']!r}"
 
 
 def _kinds(field: FieldInfo) -> set[Any]:
-    """The types that a value may have, without their parameters."""
+    """The types that a field's value may have, without their type parameters."""
     hint = field.annotation
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return {typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,))}

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: JSON lines and TensorBoard always, other trackers by name, a person in between."""
+"""Where a run's numbers go: the terminal, JSON lines and TensorBoard always, other trackers on request."""
 
 from __future__ import annotations
 
@@ -14,36 +14,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kernel_coder.run.config import RunnableConfig
 from kernel_coder.run.errors import UsageError
-from kernel_coder.train.config import RunnableConfig
+from kernel_coder.run.folder import CONFIG, METRICS, SAMPLES, SUMMARY
 
-METRICS = "metrics.jsonl"
-SAMPLES = "samples.jsonl"
-SUMMARY = "summary.json"
-CONFIG = "config.yaml"
-
-# What a person sees of a step; everything else is in metrics.jsonl.
-SHOWN = {
-    "reward": "reward",
-    "reward_std": "std",
-    "frac_reward_zero_std": "flat groups",
-    "judge/correct": "correct",
-    "completions/mean_length": "length",
-    "loss": "loss",
-    "grad_norm": "grad norm",
-    "entropy": "entropy",
-    "kl": "kl",
-    "eval/reward": "eval reward",
-    "eval/judge/correct": "eval correct",
-    "skipped_updates": "skipped",
-    "time/step_s": "seconds",
-}
+__all__ = ["CONFIG", "METRICS", "SAMPLES", "SUMMARY", "RunLog", "cut_after", "find_trackers", "start_trackers"]
 
 
 class RunLog:
-    """Writes the files of one run folder. ``step`` is the last finished step: later lines of a killed run are cut.
+    """Writes the metrics and samples of one run into its folder and prints a line for each step.
 
-    ``total`` is the number of steps, if it is not ``run.max_steps``; ``shown`` what a person sees of them.
+    Args:
+        run_dir: the folder, which exists.
+        config: of the run; its resolved form becomes ``config.yaml``.
+        step: the last finished step. Lines of later steps, left by a killed run, are removed.
+        total: number of steps of the whole run.
+        shown: the metrics that are printed, and the label of each. ``metrics.jsonl`` has all metrics.
+        stream: where to print; standard output by default.
     """
 
     def __init__(
@@ -52,20 +39,20 @@ class RunLog:
         config: RunnableConfig,
         step: int,
         *,
-        total: int | None = None,
-        shown: Mapping[str, str] = SHOWN,
+        total: int,
+        shown: Mapping[str, str],
         stream: IO[str] | None = None,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run_dir = run_dir
-        self.total = total or config.run.max_steps
+        self.total = total
         self.shown = shown
         self.every = config.run.logging_steps
         self.console = Console(file=stream or sys.stdout)
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        kept = step or -1  # a run that starts anew also repeats its evaluation at step 0
+        kept = step or -1  # a run that starts again from step 0 also repeats the evaluation before its first step
         for record in cut_after(run_dir / METRICS, kept):
             self._remember(record)
         cut_after(run_dir / SAMPLES, kept)
@@ -88,11 +75,11 @@ class RunLog:
             self._progress.start()
 
     def message(self, text: str) -> None:
-        """A line for people."""
+        """Prints a line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def step(self, step: int, metrics: Mapping[str, float], samples: Iterable[Mapping[str, Any]] = ()) -> None:
-        """The numbers and the answers of one finished step; the files are complete up to here when this returns."""
+        """Logs the metrics and the samples of one finished step. Both are in their files when this returns."""
         record = {"step": step, **metrics}
         for sample in samples:
             self._samples.write(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE))
@@ -114,7 +101,10 @@ class RunLog:
             self.message(f"step {step}/{self.total}  {shown}")
 
     def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
-        """The table, what is said below it, ``summary.json``, and its path as the last line printed."""
+        """Prints a table of the first and last step and these lines below it, and writes ``summary.json``.
+
+        Returns its path, which is also the last line printed.
+        """
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
         for name, label in self.shown.items():
@@ -129,7 +119,7 @@ class RunLog:
         return path
 
     def close(self) -> None:
-        """Ends the bar, flushes and closes every file; more than once is harmless."""
+        """Ends the progress bar and closes every file. Calling it again does nothing."""
         if self._progress is not None:
             self._progress.stop()
         self._metrics.close()
@@ -139,6 +129,14 @@ class RunLog:
             tracker.finish()
         self._trackers = []
 
+    def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
+        """``<name>_first`` and ``<name>_last`` of these shown metrics; None if no step had a finite value."""
+        keys = {name: name.replace("/", "_") for name in names}
+        return {
+            **{f"{key}_first": self.first.get(name) for name, key in keys.items()},
+            **{f"{key}_last": self.last.get(name) for name, key in keys.items()},
+        }
+
     def _remember(self, record: Mapping[str, Any]) -> None:
         for name in self.shown:
             if record.get(name) is not None and math.isfinite(record[name]):
@@ -147,7 +145,7 @@ class RunLog:
 
 
 def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
-    """Keeps the lines up to ``step`` and returns them; a last line that was cut short by a crash goes too."""
+    """Removes the lines of later steps, and a last line that a crash left incomplete. Returns the lines that stay."""
     kept: list[bytes] = []
     records: list[dict[str, Any]] = []
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
@@ -167,7 +165,11 @@ def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def find_trackers(names: Sequence[str]) -> list[Any]:
-    """The tracker classes of ``run.report_to``, by accelerate's names (TensorBoard is always on, and ours)."""
+    """The tracker classes that ``run.report_to`` names. TensorBoard is skipped: :class:`RunLog` writes it itself.
+
+    Raises:
+        UsageError: accelerate does not know a name, or its package is not installed.
+    """
     wanted = [name for name in names if name not in ("tensorboard", "none")]
     if not wanted:
         return []
@@ -184,11 +186,12 @@ def find_trackers(names: Sequence[str]) -> list[Any]:
 
 
 def start_trackers(config: RunnableConfig, run_dir: Path) -> list[Any]:
+    """Starts the trackers of ``run.report_to`` and gives each the config."""
     kinds = find_trackers(config.run.report_to)
     if kinds:
         from accelerate import PartialState
 
-        PartialState()  # accelerate's trackers ask it which process they are in
+        PartialState()  # accelerate's trackers read the number of their process from it
     trackers = []
     for kind in kinds:
         arguments = [str(run_dir)] if kind.requires_logging_directory else []

@@ -1,4 +1,4 @@
-"""What `train`, `sft` and `evaluate` share: the values of a YAML file, and those of flags, for one pydantic model."""
+"""Values for a pydantic model, from a YAML file and from dotted flags. Used by `train`, `sft` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from kernel_coder.run.flags import UsageError
 
 
 def read_recipe(path: str | Path | None, such_as: str) -> dict[str, Any]:
-    """What a YAML file holds (None: nothing); UsageError with the file's name. `such_as`: what it should hold."""
+    """The mapping that a YAML file holds; an empty one if ``path`` is None.
+
+    Args:
+        path: the file.
+        such_as: what the file should hold, for the error message.
+
+    Raises:
+        UsageError: the file does not exist, is not YAML, or holds something else than a mapping.
+    """
     if path is None:
         return {}
     try:
@@ -31,9 +39,16 @@ def read_recipe(path: str | Path | None, such_as: str) -> dict[str, Any]:
 
 
 def flag_values(model: type[BaseModel], flags: list[str], program: str, **settings: Any) -> dict[str, Any]:
-    """What the flags give, sections as dicts; UsageError for a value that cannot be read. The names must be known.
+    """The values of dotted flags, with sections as nested dicts.
 
-    `settings` are pydantic-settings' own, without their ``cli_``.
+    Args:
+        model: has a field for every flag.
+        flags: the command line.
+        program: the command's usage, for ``--help``.
+        settings: further arguments of pydantic-settings' ``CliSettingsSource``, without their prefix ``cli_``.
+
+    Raises:
+        UsageError: a value cannot be parsed.
     """
     given = {f"cli_{name}": value for name, value in settings.items()}
     try:
@@ -52,5 +67,5 @@ def flag_values(model: type[BaseModel], flags: list[str], program: str, **settin
 
 @cache
 def _as_settings(model: type[BaseModel]) -> type[BaseSettings]:
-    """The same fields, seen by the command-line parser."""
+    """A settings class with the model's fields, which pydantic-settings' command-line parser requires."""
     return type(model.__name__, (BaseSettings, model), {"__doc__": model.__doc__, "__module__": model.__module__})

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks the run to save and leave, a second SIGINT ends it at once."""
+"""SIGTERM and SIGINT: the first signal asks the run to save and stop; a second SIGINT ends the process at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_coder.run.errors import StopRequested
 
 
 class StopSignal:
-    """Whether a signal has arrived. ``poll`` raises :class:`StopRequested` once one has."""
+    """A signal handler that remembers whether a signal has arrived."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -23,17 +23,22 @@ class StopSignal:
         self.name = signal.Signals(number).name
 
     def poll(self) -> None:
+        """Raises :class:`StopRequested` with the signal's name if one has arrived."""
         if self.name is not None:
             raise StopRequested(self.name)
 
 
 @contextmanager
 def listening() -> Iterator[StopSignal]:
-    """A :class:`StopSignal` that is installed for the duration (in the main thread only, as Python requires)."""
+    """Installs a :class:`StopSignal` for SIGTERM and SIGINT, and restores the earlier handlers on exit.
+
+    Python allows signal handlers in the main thread only. In any other thread nothing is installed, and the returned
+    :class:`StopSignal` never fires.
+    """
     stop = StopSignal()
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread: whoever runs us owns the signals
+    except ValueError:
         before = {}
     try:
         yield stop

@@ -1,4 +1,4 @@
-"""What every kind of run does around its steps: it opens, goes on until the last or a signal, and says what it was."""
+"""The frame around the steps of every kind of run: prepare, run to the last step or a signal, summarise."""
 
 from __future__ import annotations
 
@@ -8,131 +8,166 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 import kernel_coder
-from kernel_coder.policy.model import Policy
 from kernel_coder.run.checkpoint import (
-    RngState,
-    TrainState,
-    capture_rng,
+    RunState,
+    Saveable,
+    State,
     list_checkpoints,
     remove_checkpoints_after,
-    restore_rng,
-    seed_rng,
-    weights_hash,
+    save_checkpoint,
 )
+from kernel_coder.run.config import Config, RunConfig
 from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.folder import open_run_dir, remove_run
+from kernel_coder.run.hashes import sha256_tensors
 from kernel_coder.run.logs import RunLog
-from kernel_coder.run.signals import StopSignal
-from kernel_coder.train.config import RunnableConfig
-from kernel_coder.train.setup import open_run_dir, remove_run
+from kernel_coder.run.rng import RngState, capture_rng, restore_rng, seed_rng
+from kernel_coder.run.signals import listening
 
-Step = tuple[TrainState, Mapping[str, float], Iterable[Mapping[str, Any]]]
-"""The state after a step, its numbers, and the lines of ``samples.jsonl``."""
+Poll = Callable[[], None]
+"""Raises :class:`StopRequested` if the run was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """How a run ended."""
 
     status: str  # "finished" or "stopped"
     summary: Path
 
 
-class Opened(Protocol):
-    """What every kind of session has."""
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[State]):
+    """What a step leaves behind."""
 
+    state: State
+    metrics: Mapping[str, float]
+    samples: Iterable[Mapping[str, Any]] = ()  # lines of samples.jsonl
+
+
+SomeState = TypeVar("SomeState", bound=RunState, covariant=True)
+
+
+class PreparedRun(Protocol[SomeState]):
+    """What every kind of run has prepared before its first step."""
+
+    @property
+    def policy(self) -> Saveable: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
     @property
     def judge(self) -> AbstractContextManager[Any]: ...
     @property
-    def state(self) -> TrainState: ...
+    def state(self) -> SomeState: ...
     @property
     def rng(self) -> RngState: ...
+    @property
+    def total_steps(self) -> int: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
 
 
-Session = TypeVar("Session", bound=Opened)
-Config = TypeVar("Config", bound=RunnableConfig)
+Run = TypeVar("Run", bound=PreparedRun[Any])
 
 
 @contextmanager
 def opened(
-    config: Config,
-    resume: str | None,
-    open_session: Callable[[Config, Path | None], Session],
-    open_log: Callable[[Path, Session], RunLog],
-) -> Iterator[tuple[Path, Session, RunLog]]:
-    """A run's folder, session and log, ready for the first step that is left, and the session's judge at work.
+    config: Config, resume: str | None, prepare: Callable[[Config, Path | None], Run], shown: Mapping[str, str]
+) -> Iterator[tuple[Run, RunLog]]:
+    """A run that is ready for its next step, with its log open and its judge started.
 
-    An earlier run in the folder is removed last, when nothing that the config says can fail any more. ``resume`` is
-    that of :func:`kernel_coder.train.setup.open_run_dir`.
+    An earlier run in the folder is deleted only after ``prepare`` has succeeded, so a mistake in the config costs
+    nothing.
+
+    Args:
+        config: of the run.
+        resume: see :func:`~kernel_coder.run.folder.open_run_dir`.
+        prepare: loads all that the run needs; is given the config and the checkpoint to continue from, if any.
+        shown: the metrics that are printed, and their labels.
     """
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
-    run_dir, checkpoint, notes = open_run_dir(config, resume)
-    session = open_session(config, checkpoint)
-    with session.judge:
+    run_dir, checkpoint, notes = open_run_dir(config.run, resume)
+    run = prepare(config, checkpoint)
+    with run.judge:
         if resume is None:
             remove_run(run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        remove_checkpoints_after(run_dir, session.state.step)
-        with closing(open_log(run_dir, session)) as log:
-            for note in (*notes, *session.notes):
+        remove_checkpoints_after(run_dir, run.state.step)
+        with closing(RunLog(run_dir, config, run.state.step, total=run.total_steps, shown=shown)) as log:
+            for note in (*notes, *run.notes):
                 log.message(note)
-            restore_rng(session.rng)
-            yield run_dir, session, log
+            restore_rng(run.rng)
+            yield run, log
 
 
 def run_steps(
-    run_step: Callable[[TrainState], Step],
-    save: Callable[[TrainState], None],
-    state: TrainState,
-    *,
-    total: int,
-    save_steps: int,
-    run_dir: Path,
-    log: RunLog,
-    stop: StopSignal,
-) -> tuple[TrainState, str]:
-    """Every step that is left. Returns the last state and ``finished`` or, after a signal, ``stopped``.
+    run: PreparedRun[State], config: RunConfig, log: RunLog, step: Callable[[State, Poll], StepResult[State]]
+) -> tuple[State, str]:
+    """Runs all remaining steps, and logs and saves them.
 
-    ``run_step`` may raise :class:`StopRequested` as long as it has changed neither weights nor files.
+    ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
+    saved as it was after the step before.
+
+    Returns:
+        The last state, and ``finished`` or, after a signal, ``stopped``.
     """
-    rng = capture_rng()
-    try:
-        while state.step < total:
-            rng = capture_rng()
-            stop.poll()
-            state, metrics, samples = run_step(state)
-            log.step(state.step, metrics, samples)
-            if state.step % save_steps == 0 or state.step == total:
-                save(state)
-    except StopRequested as signal:
-        restore_rng(rng)
-        if list_checkpoints(run_dir)[:1] != [run_dir / f"checkpoint-{state.step:08d}"]:
-            save(state)
-        log.message(f"{signal} received: step {state.step} is saved, go on with --resume")
-        return state, "stopped"
+    state, rng = run.state, capture_rng()
+    with listening() as stop:
+        try:
+            while state.step < run.total_steps:
+                rng = capture_rng()
+                stop.poll()
+                done = step(state, stop.poll)
+                state = done.state
+                log.step(state.step, done.metrics, done.samples)
+                if state.step % config.save_steps == 0 or state.step == run.total_steps:
+                    _save(run, state, config, log.run_dir)
+        except StopRequested as signal:
+            restore_rng(rng)
+            if list_checkpoints(log.run_dir)[:1] != [log.run_dir / f"checkpoint-{state.step:08d}"]:
+                _save(run, state, config, log.run_dir)
+            log.message(f"{signal} received: step {state.step} is saved; continue with --resume")
+            return state, "stopped"
     return state, "finished"
 
 
-def facts(config: RunnableConfig, policy: Policy, state: TrainState, run_dir: Path) -> dict[str, Any]:
-    """The last entries of every ``summary.json``: what was trained, on what, and with what."""
-    newest = list_checkpoints(run_dir)[:1]
+def _save(run: PreparedRun[State], state: State, config: RunConfig, run_dir: Path) -> None:
+    save_checkpoint(run_dir, run.policy, run.optimizer, state, capture_rng(), keep=config.save_total_limit)
+
+
+def progress_facts(status: str, state: RunState) -> dict[str, Any]:
+    """The first entries of every ``summary.json``: how far the run has come."""
     return {
-        "weights_sha256": weights_hash(policy.trainable()),
+        "status": status,
+        "steps": state.step,
+        "updates": state.update,
+        "skipped_updates": state.skipped,
+        "trained_tokens": state.trained_tokens,
+    }
+
+
+def origin_facts(
+    run: PreparedRun[State], state: State, config: RunConfig, run_dir: Path, *, model: str, data: str
+) -> dict[str, Any]:
+    """The last entries of every ``summary.json``: the resulting weights, and all that they depend on."""
+    newest = list_checkpoints(run_dir)[:1]
+    weights = run.policy.trainable()
+    return {
+        "weights_sha256": sha256_tensors(weights),
         "checkpoint": str(newest[0].resolve()) if newest else None,
-        "model": config.model.name_or_path,
-        "data": config.data.path,
+        "model": model,
+        "data": data,
         "data_fingerprint": state.data_fingerprint,
-        "seed": config.run.seed,
+        "seed": config.seed,
         "threads": torch.get_num_threads(),
-        "device": str(policy.device),
+        "device": str(next(iter(weights.values())).device),
         "kernel_coder": kernel_coder.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

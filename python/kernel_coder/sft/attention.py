@@ -1,4 +1,4 @@
-"""The decoder over a packed row of examples, and the proof that none of them sees another."""
+"""The decoder over a packed row of examples, and a check that no example sees another."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernel_coder.policy.attention import WITHIN_A_TOKEN, packed
-from kernel_coder.policy.model import Policy, causal_lm
+from kernel_coder.policy.attention import PACKABLE_LAYERS, packed
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.parts import causal_lm
 from kernel_coder.run.errors import UsageError
 from kernel_coder.sft.packing import PackedBatch
 
-SEPARATE = 1e-2
-"""Largest relative difference that another neighbour may make; bfloat16 rounds to 4e-3, a real neighbour makes 1e-1."""
+NEIGHBOUR_TOLERANCE = 1e-2
+"""Largest relative difference of an example's hidden states behind two different neighbours. Rounding in bfloat16 gives
+4e-3; an example that sees its neighbour gives 1e-1."""
 
 StatesOf = Callable[[nn.Module, PackedBatch], Tensor]
-"""What :func:`hidden_states` is, or does the same in another way."""
+"""Type of :func:`hidden_states` and of faster functions with the same result."""
 
 
 def computing(device: torch.device, bf16: bool) -> torch.autocast:
-    """In bfloat16 if so asked. No weight is used twice in a pass, so that its copy is kept by what needs it alone."""
+    """Autocast to bfloat16 if ``bf16``. Converted weights are not cached, because a pass uses each weight only once."""
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
 
 def hidden_states(model: nn.Module, batch: PackedBatch) -> Tensor:
-    """The decoder's output [T, H]. Call it within :func:`packed`."""
+    """The decoder's output [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
     decoder = causal_lm(model).get_decoder()
     return decoder(**model_inputs(batch)).last_hidden_state[0]
 
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
+    """The arguments of the model's forward pass."""
     return {
         "input_ids": batch.ids[None],
         "position_ids": batch.positions[None],
@@ -46,19 +49,29 @@ def model_inputs(batch: PackedBatch) -> dict[str, Any]:
 
 @torch.no_grad()
 def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch, *, bf16: bool = False) -> None:
-    """Raises :class:`UsageError` unless the last example of both batches, the same, comes out the same.
+    """Checks that an example does not see its neighbour.
 
-    A model with layers that mix tokens in another way than by attention (state spaces, convolutions) would not.
+    Args:
+        policy: the model.
+        batch: ends with some example.
+        other: ends with the same example behind another neighbour.
+        bf16: compute in bfloat16.
+
+    Raises:
+        UsageError: the example's hidden states differ. This happens in models with layers that mix tokens in another
+        way
+            than by attention, such as state spaces and convolutions.
     """
     types = set(getattr(causal_lm(policy.model).config, "layer_types", None) or ())
-    if strange := sorted(types - WITHIN_A_TOKEN):
+    if strange := sorted(types - PACKABLE_LAYERS):
         raise UsageError(
-            f"examples cannot be kept apart in a packed sequence by layers of type {strange[0]}, which this model has"
+            f"this model has layers of type {strange[0]}, in which an example would see its neighbour in a packed "
+            "sequence"
         )
     start = int(batch.cu_seqlens[-2])
     with packed(policy.model), computing(policy.device, bf16):
         one, two = (hidden_states(policy.model, each)[start:].double() for each in (batch, other))
-    if not bool((one - two).norm() <= SEPARATE * one.norm()):
+    if not bool((one - two).norm() <= NEIGHBOUR_TOLERANCE * one.norm()):
         raise UsageError(
             "this model lets an example see its neighbour in a packed sequence, so it cannot be trained here"
         )

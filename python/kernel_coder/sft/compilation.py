@@ -1,4 +1,4 @@
-"""The decoder's layers compiled, all of it recorded as CUDA graphs, and the trials that say whether that works."""
+"""Compiles the decoder's layers, records them as CUDA graphs, and tests whether both work."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import torch
 from torch import Tensor
 
 from kernel_coder.policy.model import Policy
-from kernel_coder.policy.recomputation import layers_of
+from kernel_coder.policy.parts import layers_of
 from kernel_coder.sft.attention import StatesOf, hidden_states
 from kernel_coder.sft.graphs import CudaRecorder, GraphedBody, Recorder, why_not
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.sft.update import backward
 from kernel_coder.train.update import METRIC
 
-AGREES = 5e-2
-"""Largest relative difference of a graph's gradient to that without; bfloat16 makes 1e-2, another batch makes 1."""
+GRAPH_TOLERANCE = 5e-2
+"""Largest relative difference between the gradient of a CUDA graph and the one without it. Rounding in bfloat16 gives
+1e-2; the gradient of another batch gives 1."""
 
-SAMPLED = 4096
-"""About so many elements of each weight's gradient are compared."""
+COMPARED_ELEMENTS = 4096
+"""Approximate number of elements of each weight's gradient that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acceleration:
-    """What became of ``model.torch_compile``.
+    """The result of ``model.torch_compile``.
 
     Attributes:
-        states_of: computes hidden states, by replaying graphs if there are any.
-        compiled: the layers are.
-        notes: what is in the way of anything that is not.
+        states_of: computes hidden states, by replaying CUDA graphs if there are any.
+        compiled: whether the layers are compiled.
+        notes: why something was not compiled or recorded.
     """
 
     states_of: StatesOf = hidden_states
@@ -42,10 +43,13 @@ class Acceleration:
 def accelerate(
     policy: Policy, batch: PackedBatch, *, bf16: bool = False, recorder: Recorder | None = None
 ) -> Acceleration:
-    """Compiles the layers and, on a GPU, records forward and backward. What fails is left as it was.
+    """Compiles the layers and, on a GPU, records forward and backward pass. Whatever fails is undone.
 
-    ``batch`` has the shape of the run's. ``policy`` must decide nothing by itself before a pass
-    (:attr:`Policy.recomputation`).
+    Args:
+        policy: the model. Its ``recomputation`` must be None, since it would change the layers before a pass.
+        batch: any batch of the shape that all batches of the run have.
+        bf16: compute in bfloat16.
+        recorder: records the passes; None: CUDA graphs on a GPU, nothing on the CPU.
     """
     if problem := compile_layers(policy, batch, bf16=bf16):
         return Acceleration(notes=(f"model.torch_compile: the layers are not compiled: {problem}",))
@@ -60,10 +64,10 @@ def accelerate(
 
 
 def compile_layers(policy: Policy, batch: PackedBatch, *, bf16: bool = False) -> str | None:
-    """Compiles layer by layer, of which all share the code; returns what is in the way, if anything, and leaves them.
+    """Compiles each layer; all share one compiled function. Returns the reason if that fails, and undoes it.
 
-    ``batch`` has the shape of the run's. It goes forward and backward once, beside as much memory as the optimiser
-    will take, so that what cannot be compiled is known before the first step. Gradients of it are not kept.
+    ``batch`` has the shape of all batches of the run. One forward and backward pass over it is made with as much memory
+    in use as the optimiser will need, so a failure shows before the first step. Its gradients are discarded.
     """
     layers = layers_of(policy.model)
     for layer in layers:
@@ -71,7 +75,7 @@ def compile_layers(policy: Policy, batch: PackedBatch, *, bf16: bool = False) ->
     try:
         with as_in_a_run(policy):
             backward(policy, [batch], 1.0, bf16=bf16).tolist()
-    except Exception as error:  # whatever a compiler raises: the run goes on without it
+    except Exception as error:  # a compiler can raise anything; the run continues without it
         for layer in layers:
             layer._compiled_call_impl = None
         return reason_of(error)
@@ -79,10 +83,10 @@ def compile_layers(policy: Policy, batch: PackedBatch, *, bf16: bool = False) ->
 
 
 def record_body(policy: Policy, batch: PackedBatch, recorder: Recorder, *, bf16: bool = False) -> GraphedBody | str:
-    """The graphs, or what is in the way of them.
+    """Records the graphs; returns the reason if that fails.
 
-    They must give what is computed without, of ``batch`` and of another of the same shape, so that a graph which looks
-    at none of its inputs is found out.
+    The graphs must give the gradients that are computed without them, for ``batch`` and for another batch of the same
+    shape. The second one detects a graph that ignores its inputs.
     """
     if reason := why_not(policy.model, bf16=bf16):
         return reason
@@ -94,11 +98,11 @@ def record_body(policy: Policy, batch: PackedBatch, recorder: Recorder, *, bf16:
             _give_memory_back(policy)
             body = GraphedBody(policy.model, batch, recorder, bf16=bf16)
             found = [sample(policy, trial, body, bf16=bf16) for trial in trials]
-    except Exception as error:  # whatever CUDA raises
+    except Exception as error:  # CUDA can raise anything
         problem = reason_of(error)
     else:
         apart = max(relative_error(now, then) for now, then in zip(found, expected, strict=True))
-        problem = "" if apart <= AGREES else f"they are off by {apart:.2g}"
+        problem = "" if apart <= GRAPH_TOLERANCE else f"they are off by {apart:.2g}"
         if not problem:
             return body
         del body
@@ -108,7 +112,7 @@ def record_body(policy: Policy, batch: PackedBatch, recorder: Recorder, *, bf16:
 
 @contextmanager
 def as_in_a_run(policy: Policy) -> Iterator[None]:
-    """In training, beside the optimiser's memory. Leaves no gradients."""
+    """Inside, the model is in training mode and the optimiser's memory is in use. Gradients are discarded after."""
     policy.model.train()
     moments = [torch.empty_like(weight) for weight in policy.trainable().values() for _ in range(2)]
     try:
@@ -120,24 +124,24 @@ def as_in_a_run(policy: Policy) -> Iterator[None]:
 
 
 def sample(policy: Policy, batch: PackedBatch, states_of: StatesOf, *, bf16: bool) -> tuple[Tensor, Tensor]:
-    """The loss of a pass, and elements of each weight's gradient."""
+    """The loss of a pass, and some elements of each weight's gradient."""
     policy.model.zero_grad(set_to_none=True)
     total = float(max(batch.num_targets, 1))
     sums = backward(policy, [batch], total, bf16=bf16, states_of=states_of)
     gradients = (weight.grad for weight in policy.trainable().values() if weight.grad is not None)
-    some = [gradient.flatten()[:: max(1, gradient.numel() // SAMPLED)].double() for gradient in gradients]
+    some = [gradient.flatten()[:: max(1, gradient.numel() // COMPARED_ELEMENTS)].double() for gradient in gradients]
     policy.model.zero_grad(set_to_none=True)
     return sums[METRIC["loss"]].clone(), torch.cat(some)
 
 
 def relative_error(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> float:
-    """The larger one, of the loss or of the gradient; infinite if anything is not finite."""
+    """The larger one of the relative errors of loss and gradient; infinite if a value is not finite."""
     errors = [float((now - then).norm() / then.norm()) for now, then in zip(found, expected, strict=True)]
     return max(error if error == error else float("inf") for error in errors)
 
 
 def mirrored(batch: PackedBatch) -> PackedBatch:
-    """The same tokens in reverse order: other ids, other positions, other ends of sequences."""
+    """The batch with its tokens in reverse order, so with other ids, positions and sequence ends."""
     lengths = batch.cu_seqlens.diff().flip(0)
     ends = lengths.cumsum(0)
     starts = (ends - lengths).repeat_interleave(lengths)
@@ -157,7 +161,7 @@ def _give_memory_back(policy: Policy) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """One line; of a compiler's error what it is about.
+    """The error in one line. A compiler's error is replaced by the error that caused it.
 
     >>> reason_of(ValueError("no such thing\\nat all"))
     'ValueError: no such thing'

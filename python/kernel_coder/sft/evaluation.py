@@ -1,4 +1,4 @@
-"""How good the model is on held-out tasks: the loss of their known answers, and what the judge says about its own."""
+"""Evaluation on held-out tasks: the loss of their known answers, and verdicts on the model's own answers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.rollout import converse
-from kernel_coder.run.checkpoint import capture_rng, restore_rng
-from kernel_coder.sft.config import SftConfig
-from kernel_coder.sft.setup import Session
+from kernel_coder.run.rng import rng_unchanged
+from kernel_coder.sft.setup import SftRun
 from kernel_coder.sft.update import measure
-from kernel_coder.train.loop import conversations
+from kernel_coder.train.groups import verdicts_of
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
-from kernel_coder.train.scoring import verdicts_of
-from kernel_coder.train.setup import share_gpu
+from kernel_coder.train.rollouts import conversations, may_overlap
+
+ANSWERED = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
+"""Beginnings of the metrics of the model's own answers that are logged."""
 
 
-def evaluate(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Numbers under ``eval/`` and a line of ``samples.jsonl`` for every answer. Leaves the random state as it was."""
-    rng = capture_rng()
+def evaluate(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Metrics under ``eval/``, and a line of ``samples.jsonl`` for every answer. The random state is unchanged."""
     metrics: dict[str, float] = {}
-    if session.held_out:
-        losses = measure(session.policy, session.held_out, bf16=config.model.bf16)
-        metrics = {"loss": losses.mean, "entropy": losses.entropy / max(losses.tokens, 1), "tokens": losses.tokens}
     lines: list[dict[str, Any]] = []
-    if session.asked:
-        answered, lines = _answer(session, config, step)
-        metrics |= answered
-    restore_rng(rng)
+    with rng_unchanged():
+        if run.held_out:
+            losses = measure(run.policy, run.held_out, bf16=run.policy.bf16)
+            metrics = {"loss": losses.mean, "entropy": losses.entropy / max(losses.tokens, 1), "tokens": losses.tokens}
+        if run.asked:
+            answered, lines = _answer(run, step)
+            metrics |= answered
     return {f"eval/{name}": float(value) for name, value in metrics.items()}, lines
 
 
-def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    group = config.eval.num_generations
-    asked = conversations(session.asked, group, (config.run.seed, "eval"))
-    overlap = config.judge is None or not config.judge.timing
-    overlap = overlap or not share_gpu(session.judge.device, session.policy.device)
-    # Answers grow token by token: each length would be compiled anew.
-    plain = nullcontext() if session.filled is None else torch.compiler.set_stance("force_eager")
-    with plain, session.judge.asking() as ask:
-        at_once = session.judge.tasks_at_once
-        rollouts = converse(session.engine, asked, session.sampling, ask=ask, tasks_at_once=at_once, overlap=overlap)
+def _answer(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Lets the model answer held-out tasks and has the answers judged."""
+    group = run.config.eval.num_generations
+    asked = conversations(run.asked, group, (run.config.run.seed, "eval"))
+    overlap = may_overlap(run.judge, run.policy.device)
+    # An answer grows token by token, and compiled layers would be compiled again for every length.
+    eager = nullcontext() if run.filled is None else torch.compiler.set_stance("force_eager")
+    with eager, run.judge.asking() as ask:
+        at_once = run.judge.tasks_at_once
+        rollouts = converse(run.engine, asked, run.sampling, ask=ask, tasks_at_once=at_once, overlap=overlap)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]
@@ -63,5 +63,4 @@ def _answer(session: Session, config: SftConfig, step: int) -> tuple[dict[str, f
         }
         for i, rollout in enumerate(rollouts)
     ]
-    kept = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
-    return {name: value for name, value in metrics.items() if name.startswith(kept)}, lines
+    return {name: value for name, value in metrics.items() if name.startswith(ANSWERED)}, lines

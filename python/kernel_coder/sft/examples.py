@@ -1,32 +1,28 @@
-"""From tasks, conversations and texts to token ids, and which of them are learnt."""
+"""Encodes tasks, conversations and texts as token ids, and marks the tokens that are learnt."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from transformers import PreTrainedTokenizerBase
 
 from kernel_coder.prompts import Message, build_answer, build_messages, encode_prompt
 from kernel_coder.sft.config import SftDataConfig
 from kernel_coder.tasks import Task
-
-CONVERSATION_COLUMNS = (("messages",), ("prompt", "completion"), ("text",))
-"""The columns that TRL's SFTTrainer knows; a table with one of these sets is read as it stands."""
+from kernel_coder.tasks.conversations import conversation_rows as conversation_rows
 
 
 class DroppedError(ValueError):
-    """Why a row is not learnt, in one clause."""
+    """Why a row is not used, as a clause that completes "row 3: ..."."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One sequence. ``in_loss[i]`` says whether the model learns to say ``ids[i]``; never so for the first token."""
+    """One sequence. ``in_loss[i]`` says whether token i is in the loss, which the first token never is."""
 
     id: str
     ids: np.ndarray  # int32 [n]
@@ -37,10 +33,15 @@ class Example:
 
 
 class Encoder:
-    """Examples of one tokenizer.
+    """Makes examples with one tokenizer.
 
-    The prompt has exactly the ids that the model is given when it is asked (``prompts.encode_prompt``); the answer is
-    encoded by itself, as the model will say it, and ended as the chat template ends a turn.
+    The prompt gets exactly the ids that it has at sampling (``prompts.encode_prompt``). The answer is encoded
+    separately, as the model generates it, and ends as the chat template ends a turn.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        config: prompt template, lengths and what is in the loss.
+        plain: ``plain`` for prompts without a chat template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: SftDataConfig, plain: str | None = None) -> None:
@@ -50,6 +51,7 @@ class Encoder:
         self.end = [int(tokenizer.eos_token_id)] if plain else end_of_turn(tokenizer)
 
     def of_task(self, task: Task) -> Example:
+        """A task's prompt and its known solution."""
         if task.solution is None:
             raise DroppedError("it has no known solution")
         messages = build_messages(task, self.config.prompt_template, one_shot=self.config.one_shot)
@@ -60,15 +62,12 @@ class Encoder:
             raise DroppedError(str(error)) from None
         begun = messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
         if not answer.startswith(begun):
-            raise DroppedError("its answer does not go on from the beginning that the prompt template gives")
+            raise DroppedError("its answer does not start with the beginning that the prompt template gives")
         prompt = encode_prompt(self.tokenizer, messages, self.plain)
         return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
 
     def of_messages(self, name: str, messages: Sequence[Message], asked: int = 0) -> Example:
-        """Every message of the assistant is learnt, behind the ids that it would be asked with.
-
-        Not those among the first ``asked`` messages: they are what the others answer.
-        """
+        """A conversation. The messages of the assistant are learnt, except those among the first ``asked`` messages."""
         parts: list[tuple[list[int], bool]] = []
         so_far: list[int] = []
         for place, message in enumerate(messages):
@@ -87,7 +86,7 @@ class Encoder:
         return self._finished(name, parts)
 
     def of_text(self, name: str, text: str) -> list[Example]:
-        """The text, if need be in pieces of ``max_length`` tokens, each beginning with the last one before it."""
+        """A text, divided into pieces of at most ``max_length`` tokens. Pieces overlap by one token."""
         begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
         ids = [*begin, *self._text(text), int(self.tokenizer.eos_token_id)]
         size = self.config.max_length
@@ -106,18 +105,18 @@ class Encoder:
         in_loss = np.array([learnt for part, learnt in parts for _ in part], dtype=bool)
         if not self.config.assistant_only_loss:
             in_loss[:] = True
-        in_loss[0] = False  # nothing comes before it
+        in_loss[0] = False  # no token predicts it
         if len(ids) > self.config.max_length:
             raise DroppedError(f"it has {len(ids)} tokens, more than data.max_length = {self.config.max_length}")
         return Example(name, ids, in_loss)
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What ends an answer: up to the first special token of what the chat template writes behind one.
+    """The tokens that end an answer: all that the chat template writes after it, up to the first special token.
 
-    That token is not always the tokenizer's end of sequence: Llama 3 ends a turn in ``<|eot_id|>``, and a tokenizer
-    that comes out of a GGUF file may name another one altogether. (What a template writes after it, a line end for
-    example, is never said by a model that has stopped.) Where it writes none, the end of sequence is taken.
+    That token can differ from the tokenizer's end of sequence: Llama 3 ends a turn with ``<|eot_id|>``, and the
+    tokenizer of a GGUF file may name a wrong one. What a template writes after the special token, such as a line end,
+    is left out, because the model stops before it. Without a special token it is the end of sequence.
     """
     eos = [int(tokenizer.eos_token_id)]
     asked: list[dict[str, str]] = [{"role": "user", "content": "?"}]
@@ -133,7 +132,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:
-    """The examples, and a sentence for each task that gives none."""
+    """The examples of tasks, and a sentence for each task that was dropped."""
     examples: list[Example] = []
     dropped: list[str] = []
     for task in tasks:
@@ -145,7 +144,10 @@ def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example]
 
 
 def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[list[Example], list[str]]:
-    """Likewise from rows with ``messages``, ``prompt`` and ``completion``, or ``text``."""
+    """The examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
+
+    Also a sentence for each row that was dropped.
+    """
     examples: list[Example] = []
     dropped: list[str] = []
     for number, row in enumerate(rows, start=1):
@@ -164,7 +166,7 @@ def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[li
         except DroppedError as error:
             dropped.append(f"row {number}: {error}")
         except (KeyError, TypeError, AttributeError):
-            dropped.append(f"row {number}: it is not in the form of {', '.join(sorted(row))} that TRL describes")
+            dropped.append(f"row {number}: its {', '.join(sorted(row))} is not in TRL's format")
     return examples, dropped
 
 
@@ -174,51 +176,8 @@ def _as_messages(prompt: Any, completion: Any) -> list[Message]:
     return [*asked, *said]
 
 
-def conversation_rows(path: str) -> Iterator[Mapping[str, Any]] | None:
-    """The rows of a JSONL or parquet file in one of :data:`CONVERSATION_COLUMNS`; None for anything else."""
-    file = Path(path).expanduser()
-    if not file.is_file() or file.suffix not in (".jsonl", ".parquet"):
-        return None
-    columns = _columns(file)
-    chosen = next((names for names in CONVERSATION_COLUMNS if set(names) <= columns), None)
-    if chosen is None or "python_code" in columns or "code" in columns:
-        return None
-    return _rows(file, chosen)
-
-
-def _columns(file: Path) -> set[str]:
-    if file.suffix == ".parquet":
-        import pyarrow.parquet
-
-        return set(pyarrow.parquet.read_schema(file).names)
-    with file.open("rb") as lines:
-        first = next((line for line in lines if line.strip()), b"{}")
-    try:
-        row = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return set()
-    return set(row) if isinstance(row, dict) else set()
-
-
-def _rows(file: Path, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    if file.suffix == ".parquet":
-        import pyarrow.parquet
-
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024, columns=list(columns)):
-            yield from batch.to_pylist()
-        return
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise ValueError(f"line {number} of {file.name} is not JSON: {error}") from None
-
-
 def fingerprint(examples: Iterable[Example]) -> str:
-    """SHA-256 over what is learnt: ids and masks, in order."""
+    """SHA-256 over the ids and loss masks of the examples, in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(b"%d:" % len(example))

@@ -1,8 +1,9 @@
-"""The decoder's forward and backward as two CUDA graphs: the CPU launches each of them once, whatever the layers do.
+"""The decoder's forward and backward pass as two CUDA graphs, so that the CPU launches each with a single call.
 
-A graph repeats what it was recorded doing, in the same memory. A batch is copied into the inputs of the recording; the
-hidden states, and gradients of the weights, lie where they lay then. The head and its loss, whose rows differ in each
-batch, stay outside: their gradient flows into the recorded backward.
+A graph repeats recorded work in the same memory. Each batch is copied into the recorded inputs; hidden states and
+gradients of the weights appear in the recorded outputs. The head and its loss, whose rows differ between batches, are
+not
+recorded: their gradient is copied into the recorded backward pass.
 """
 
 from __future__ import annotations
@@ -19,37 +20,41 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from kernel_coder.policy.attention import packed
-from kernel_coder.policy.model import causal_lm, head_of
-from kernel_coder.policy.recomputation import layers_of
+from kernel_coder.policy.parts import causal_lm, head_of, layers_of
 from kernel_coder.sft.attention import computing, hidden_states
 from kernel_coder.sft.packing import PackedBatch
 
 INPUTS = ("ids", "positions", "cu_seqlens")
-"""What the decoder is given of a batch."""
+"""The tensors of a batch that are copied into the recorded inputs."""
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 Written = Sequence[Tensor | None]
+"""The tensors that recorded work writes."""
+
 Work = Callable[[], Written]
 
 _log = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """What makes work repeatable."""
+    """Records GPU work so that it can be repeated."""
 
-    def warm_up(self, work: Callable[[], None]) -> None: ...
+    def warm_up(self, work: Callable[[], None]) -> None:
+        """Runs the work without recording it, so that libraries and the allocator are initialised."""
 
     def record(self, work: Work) -> tuple[Written, Callable[[], None]]:
-        """What the work writes, and what writes it again into the same memory. It may write over other results of the
-        same recorder that nobody holds."""
+        """Records the work. Returns what it writes, and a function that repeats it in the same memory.
+
+        A repetition may overwrite results of the same recorder to which no reference is held.
+        """
 
 
 class CudaRecorder:
-    """CUDA graphs that share their memory, recorded on a stream of their own.
+    """Records CUDA graphs that share one memory pool, on a separate stream.
 
-    Work runs twice before: libraries and allocator then have what they need, and what waits for the GPU is found by an
-    exception while nothing is being recorded.
+    The warm-up runs the work twice. The first run initialises libraries and the allocator. In the second, an operation
+    that makes the CPU wait for the GPU raises; such work cannot be recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -74,19 +79,19 @@ class CudaRecorder:
         try:
             with torch.cuda.device(self.device), taking:
                 written = work()
-        except Exception as error:  # ending what has failed fails, too, and would be all that is said
+        except Exception as error:  # ending a failed recording raises as well; report the first error
             raise error.__context__ or error from None
         finally:
-            torch.cuda.set_stream(before)  # a recording that fails leaves its own
+            torch.cuda.set_stream(before)  # a failed recording leaves its own stream set
         return written, graph.replay
 
 
 @contextmanager
 def waiting_forbidden() -> Iterator[None]:
-    """Within, an operation for which the host waits for the GPU raises."""
+    """Inside, an operation that makes the CPU wait for the GPU raises."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it does not find all of them
+        warnings.simplefilter("ignore")  # torch warns that it does not detect every such operation
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -95,15 +100,15 @@ def waiting_forbidden() -> Iterator[None]:
 
 
 class GraphedBody:
-    """:func:`~kernel_coder.sft.attention.hidden_states` of batches of one shape, replayed.
+    """:func:`~kernel_coder.sft.attention.hidden_states` by replaying graphs, for batches of one shape.
 
-    Whatever was not recorded is computed as ever: another shape, a model in evaluation, no gradients wanted, weights
-    that have moved. Results and gradients lie in the graphs' memory: a ``.grad`` that is there when the next pass
-    begins is moved out of it, anything else is valid until then.
+    Everything else is computed without graphs: another shape, a model in evaluation mode, no gradients, weights that
+    have moved in memory. Results and gradients lie in the graphs' memory and are overwritten by the next pass; only a
+    ``.grad`` is copied out of it first.
 
     Args:
-        model: in training; its weights are updated in place.
-        batch: of the shape that is recorded.
+        model: in training mode; its weights are updated in place.
+        batch: has the shape to record.
         recorder: a :class:`CudaRecorder`.
         bf16: compute in bfloat16.
     """
@@ -125,7 +130,7 @@ class GraphedBody:
         self._output = self.states
 
     def __call__(self, model: nn.Module, batch: PackedBatch) -> Tensor:
-        """[T, H]. Call it within :func:`~kernel_coder.policy.attention.packed`."""
+        """The hidden states [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
         if not self.takes(model, batch):
             return hidden_states(model, batch)
         self._move_gradients_out()
@@ -135,10 +140,11 @@ class GraphedBody:
         return states
 
     def takes(self, model: nn.Module, batch: PackedBatch) -> bool:
+        """Whether the graphs can compute this batch."""
         if model is not self.model or not model.training or not torch.is_grad_enabled():
             return False
         if self.places and self._places() != self.places:
-            _log.warning("sft: weights have moved, so the CUDA graphs are not used any more")
+            _log.warning("sft: weights have moved in memory, so the CUDA graphs are no longer used")
             self.places = ()
         same = (getattr(batch, name).shape == getattr(self.inputs, name).shape for name in INPUTS)
         return bool(self.places) and batch.longest == self.inputs.longest and all(same)
@@ -147,7 +153,7 @@ class GraphedBody:
         return tuple(tensor.data_ptr() for tensor in self.tensors)
 
     def _move_gradients_out(self) -> None:
-        """Autograd may have taken the graph's own tensors as ``.grad``: the next pass writes over them."""
+        """Copies gradients that autograd left in the graph's own tensors, which the next pass overwrites."""
         for weight, gradient in zip(self.weights, self.gradients, strict=True):
             if weight.grad is not None and gradient is not None and weight.grad.data_ptr() == gradient.data_ptr():
                 weight.grad = weight.grad.clone()
@@ -164,7 +170,7 @@ class GraphedBody:
         self._forward()
         self.gradient = torch.zeros_like(self._output)
         self._backward()
-        self._output = self.gradient  # what the pass kept is not kept any longer
+        self._output = self.gradient  # frees the activations of the pass
 
 
 class _Replayed(torch.autograd.Function):
@@ -180,28 +186,28 @@ class _Replayed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         body: GraphedBody = ctx.body
         if ctx.number != body.passes:
-            raise RuntimeError("a graphed forward pass went before the backward of the one before it")
+            raise RuntimeError("a second graphed forward pass was made before the backward pass of the first one")
         body.gradient.copy_(gradient)
         body.replay_backward()
         return None, *(None if each is None else each.detach() for each in body.gradients)
 
 
 def why_not(model: nn.Module, *, bf16: bool) -> str | None:
-    """What of a model a graph cannot repeat."""
+    """Why a model cannot be recorded as graphs; None if it can."""
     if head_of(model) is None:
         return "the loss of this model is not computed from hidden states"
     if dropout := dropout_of(model):
-        return f"a graph would drop the same every time, and the model has {dropout}"
+        return f"a graph would drop the same elements every time, and the model has {dropout}"
     if any(getattr(layer, "gradient_checkpointing", False) for layer in layers_of(model)):
         return "layers that are recomputed read the random state"
     weight = next(model.parameters())
     if weight.is_cuda and not bf16 and weight.dtype not in SIXTEEN_BITS:
-        return "attention in 32 bits asks the host where an example ends; set model.bf16"
+        return "attention in 32 bits reads the ends of examples on the CPU; set model.bf16"
     return None
 
 
 def dropout_of(model: nn.Module) -> str | None:
-    """The dropout of a model in training, if it has any.
+    """Describes the dropout of a model in training mode; None if it has none.
 
     >>> dropout_of(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))
     'Dropout of 0.1'

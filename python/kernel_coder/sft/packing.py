@@ -1,4 +1,4 @@
-"""From examples to forward passes: which examples share a sequence, and the one row of tokens that the model is given.
+"""From examples to forward passes: which examples share a sequence, and the packed row of tokens for the model.
 
 Letters of the shape comments: T tokens of a forward pass, S examples in it.
 """
@@ -16,17 +16,17 @@ from torch import Tensor
 from kernel_coder.sft.examples import Example
 
 SEQUENCE_BUCKET = 32
-"""In a :class:`Filled` pass the number of sequences is rounded up to a multiple of this."""
+"""The number of sequences in a :class:`Filled` pass is a multiple of this, so that few shapes occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What every forward pass is filled up to, so that a compiled model meets one shape.
+    """The shape to which every forward pass is padded, so that a compiled model sees only one shape.
 
     Attributes:
-        tokens: of a pass.
-        longest: tokens of the longest example of the run, for which attention's grid is cut.
-        sequences: no pass has more, those that fill it up included.
+        tokens: tokens of a pass.
+        longest: tokens of the longest example of the run, which decides the launch grid of the attention kernel.
+        sequences: sequences of a pass, padding included; 0: a multiple of :data:`SEQUENCE_BUCKET`.
     """
 
     tokens: int
@@ -35,7 +35,9 @@ class Filled:
 
     @classmethod
     def of(cls, packs: Sequence[Sequence[int]], size: int, capacity: int) -> Filled:
-        """For passes over any ``size`` of these packs, or fewer: lengths that are at most ``capacity`` together.
+        """The shape for passes over at most ``size`` of these packs.
+
+        A pack is given by the lengths of its examples, whose sum is at most ``capacity`` tokens.
 
         >>> Filled.of([[30, 30], [60, 20, 20], [100]], size=2, capacity=100)
         Filled(tokens=200, longest=100, sequences=32)
@@ -50,15 +52,16 @@ class Filled:
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices that share a sequence of at most ``capacity`` tokens: the longest first, each where it fits best.
+    """Divides examples between sequences of at most ``capacity`` tokens. Returns the indices in each sequence.
 
-    Best-fit decreasing, which needs at most 11/9 of the sequences of the best packing; O(n log n) comparisons.
+    The algorithm is best-fit decreasing: the longest example first, each into the fullest sequence that has room. It
+    needs at most about 11/9 of the optimal number of sequences and O(n log n) comparisons.
 
     >>> best_fit([3, 7, 5, 2, 3], 10)
     [[1, 0], [2, 4, 3]]
     """
     packs: list[list[int]] = []
-    free: list[tuple[int, int]] = []  # room left and the pack, sorted
+    free: list[tuple[int, int]] = []  # free tokens and index of each pack, sorted
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         length = lengths[index]
         if length > capacity:
@@ -74,25 +77,27 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBatch:
-    """One forward pass. Row t holds the hidden state that predicts token t + 1 of the same example."""
+    """One forward pass. The hidden state in row t predicts token t + 1 of the same example."""
 
     ids: Tensor  # int64 [T]
-    positions: Tensor  # int64 [T]: from 0 in every example
+    positions: Tensor  # int64 [T]: position in the example, from 0
     targets: Tensor  # int64 [T]: the next token
     mask: Tensor  # bool [T], on the CPU: whether the target is in the loss; false in the last row of every example
-    cu_seqlens: Tensor  # int32 [S + 1]
+    cu_seqlens: Tensor  # int32 [S + 1]: start of each example, and the end of the last
     longest: int  # tokens of the longest example, or more
 
     @property
     def num_targets(self) -> int:
+        """Tokens in the loss."""
         return int(self.mask.sum())
 
 
 def collate(examples: Sequence[Example], device: torch.device, *, filled: Filled | None = None) -> PackedBatch:
-    """The examples one behind the other.
+    """Puts the examples one after the other into a row.
 
-    A ``filled`` pass ends with sequences that are in no loss, as long as the longest of the run, and with empty ones up
-    to ``filled.sequences``; with more than these, up to a multiple of :data:`SEQUENCE_BUCKET`.
+    With ``filled``, the row is padded to that shape: with sequences that are not in the loss and are as long as the
+    longest example, and with empty sequences up to ``filled.sequences`` (or, if there already are more, up to the next
+    multiple of :data:`SEQUENCE_BUCKET`).
     """
     lengths = [len(example) for example in examples]
     ids = np.concatenate([example.ids for example in examples])

@@ -1,4 +1,4 @@
-"""The supervised update: the mean negative log-likelihood of the answers' tokens, and one guarded optimiser step."""
+"""The supervised update: the mean negative log-likelihood of the answers' tokens, and a guarded optimiser step."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor, nn
 
 from kernel_coder import ops
 from kernel_coder.policy.attention import packed
-from kernel_coder.policy.model import Policy, head_of
-from kernel_coder.policy.recomputation import spend_memory
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.parts import head_of
 from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.sft.attention import StatesOf, computing, hidden_states, model_inputs
 from kernel_coder.sft.packing import PackedBatch
 from kernel_coder.train.update import METRIC, clip
 
 NLL = ops.LossSpec.preset("reinforce")
-"""``-A logp`` with A = 1 is the negative log-likelihood; the policy's op forms its gradient in three products."""
+"""The loss ``-A log p``, which with A = 1 is the negative log-likelihood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Sums over the tokens in the loss."""
+    """Sums over the tokens in the loss, in nats."""
 
     nll: float
     entropy: float
@@ -33,17 +33,18 @@ class Losses:
 
     @classmethod
     def of(cls, sums: Sequence[float], total: float) -> Losses:
-        """From the metrics of a loss that was divided by ``total``."""
+        """From the metric sums of a loss that was divided by ``total``."""
         return cls(sums[METRIC["loss"]] * total, sums[METRIC["entropy"]], int(sums[METRIC["tokens"]]))
 
     @property
     def mean(self) -> float:
+        """The negative log-likelihood of a token; NaN if there is no token."""
         return self.nll / self.tokens if self.tokens else math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """What one update did. ``grad_norm`` is None if it was refused: loss or gradient were not finite."""
+class SftUpdate:
+    """What one update did. ``grad_norm`` is None if it was skipped because loss or gradient were not finite."""
 
     losses: Losses
     grad_norm: float | None
@@ -51,12 +52,23 @@ class UpdateResult:
     skipped_in_a_row: int
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """What is the same in all updates of a run."""
+
+    learning_rate: Callable[[int], float]  # of the n-th update
+    max_grad_norm: float
+    max_skipped: int  # skipped updates in a row that end the run
+    states_of: StatesOf = hidden_states  # the decoder in training
+
+
 def loss_of(
     model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False, states_of: StatesOf = hidden_states
 ) -> ops.LossOutput:
-    """``-sum(log p(target)) / total`` over the masked rows, from hidden states if the head allows it, else from logits.
+    """``-sum(log p(target)) / total`` over the rows in the loss.
 
-    Call it within :func:`packed`.
+    It is computed from hidden states if the fused op supports the head, otherwise from logits. Call it inside
+    :func:`~kernel_coder.policy.attention.packed`.
     """
     rows = len(batch.targets)
     arguments: dict[str, Any] = {"mask": batch.mask, "denominator": total}
@@ -81,7 +93,7 @@ def loss_of(
         bias=bias,
         logit_scale=head.logit_scale,
         softcap=head.softcap,
-        allow_sync=False,  # the host knows the rows, and each has a gradient
+        allow_sync=False,  # the rows are known on the CPU, and each has a gradient
         **arguments,
     )
 
@@ -94,14 +106,14 @@ def backward(
     bf16: bool = False,
     states_of: StatesOf = hidden_states,
 ) -> Tensor:
-    """Adds the gradients of these forward passes to ``.grad``; a token weighs the same in whichever it is.
+    """Adds the gradients of these forward passes, divided by ``total``, to ``.grad``.
 
-    Returns the sums of the loss's metrics, float64, where the model is.
+    Returns the sums of the loss's metrics, float64, on the model's device.
     """
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
-        spend_memory(policy, len(batch.ids))
-        with packed(policy.model):  # recomputed activations need it in the backward, too
+        policy.before_pass(len(batch.ids))
+        with packed(policy.model):  # the backward pass recomputes attention
             output = loss_of(policy.model, batch, total, bf16=bf16, states_of=states_of)
             output.loss.backward()
         sums += output.metrics
@@ -110,7 +122,7 @@ def backward(
 
 @torch.no_grad()
 def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = False) -> Losses:
-    """The same sums without gradients."""
+    """The losses of these forward passes, without gradients."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
         with packed(policy.model):
@@ -118,14 +130,15 @@ def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = Fals
     return Losses.of(sums.tolist(), 1.0)
 
 
-class Underway:
-    """Numbers on their way from the device; waiting for them is not waiting for what it was told after them."""
+class AsyncCopy:
+    """Copies numbers from the GPU without waiting. A later wait does not include work that was launched after."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers = numbers.to("cpu", non_blocking=True)
         self._arrived = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
 
     def tolist(self) -> list[float]:
+        """Waits until the copy is complete and returns the numbers."""
         if self._arrived is not None:
             self._arrived.synchronize()
         found: list[float] = self._numbers.tolist()
@@ -133,9 +146,9 @@ class Underway:
 
 
 def launch_step(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> None:
-    """A step that changes nothing if loss or norm are not finite, which is found out on their device: nobody waits.
+    """Steps the optimiser; the step changes nothing if loss or norm are not finite. The CPU does not wait for the GPU.
 
-    The optimiser must be a fused one, which takes that as it does from ``torch.amp.GradScaler``.
+    The check is made on the device, with the flag that ``torch.amp.GradScaler`` uses, so the optimiser must be fused.
     """
     assert getattr(optimizer, "_step_supports_amp_scaling", False), "the optimiser is not a fused one"
     refused = ~(loss.isfinite() & norm.isfinite())
@@ -150,37 +163,45 @@ def update(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     batches: Sequence[PackedBatch],
+    settings: UpdateSettings,
     *,
-    learning_rate: Callable[[int], float],
     number: int,
-    max_grad_norm: float,
-    bf16: bool,
     skipped_in_a_row: int,
-    max_skipped: int,
-    states_of: StatesOf = hidden_states,
-) -> UpdateResult:
-    """One update. The loss is the mean over its tokens, counted once before the first of its forward passes.
+) -> SftUpdate:
+    """Does one update. The loss is the mean over its tokens, which are counted before the first forward pass.
 
-    A GPU is waited for once, while it still works on the step.
+    The CPU waits for the GPU once, when all work of the update is launched.
+
+    Args:
+        policy: the model.
+        optimizer: a fused one over its trainable parameters.
+        batches: the forward passes of the update.
+        settings: what is the same in all updates.
+        number: of this update in the run, for the learning rate.
+        skipped_in_a_row: updates that were skipped immediately before.
+
+    Raises:
+        TrainingDiverged: ``settings.max_skipped`` updates in a row were skipped.
     """
     total = float(sum(batch.num_targets for batch in batches))
+    rate = settings.learning_rate(number)
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(number)
+        group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     policy.model.train()
-    sums = backward(policy, batches, total, bf16=bf16, states_of=states_of)
-    clipped = clip(policy.trainable().values(), max_grad_norm)
-    underway = Underway(torch.cat([sums, clipped[None]]))
+    sums = backward(policy, batches, total, bf16=policy.bf16, states_of=settings.states_of)
+    clipped = clip(policy.trainable().values(), settings.max_grad_norm)
+    numbers = AsyncCopy(torch.cat([sums, clipped[None]]))
     launch_step(optimizer, sums[METRIC["loss"]], clipped)
     optimizer.zero_grad(set_to_none=True)
     policy.model.eval()
-    *found, norm = underway.tolist()
+    *found, norm = numbers.tolist()
     losses = Losses.of(found, total)
     refused = not (math.isfinite(losses.nll) and math.isfinite(norm))
-    if refused and skipped_in_a_row + 1 >= max_skipped:
+    if refused and skipped_in_a_row + 1 >= settings.max_skipped:
         raise TrainingDiverged(
-            f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates), for their loss or "
-            "gradient was not finite; the weights are those from before: lower optim.learning_rate"
+            f"{skipped_in_a_row + 1} updates in a row were refused (run.max_skipped_updates): their loss or gradient "
+            f"was not finite. The weights are those from before these updates. Lower optim.learning_rate"
         )
     skipped_in_a_row = skipped_in_a_row + 1 if refused else 0
-    return UpdateResult(losses, None if refused else norm, learning_rate(number), skipped_in_a_row)
+    return SftUpdate(losses, None if refused else norm, rate, skipped_in_a_row)

@@ -1,7 +1,7 @@
-"""From scored answers to what the loss takes: packed tokens, exact denominators, micro-batches.
+"""From rewarded answers to the inputs of the loss: advantages, exact denominators, micro-batches of packed tokens.
 
-Letters of the shape comments: N completion tokens, S sequences (turns), B sequences of a micro-batch, R rows that it is
-computed in, L its longest row, T tokens of all its rows.
+Letters of the shape comments: N completion tokens, S sequences (turns), B sequences of a micro-batch, R rows of its
+ids, L tokens of its longest row, T tokens of all its rows.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ import torch
 from torch import Tensor
 
 from kernel_coder.ops import LossSpec, group_advantages, turn_advantages
-from kernel_coder.policy.attention import Layout, layout_of
+from kernel_coder.policy.layout import Layout, place
 from kernel_coder.rollout import Turn
 from kernel_coder.train.config import AdvantagesConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Sequences of one generation batch. ``turns`` holds the tokens; the tensors are packed, on the CPU."""
+    """The sequences of one generation batch, on the CPU. A sequence is one turn: its prompt and its answer."""
 
     turns: tuple[Turn, ...]  # S
     advantages: Tensor  # float64 [S]; 0 where the answer was not scored
-    counted: Tensor  # bool [S]: in the loss and in its denominator
+    counted: Tensor  # bool [S]: whether it is in the loss and in its denominator
     old_logprobs: tuple[Tensor, ...] | None = None  # S of float [completion length]
     ref_logprobs: tuple[Tensor, ...] | None = None  # likewise
-    token_advantages: tuple[Tensor, ...] | None = None  # likewise; None: each token has its sequence's
-    rollouts: tuple[int, ...] | None = None  # S: the number of the rollout that it is a turn of; None: one turn each
+    token_advantages: tuple[Tensor, ...] | None = None  # likewise; None: every token has the advantage of its sequence
+    rollouts: tuple[int, ...] | None = None  # S: index of the rollout of each turn; None: one turn each
 
     @property
     def num_rollouts(self) -> int:
+        """Rollouts of the batch."""
         return len(self.turns) if self.rollouts is None else max(self.rollouts, default=-1) + 1
 
     def rollout_of(self, index: int) -> int:
+        """The index of the rollout that a sequence is a turn of."""
         return index if self.rollouts is None else self.rollouts[index]
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def select(self, indices: Sequence[int]) -> Batch:
+        """The batch of only these sequences."""
+
         def pick(values: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
             return None if values is None else tuple(values[i] for i in indices)
 
@@ -59,33 +63,33 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """One forward pass: ids for the model, packed completion tokens for the loss.
+    """The tensors of one forward pass: ids for the model, and the completion tokens, one after the other, for the loss.
 
-    A row of ids holds one turn, or several of one rollout where each prompt begins with all ids of the turn before.
-    Rows are padded on the right, or they lie packed in a single one of T tokens, as the layout says.
+    A row of ids holds one turn, or several turns of a rollout if each prompt begins with all ids of the turn before.
+    The rows are padded on the right, or packed into a single row of T tokens that the layout describes.
     """
 
     ids: Tensor  # int64 [R, L]; packed: [1, T]
     attention_mask: Tensor | None  # int64 [R, L]; packed: None
-    rows: Tensor  # int64 [N]: where in the flattened ids the hidden state that predicts each token stands
+    rows: Tensor  # int64 [N]: index in the flattened ids of the hidden state that predicts each token
     targets: Tensor  # int64 [N]
-    advantages: Tensor  # float32 [B], or [N] where tokens of a sequence differ
-    mask: Tensor  # bool [N]
-    cu_seqlens: Tensor  # int64 [B + 1]
+    advantages: Tensor  # float32 [B], or [N] if tokens of a sequence differ
+    mask: Tensor  # bool [N]: whether the token is in the loss
+    cu_seqlens: Tensor  # int64 [B + 1]: start of each sequence's completion tokens
     rollout_logprobs: Tensor  # float32 [N]
     old_logprobs: Tensor | None  # [N]
     ref_logprobs: Tensor | None  # [N]
     layout: Layout | None = None
-    positions: Tensor | None = None  # int64 [T], packed
+    positions: Tensor | None = None  # int64 [T]: position of each token in its sequence; padded: None
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How forward passes are computed. None of it changes what is computed, but for rounding.
+    """How forward passes are computed. It changes results only by rounding.
 
     Attributes:
-        packing: rows lie one behind the other, without padding.
-        sharing: a prompt that several rows of a pass begin with is computed once; with packing only.
+        packing: the rows are packed into one row without padding.
+        sharing: with packing, a prompt at the beginning of several rows is computed once.
         bf16: compute in bfloat16, whatever the weights' dtype.
     """
 
@@ -95,6 +99,7 @@ class Form:
 
 
 PADDED = Form()
+"""The plain form: padded rows, in the weights' dtype."""
 
 
 def make_batch(
@@ -108,21 +113,22 @@ def make_batch(
     thinking: tuple[Tensor, Sequence[int]] | None = None,
     rejected: Sequence[bool] | None = None,
 ) -> Batch:
-    """Advantages of ``rewards`` (float64 [S], NaN: not scored) in neighbouring groups, and who takes part in the loss.
+    """Computes advantages, and decides which answers are in the loss.
 
-    An answer that was not scored leaves the baseline of its group, the loss and the denominator. So does an answer cut
-    by the length limit under ``mask_truncated``, and one that is ``rejected``, except that their rewards stay in the
-    baseline.
+    An answer that was not scored is left out of the baseline of its group, of the loss and of the denominator. An
+    answer that is ``rejected``, or was cut by the length limit under ``mask_truncated``, is left out of the loss and of
+    the denominator, but its reward stays in the baseline.
 
     Args:
-        turns: of all rollouts, one rollout after another.
-        rewards: of each turn.
+        turns: of all rollouts, one rollout after another. The rollouts of a group are next to each other.
+        rewards: of each turn, float64 [S]; NaN: not scored.
         config: how rewards become advantages.
         group: rollouts in a group.
-        mask_truncated: see above.
-        turn_counts: the turns of each rollout; None: one each.
-        thinking: other rewards (float64 [S]) for the first tokens of each turn, and how many those are.
-        rejected: turns to leave out of the loss.
+        mask_truncated: leave answers that were cut out of the loss.
+        turn_counts: number of turns of each rollout; None: one each.
+        thinking: separate rewards (float64 [S]) for the reasoning, and the number of its tokens, which come first, in
+            each turn. None: all tokens have the same reward.
+        rejected: for each turn, whether to leave it out of the loss; None: none.
     """
     whole = torch.tensor([turn.finish_reason == "stop" for turn in turns])
     lengths = torch.tensor([len(turn.completion_ids) for turn in turns])
@@ -148,7 +154,7 @@ def make_batch(
 def advantages_of(
     rewards: Tensor, config: AdvantagesConfig, group: int, lengths: Tensor, turn_counts: Sequence[int] | None
 ) -> Tensor:
-    """The advantage of each turn: of its reward in its group, or, with further turns, of its return."""
+    """The advantage of each turn (float64 [S]): of its reward in its group, or in conversations of its return."""
     if turn_counts is None:
         return group_advantages(
             rewards,
@@ -172,10 +178,10 @@ def advantages_of(
 
 
 def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
-    """What the summed loss of one update is divided by.
+    """The number that the summed loss of one update is divided by: a count of tokens or sequences, as the loss asks.
 
-    Counted once over the whole generation batch and shared equally by its updates, so that a token weighs the same in
-    whichever update and micro-batch it lands.
+    It is counted over the whole generation batch and divided equally between its updates. So a token has the same
+    weight in whichever update and micro-batch it is.
     """
     if spec.reduction == "sum":
         return 1.0
@@ -189,10 +195,10 @@ def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
 
 
 def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
-    """Sequences that the update has to compute.
+    """The sequences that an update has to compute.
 
-    Without KL and entropy terms the gradient of a sequence is a multiple of its advantage, so one with advantage 0 can
-    be left out exactly: its part of the loss and of the gradient is 0.
+    Without KL and entropy terms the gradient of a sequence is a multiple of its advantage. A sequence with advantage 0
+    then contributes exactly 0 to loss and gradient, and is left out.
     """
     always = spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0
 
@@ -203,10 +209,9 @@ def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
 
 
 def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) -> list[list[list[int]]]:
-    """For every update in turn, the sequences of each of its forward passes: at most ``size`` rows, none without
-    gradient.
+    """The sequences of each forward pass of each update: at most ``size`` rows in a pass, none without gradient.
 
-    Scoring and updates cut the batch in this one way, so the log-probs of the first update have the bits of the old.
+    Scoring uses the same passes as the updates, so the first update computes the same bits as the old log-probs.
     """
     needed = carries_gradient(batch, spec)
     rows = [forward_rows(batch, part) for part in by_update(batch, needed, minibatches)]
@@ -216,13 +221,14 @@ def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) ->
 
 
 def by_update(batch: Batch, indices: Sequence[int], minibatches: int) -> list[list[int]]:
-    """The sequences of each update: the turns of a rollout stay together."""
+    """Divides sequences between the updates. The turns of a rollout stay in the same update."""
     length = -(-batch.num_rollouts // minibatches)
     return [[i for i in indices if batch.rollout_of(i) // length == m] for m in range(minibatches)]
 
 
 def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
-    """The sequences of each row: turns of a rollout share one where the later prompt begins with all of the earlier."""
+    """The sequences of each row. Turns of a rollout share a row if the later prompt begins with the whole earlier
+    turn."""
     rows: list[list[int]] = []
     for i in indices:
         last = rows[-1][-1] if rows else None
@@ -238,7 +244,7 @@ def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
 
 
 def collate(batch: Batch, pad_id: int, device: torch.device, form: Form = PADDED) -> MicroBatch:
-    """See :class:`MicroBatch`."""
+    """Builds the tensors of one forward pass over all sequences of the batch."""
     lengths = [len(turn.completion_ids) for turn in batch.turns]
     together = forward_rows(batch, range(len(batch)))
     row_of = {i: r for r, row in enumerate(together) for i in row}
@@ -283,55 +289,7 @@ def collate(batch: Batch, pad_id: int, device: torch.device, form: Form = PADDED
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """Sequences in a packed row: ``places[i][k]`` is where the k-th token of the i-th one stands."""
-
-    ids: list[int]
-    positions: list[int]
-    places: list[Sequence[int]]
-    layout: Layout
-
-
-def place(
-    sequences: Sequence[tuple[int, ...]], beginnings: Sequence[tuple[int, ...]] | None, device: torch.device
-) -> Placed:
-    """Puts sequences one behind the other; a beginning that several of them have stands there once, before them all.
-
-    ``beginnings[i]`` is what ``sequences[i]`` begins with, and what it may share.
-    """
-    members: dict[tuple[int, ...], list[int]] = {}
-    for i, beginning in enumerate(beginnings or ()):
-        members.setdefault(beginning, []).append(i)
-    shared = {prompt: some for prompt, some in members.items() if len(some) > 1}
-    inside = {i for some in shared.values() for i in some}
-    others = [i for i in range(len(sequences)) if i not in inside]
-    ids: list[int] = []
-    positions: list[int] = []
-    places: list[Sequence[int]] = [()] * len(sequences)
-
-    def append(tokens: Sequence[int], first: int) -> range:
-        start = len(ids)
-        ids.extend(tokens)
-        positions.extend(range(first, first + len(tokens)))
-        return range(start, len(ids))
-
-    prompts = [append(prompt, 0) for prompt in shared]
-    for (prompt, some), begun in zip(shared.items(), prompts, strict=True):
-        for i in some:
-            places[i] = [*begun, *append(sequences[i][len(prompt) :], len(prompt))]
-    for i in others:
-        places[i] = append(sequences[i], 0)
-    layout = layout_of(
-        [len(prompt) for prompt in shared],
-        [[len(sequences[i]) - len(prompt) for i in some] for prompt, some in shared.items()],
-        [len(sequences[i]) for i in others],
-        device,
-    )
-    return Placed(ids, positions, places, layout)
-
-
 def finite_or_nan(values: Sequence[float | None]) -> Tensor:
-    """Rewards as float64; None and infinities become NaN: not scored."""
+    """Rewards as float64. None and infinities become NaN, which means "not scored"."""
     finite = [value if value is not None and math.isfinite(value) else math.nan for value in values]
     return torch.tensor(finite, dtype=torch.float64)

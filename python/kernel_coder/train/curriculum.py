@@ -1,51 +1,61 @@
-"""How far a run has come, and what follows: which tasks are drawn, how hard they may be, under which rewards.
+"""Which tasks are drawn, how hard they may be, and which stage of the rewards applies.
 
-Everything here is a pure function of a :class:`Progress`, which is saved with the checkpoint, so a resumed run draws
-the same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
+Everything here is a pure function of a :class:`Progress`. It is saved with the checkpoint, so a resumed run draws the
+same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
 from kernel_coder.rollout import completion_seed
+from kernel_coder.run.checkpoint import RunState
 from kernel_coder.tasks import Task
 from kernel_coder.train.config import SamplerConfig, StageConfig, TrainConfig
+from kernel_coder.train.groups import Answers
 
-if TYPE_CHECKING:
-    from kernel_coder.train.groups import Answers
-
-UNSEEN = 0.5
-"""The success rate that a task is taken to have until it was tried: the one of which most can be learnt."""
+UNTRIED_RATE = 0.5
+"""Assumed success rate of a task that was never tried. It gives the task the largest possible weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was measured so far."""
+    """What was drawn and measured so far."""
 
-    drawn: int = 0  # tasks, in the order of epochs
-    rates: Mapping[str, float] = field(default_factory=dict)  # success rate by task id, of those that were tried
-    level: int | None = None  # tasks above are not drawn
-    level_rate: float = UNSEEN  # success rate at this level
-    level_answers: int = 0
-    stage: int = 0  # of the rewards
-    stage_rate: float | None = None  # of the metric that ends the stage
-    stage_steps: int = 0
+    drawn: int = 0  # number of tasks
+    rates: Mapping[str, float] = field(default_factory=dict)  # success rate of each task that was tried, by its id
+    level: int | None = None  # the hardest level that is drawn; None: all
+    level_rate: float = UNTRIED_RATE  # success rate at this level
+    level_answers: int = 0  # answers to tasks of this level
+    stage: int = 0  # index of the rewards' stage
+    stage_rate: float | None = None  # moving average of the metric that ends the stage
+    stage_steps: int = 0  # steps since the stage began
+
+
+@dataclass(frozen=True, slots=True)
+class TrainState(RunState):
+    """How far a training run has come."""
+
+    progress: Progress = field(default_factory=Progress)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return super().from_json({**values, "progress": Progress(**values.get("progress", {}))})
 
 
 def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
-    """The order of an epoch; each has its own."""
+    """The order of ``size`` items in an epoch: a new permutation in each, or always the same without ``shuffle``."""
     if not shuffle:
         return list(range(size))
     return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
 
 
 def draw_epochs(size: int, start: int, count: int, seed: int, shuffle: bool) -> list[int]:
-    """``count`` further places of an endless sequence of epochs, each in its own order.
+    """Items ``start`` to ``start + count`` of an endless sequence of epochs, as indices below ``size``.
 
     >>> draw_epochs(3, 2, 3, seed=0, shuffle=False)
     [2, 0, 1]
@@ -61,12 +71,13 @@ def draw_epochs(size: int, start: int, count: int, seed: int, shuffle: bool) -> 
 
 
 def draw_by_success(ids: Sequence[str], rates: Mapping[str, float], count: int, floor: float, seed: int) -> list[int]:
-    """Places of ``count`` tasks, without repetition as long as there are others, by weight ``p (1 - p) + floor``.
+    """Indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were drawn.
 
-    A task that is always solved, and one that never is, has groups without spread and teaches nothing; the floor keeps
-    trying them. Each gets the key ``-log(u) / weight``, and the smallest are drawn (Efraimidis and Spirakis 2006).
+    A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. The floor makes
+    sure that it is still tried now and then. Each task gets the key ``-log(u) / weight`` with a uniform random number
+    u, and the tasks with the smallest keys are drawn (Efraimidis and Spirakis 2006).
     """
-    known = [rates.get(name, UNSEEN) for name in ids]
+    known = [rates.get(name, UNTRIED_RATE) for name in ids]
     weights = torch.tensor([p * (1 - p) + floor for p in known], dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     drawn: list[int] = []
@@ -77,7 +88,7 @@ def draw_by_success(ids: Sequence[str], rates: Mapping[str, float], count: int, 
 
 
 class HasTask(Protocol):
-    """A prompt of the run."""
+    """Anything with a task, such as a prompt."""
 
     @property
     def task(self) -> Task: ...
@@ -93,10 +104,18 @@ def draw(
     count: int,
     seed: tuple[int | str, ...],
     without: Collection[str] = (),
-) -> tuple[list[Prompted], Progress]:
-    """The tasks to try next. ``without`` names those that should not come, as long as there are enough others."""
+) -> list[Prompted]:
+    """Draws the tasks to try next.
+
+    Args:
+        prompts: all prompts to train on.
+        progress: of the run, with the number of tasks drawn so far.
+        config: how to draw.
+        count: tasks to draw.
+        seed: of the draw by success rate.
+        without: ids of tasks that are drawn only if there are not enough others.
+    """
     eligible = [p for p in prompts if progress.level is None or level_of(p.task) <= progress.level]
-    after = replace(progress, drawn=progress.drawn + count)
     if config.sampler.kind == "epochs":
         places = draw_epochs(len(eligible), progress.drawn, count, config.run.seed, config.data.shuffle)
     else:
@@ -105,20 +124,20 @@ def draw(
         names = [p.task.id for p in eligible]
         number = completion_seed(*seed, "tasks")
         places = draw_by_success(names, progress.rates, count, config.sampler.floor, number)
-    return [eligible[place] for place in places], after
+    return [eligible[place] for place in places]
 
 
 def level_of(task: Task) -> int:
-    """The task's difficulty; one that states none may always be drawn."""
+    """The task's level of difficulty; -1, below all levels, if its data states none."""
     level = task.metadata.get("level")
     return int(level) if isinstance(level, int | float) and not isinstance(level, bool) else -1
 
 
 def first_progress(tasks: Sequence[Task], config: SamplerConfig) -> Progress:
-    """Where a run begins.
+    """The progress before the first step.
 
     Raises:
-        ValueError: no task is as easy as the first level.
+        ValueError: all tasks are harder than the first level.
     """
     if config.max_level is not None and min(map(level_of, tasks)) > config.max_level:
         easiest = min(map(level_of, tasks))
@@ -129,14 +148,18 @@ def first_progress(tasks: Sequence[Task], config: SamplerConfig) -> Progress:
 def after_answers(
     progress: Progress, tasks: Sequence[Task], successes: Sequence[Sequence[bool]], config: SamplerConfig
 ) -> Progress:
-    """What these groups of answers say: a rate for each task, and whether the next level may begin.
+    """Updates the success rates of tasks and of the level.
 
-    A level ends once ``level_up_after`` answers to its tasks were seen and their rate has reached ``level_up_at``.
+    Args:
+        progress: before.
+        tasks: the tasks that were answered.
+        successes: for each task which of its scored rollouts were correct.
+        config: how rates are averaged.
     """
     rates = dict(progress.rates)
     level_rate, level_answers = progress.level_rate, progress.level_answers
     for task, group in zip(tasks, successes, strict=True):
-        if not group:  # none of its answers could be scored
+        if not group:  # no answer could be scored
             continue
         share = sum(group) / len(group)
         rates[task.id] = _averaged(rates.get(task.id), share, config.decay)
@@ -147,7 +170,10 @@ def after_answers(
 
 
 def next_level(progress: Progress, tasks: Sequence[Task], config: SamplerConfig) -> Progress:
-    """The level after the one that was passed, if it was and there is one."""
+    """Adds the next level if the present one was passed, or if it has no tasks.
+
+    A level is passed with ``level_up_after`` answers and a success rate of ``level_up_at``.
+    """
     if progress.level is None:
         return progress
     here = any(level_of(task) == progress.level for task in tasks)
@@ -155,19 +181,19 @@ def next_level(progress: Progress, tasks: Sequence[Task], config: SamplerConfig)
     above = [level for level in map(level_of, tasks) if level > progress.level]
     if not above or (here and not passed):
         return progress
-    return replace(progress, level=min(above), level_rate=UNSEEN, level_answers=0)
+    return replace(progress, level=min(above), level_rate=UNTRIED_RATE, level_answers=0)
 
 
 def next_stage(
     progress: Progress, stages: Sequence[StageConfig], metrics: Mapping[str, float], decay: float
 ) -> Progress:
-    """The stage of the rewards after a step with these metrics; a stage that has ended does not come back."""
+    """Updates the stage of the rewards after a step with these metrics. A stage that has ended never returns."""
     if progress.stage + 1 >= len(stages):
         return progress
     stage = stages[progress.stage]
     value = metrics.get(str(stage.until))
     steps = progress.stage_steps + 1
-    if value is None or value != value:  # nothing could be measured
+    if value is None or value != value:  # nothing could be measured in this step
         return replace(progress, stage_steps=steps)
     rate = _averaged(progress.stage_rate, value, decay)
     assert stage.reaches is not None  # StageConfig
@@ -177,7 +203,7 @@ def next_stage(
 
 
 def stage_factors(config: TrainConfig, progress: Progress) -> Mapping[str, float] | None:
-    """What the rewards' weights are multiplied by; None without stages."""
+    """The factors of the rewards' weights in the present stage, by label; None without stages."""
     return config.stages[progress.stage].weights if config.stages else None
 
 
@@ -188,7 +214,15 @@ def learn(
     config: TrainConfig,
     metrics: Mapping[str, float],
 ) -> Progress:
-    """What a step has shown: success rates, and with them the next level and the next stage."""
+    """The progress after a step: new success rates, and possibly the next level and the next stage.
+
+    Args:
+        progress: before the step.
+        sampled: all answers of the step.
+        prompts: all prompts to train on.
+        config: of the run.
+        metrics: of the step.
+    """
     for answers in sampled:
         tasks = [prompt.task for prompt in answers.prompts]
         progress = after_answers(progress, tasks, answers.successes(config.sampler.success_reward), config.sampler)
@@ -197,6 +231,7 @@ def learn(
 
 
 def progress_metrics(progress: Progress, config: TrainConfig) -> dict[str, float]:
+    """The metrics that describe the progress. ``sampler/useful_tasks`` counts tasks that are solved sometimes."""
     rates = list(progress.rates.values())
     metrics = {"sampler/tasks_tried": float(len(rates))}
     if rates:

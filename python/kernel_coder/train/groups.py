@@ -1,4 +1,4 @@
-"""Groups to learn from: tasks are answered, and those whose answers are all worth the same make room for others."""
+"""Groups of answers, and dynamic sampling: groups whose answers all earned the same are replaced by others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from kernel_coder.judge import Verdict
 from kernel_coder.rewards import RewardTable
 from kernel_coder.rewards.errors import Failure
-from kernel_coder.rollout import Rollout
-from kernel_coder.train.scoring import bounds_of, verdicts_of
-from kernel_coder.train.setup import Prompt
+from kernel_coder.rollout import Rollout, Turn
+from kernel_coder.train.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Prompts with a group of rollouts each, neighbours of each other, and what is thought of the answers.
+    """Prompts, a group of rollouts for each, and the rewards of all answers.
 
-    ``table`` has a row for every turn, one rollout after another.
+    The rollouts of a prompt are next to each other. ``table`` has a row for every turn, one rollout after another.
     """
 
     prompts: tuple[Prompt, ...]
@@ -27,21 +26,29 @@ class Answers:
 
     @property
     def group(self) -> int:
+        """Rollouts of each prompt."""
         return len(self.rollouts) // len(self.prompts)
 
     @property
+    def turns(self) -> list[Turn]:
+        """The turns of all rollouts, one rollout after another."""
+        return [turn for rollout in self.rollouts for turn in rollout.turns]
+
+    @property
     def verdicts(self) -> list[Verdict] | None:
+        """See :func:`verdicts_of`."""
         return verdicts_of(self.rollouts)
 
     @property
     def bounds(self) -> list[int]:
+        """See :func:`bounds_of`."""
         return bounds_of(self.rollouts)
 
     def successes(self, from_reward: float) -> list[list[bool]]:
-        """Of every group which rollouts came to a correct answer: as the judge says, or by its reward where nothing
-        judges.
+        """For each group, whether each rollout has a correct answer.
 
-        Answers that could not be scored are left out, and rollouts without any other.
+        The judge decides what is correct; without a judge it is an answer with at least the reward ``from_reward``.
+        Answers that could not be scored are left out, and rollouts without any scored answer.
         """
         found: list[bool | None]
         verdicts = self.verdicts
@@ -53,7 +60,7 @@ class Answers:
         return [[any(one) for one in rollouts[i : i + self.group] if one] for i in self._starts()]
 
     def flat(self) -> list[int]:
-        """The groups whose rollouts all earned the same, turn by turn: they carry no gradient.
+        """The groups whose rollouts all earned the same rewards, turn by turn, and so carry no gradient.
 
         Rollouts with an answer that could not be scored are left out.
         """
@@ -65,12 +72,22 @@ class Answers:
         return range(0, len(self.rollouts), self.group)
 
     def _spans(self) -> list[tuple[int, int]]:
-        bounds = self.bounds
-        return list(itertools.pairwise(bounds))
+        return list(itertools.pairwise(self.bounds))
+
+
+def verdicts_of(rollouts: Sequence[Rollout]) -> list[Verdict] | None:
+    """The verdicts on all turns, one rollout after another; None if there is no judge."""
+    found = [verdict for rollout in rollouts for verdict in rollout.verdicts]
+    return None if not found or any(verdict is None for verdict in found) else found
+
+
+def bounds_of(rollouts: Sequence[Rollout]) -> list[int]:
+    """The index of each rollout's first turn among all turns, and the number of turns."""
+    return [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
 
 
 def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Sequence[int]) -> Answers:
-    """``base`` with its groups at ``places`` replaced by the ``chosen`` ones of ``other``."""
+    """``base`` with the groups at ``places`` replaced by the groups ``chosen`` from ``other``."""
     source = {place: (other, pick) for place, pick in zip(places, chosen, strict=True)}
     parts = [source.get(place, (base, place)) for place in range(len(base.prompts))]
     rollouts = [(answers, pick * base.group + k) for answers, pick in parts for k in range(base.group)]
@@ -89,7 +106,7 @@ def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Se
 
 
 def _moved(label: str, rows: Sequence[tuple[Answers, int]]) -> list[Failure]:
-    """The failures of a reward, at the places where their answers now are."""
+    """The failures of a reward on these rows, with their new positions."""
     found = []
     for position, (answers, row) in enumerate(rows):
         found += [
@@ -100,32 +117,40 @@ def _moved(label: str, rows: Sequence[tuple[Answers, int]]) -> list[Failure]:
     return found
 
 
-def with_spread(
-    answers: Answers, again: Callable[[int, int, set[str]], Answers], rounds: int
-) -> tuple[Answers, list[Answers], dict[str, float]]:
-    """Dynamic sampling (DAPO): groups without spread are replaced by those of further tasks that have one.
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """The answers of a step.
+
+    Attributes:
+        answers: the groups to learn from. A group without spread is among them only if no better one was found.
+        rounds: all that was sampled, first the step's own tasks, then those of each further round.
+        replaced: number of groups that were replaced.
+    """
+
+    answers: Answers
+    rounds: tuple[Answers, ...]
+    replaced: int
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that were drawn, in all rounds together."""
+        return sum(len(answers.prompts) for answers in self.rounds)
+
+
+def sample_with_spread(answer: Callable[[int, Sequence[Answers]], Answers], count: int, max_rounds: int) -> Sampled:
+    """Answers ``count`` tasks, and replaces groups without spread by groups of further tasks (DAPO's dynamic sampling).
 
     Args:
-        answers: of the step's own tasks.
-        again: answers to so many further tasks, from the number of the round and the tasks tried so far.
-        rounds: how often at most.
-
-    Returns:
-        The answers to learn from, where a group without spread is left if none better came; all answers that were
-        sampled, for whoever measures success; and the counts for the log.
+        answer: draws and answers that many tasks, given the earlier rounds.
+        count: tasks of a step.
+        max_rounds: number of further rounds at most.
     """
-    sampled = [answers]
-    tried = {prompt.task.id for prompt in answers.prompts}
-    first = len(answers.flat())
-    done = 0
-    while done < rounds and (flat := answers.flat()):
-        done += 1
-        further = again(len(flat), done, tried)
-        tried |= {prompt.task.id for prompt in further.prompts}
-        sampled.append(further)
+    answers = answer(count, ())
+    rounds, first = [answers], len(answers.flat())
+    while len(rounds) <= max_rounds and (flat := answers.flat()):
+        further = answer(len(flat), tuple(rounds))
+        rounds.append(further)
         useless = set(further.flat())
         useful = [place for place in range(len(further.prompts)) if place not in useless]
         answers = with_groups(answers, flat[: len(useful)], further, useful)
-    left = len(answers.flat())
-    counts = {"resampling/rounds": float(done), "resampling/replaced_groups": float(first - left)}
-    return answers, sampled, counts if rounds else {}
+    return Sampled(answers, tuple(rounds), first - len(answers.flat()))

@@ -1,219 +1,159 @@
-"""The training loop: draw tasks, sample answers, reward them, update the policy, log, save.
+"""The training loop: draw tasks, sample answers, judge and reward them, update the policy, log, save.
 
-Each phase is a function of explicit values. A step either happens as a whole or leaves weights, random state and files
-as they were, so a run that is killed anywhere goes on from its last checkpoint to the same bits (on the CPU, with the
-same number of threads).
+A step either happens as a whole or leaves weights, random state and files as they were. So a run that is killed at any
+moment continues from its last checkpoint to the same bits (on the CPU, with the same number of threads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import torch
-
 from kernel_coder.report.learned import learning
-from kernel_coder.rollout import Conversation, Sampling, completion_seed, converse
-from kernel_coder.run.checkpoint import TrainState, capture_rng, restore_rng, save_checkpoint
 from kernel_coder.run.logs import RunLog
-from kernel_coder.run.signals import listening
-from kernel_coder.run.steps import Outcome, facts, opened, run_steps
-from kernel_coder.train.batch import finite_or_nan, make_batch
+from kernel_coder.run.rng import rng_unchanged
+from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
+from kernel_coder.run.stopwatch import Stopwatch
+from kernel_coder.train.batch import Batch, make_batch
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.curriculum import Progress, draw, learn, progress_metrics, stage_factors
-from kernel_coder.train.groups import Answers, with_spread
-from kernel_coder.train.metrics import METRIC, Stopwatch, answer_metrics, update_metrics
-from kernel_coder.train.scoring import describe, rejected_by_share, reward, thinking_and_answer
-from kernel_coder.train.setup import Prompt, Session, open_session
-from kernel_coder.train.update import UpdateResult, update, with_old_and_reference
+from kernel_coder.train.curriculum import Progress, TrainState, draw, learn, progress_metrics, stage_factors
+from kernel_coder.train.groups import Answers, sample_with_spread
+from kernel_coder.train.metrics import answer_metrics, evaluation_metrics, resampling_metrics, update_metrics
+from kernel_coder.train.rollouts import RolloutRequest
+from kernel_coder.train.samples_log import sample_lines
+from kernel_coder.train.scoring import rejected_by_share, token_rewards
+from kernel_coder.train.setup import TrainingRun, prepare
+from kernel_coder.train.update import METRIC, UpdateResult
+
+SHOWN = {
+    "reward": "reward",
+    "reward_std": "std",
+    "frac_reward_zero_std": "flat groups",
+    "judge/correct": "correct",
+    "completions/mean_length": "length",
+    "loss": "loss",
+    "grad_norm": "grad norm",
+    "entropy": "entropy",
+    "kl": "kl",
+    "eval/reward": "eval reward",
+    "eval/judge/correct": "eval correct",
+    "skipped_updates": "skipped",
+    "time/step_s": "seconds",
+}
+"""The metrics that are printed, and their labels. ``metrics.jsonl`` has all metrics."""
 
 FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
-"""Of these the summary has the first number and the last."""
+"""The metrics whose first and last value are in the summary."""
 
 
-def train(config: TrainConfig, *, resume: str | None = None) -> Outcome:
-    """A whole run. ``resume``: None, ``auto`` (newest valid checkpoint of ``run.output_dir``) or a checkpoint."""
+def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
+    """Runs a training run to its end, or until it is asked to stop.
 
-    def open_log(run_dir: Path, session: Session) -> RunLog:
-        return RunLog(run_dir, config, session.state.step)
-
-    with opened(config, resume, open_session, open_log) as (run_dir, session, log):
-        if session.state.step == 0 and config.run.eval_on_start and session.held_out:
+    Args:
+        config: of the run.
+        resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
+    """
+    with opened(config, resume, prepare, SHOWN) as (run, log):
+        if run.state.step == 0 and config.run.eval_on_start and run.held_out:
             watch = Stopwatch()
             with watch.phase("eval"):
-                found, lines = evaluate(session, config, session.state.progress, step=0)
+                found, lines = evaluate(run, run.state.progress, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
-        with listening() as stop:
-            state, status = run_steps(
-                lambda state: run_step(config, session, state, stop.poll),
-                lambda state: save(config, session, state, run_dir),
-                session.state,
-                total=config.run.max_steps,
-                save_steps=config.run.save_steps,
-                run_dir=run_dir,
-                log=log,
-                stop=stop,
-            )
-        turns = config.rollout.max_turns
-        learnt = learning(run_dir, state.step, turns)
-        summary = summarise(config, session, state, run_dir, status, log) | learnt.facts(turns)
-        return Outcome(status, log.finish(summary, learnt.words(run_dir)))
+        state, status = run_steps(run, config.run, log, partial(run_step, run))
+        learnt = learning(log.run_dir, state.step, config.rollout.max_turns)
+        summary = summarise(run, state, status, log) | learnt.facts(config.rollout.max_turns)
+        return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
 
-def run_step(
-    config: TrainConfig, session: Session, state: TrainState, poll: Callable[[], None]
-) -> tuple[TrainState, dict[str, float], list[dict[str, Any]]]:
-    """One generation batch and its updates. ``poll`` may raise until the update begins."""
-    group, watch, progress = config.rollout.num_generations, Stopwatch(), state.progress
-
-    def try_tasks(count: int, again: int = 0, tried: Collection[str] = ()) -> Answers:
-        nonlocal progress
-        seed = (config.run.seed, state.step, *(("again", again) if again else ()))
-        prompts, progress = draw(session.train, progress, config, count, seed, tried)
-        return answer(config, session, prompts, seed, state.step, stage_factors(config, progress), poll, watch)
-
-    answers, sampled, resampling = with_spread(
-        try_tasks(config.tasks_per_step), try_tasks, config.rollout.max_resampling_rounds
+def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[TrainState]:
+    """One generation batch and its updates. ``poll`` may raise until the updates begin."""
+    config, watch = run.config, Stopwatch()
+    sampled = sample_with_spread(
+        partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
     )
-    rollouts, table = answers.rollouts, answers.table
+    answers = sampled.answers
     with watch.phase("logprobs"):
-        turns = [turn for rollout in rollouts for turn in rollout.turns]
-        left_out = rejected_by_share(config, rollouts, (config.run.seed, state.step))
-        total, thinking = thinking_and_answer(config, session, rollouts, table)
-        batch = make_batch(
-            turns,
-            finite_or_nan(total),
-            config.advantages,
-            group,
-            mask_truncated=config.loss.mask_truncated_completions,
-            turn_counts=None if session.follow_up is None else [len(rollout.turns) for rollout in rollouts],
-            thinking=thinking,
-            rejected=left_out,
-        )
-        batch = with_old_and_reference(
-            session.policy,
-            session.reference,
-            batch,
-            session.spec,
-            config.optim,
-            temperature=session.sampling.temperature,
-            minibatches=config.minibatches,
-        )
+        rejected = rejected_by_share(config.share_rejection, answers.rollouts, (config.run.seed, state.step))
+        batch = run.learner.with_logprobs(learning_batch(run, answers, rejected))
         poll()
     with watch.phase("update"):
-        result = update(
-            session.policy,
-            session.optimizer,
-            batch,
-            session.spec,
-            config.optim,
-            temperature=session.sampling.temperature,
-            minibatches=config.minibatches,
-            learning_rate=session.learning_rate,
-            first_update=state.update,
-            skipped_in_a_row=state.skipped_in_a_row,
-            max_skipped=config.run.max_skipped_updates,
-        )
-        if session.shares_gpu:
-            torch.cuda.empty_cache()  # what the update worked in, for those who are judged there
-    state = advance(state, result, config.updates_per_step)
+        result = run.learner.update(batch, state.update, state.skipped_in_a_row)
+    state = after_updates(state, result, config.updates_per_step)
     metrics = {
-        **answer_metrics(config, answers, batch.advantages),
-        **({} if left_out is None else {"share_rejected": float(sum(left_out))}),
-        **resampling,
+        **answer_metrics(answers, batch.advantages, config.rollout.max_turns),
+        **({} if rejected is None else {"share_rejected": float(sum(rejected))}),
+        **(resampling_metrics(sampled) if config.rollout.max_resampling_rounds else {}),
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
-    state = replace(state, progress=learn(progress, sampled, session.train, config, metrics))
+    progress = replace(state.progress, drawn=state.progress.drawn + sampled.num_tasks)
+    state = replace(state, progress=learn(progress, sampled.rounds, run.train, config, metrics))
     metrics |= progress_metrics(state.progress, config)
-    lines = list(describe(state.step, group, rollouts, table, batch.advantages))
+    lines = list(sample_lines(state.step, answers, batch.advantages))
     if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
         with watch.phase("eval"):
-            found, answered = evaluate(session, config, state.progress, step=state.step)
+            found, answered = evaluate(run, state.progress, step=state.step)
         metrics |= found
         lines += answered
-    metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in turns))
-    return state, metrics, lines
+    metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in answers.turns))
+    return StepResult(state, metrics, lines)
 
 
-def answer(
-    config: TrainConfig,
-    session: Session,
-    prompts: Sequence[Prompt],
-    seed: tuple[int | str, ...],
-    step: int,
-    factors: Mapping[str, float] | None,
-    poll: Callable[[], None] | None = None,
-    watch: Stopwatch | None = None,
-    *,
-    group: int | None = None,
-    sampling: Sampling | None = None,
+def answer_tasks(
+    run: TrainingRun, state: TrainState, poll: Poll, watch: Stopwatch, count: int, earlier: Sequence[Answers]
 ) -> Answers:
-    """A group of rollouts for every prompt, neighbours of each other: sampled, judged turn by turn, and rewarded."""
-    group, watch, poll = group or config.rollout.num_generations, watch or Stopwatch(), poll or (lambda: None)
-    watch.seconds.setdefault("judge", 0.0)
-    with session.judge.asking() as ask:
-        rollouts = converse(
-            session.engine,
-            conversations(prompts, group, seed),
-            sampling or session.sampling,
-            ask=ask,
-            follow_up=session.follow_up,
-            batch_size=config.rollout.batch_size_of(len(prompts) * group),
-            tasks_at_once=session.judge.tasks_at_once,
-            fixed_batches=config.rollout.fixed_batches,
-            overlap=session.overlap,
-            poll=poll,
-            watch=watch.phase,
-        )
-    with watch.phase("reward"):
-        table = reward(session.rewards, rollouts, step, factors)
-        poll()
-    return Answers(tuple(prompts), tuple(rollouts), table)
+    """Draws ``count`` tasks and answers them, in the first round of a step or after ``earlier`` rounds."""
+    config = run.config
+    seed = (config.run.seed, state.step, *(("again", len(earlier)) if earlier else ()))
+    drawn = state.progress.drawn + sum(len(answers.prompts) for answers in earlier)
+    tried = {prompt.task.id for answers in earlier for prompt in answers.prompts}
+    request = RolloutRequest(
+        prompts=draw(run.train, replace(state.progress, drawn=drawn), config, count, seed, tried),
+        group=config.rollout.num_generations,
+        sampling=run.sampling,
+        seed=seed,
+        step=state.step,
+        factors=stage_factors(config, state.progress),
+    )
+    return run.worker.answer(request, poll, watch)
 
 
-def conversations(prompts: Sequence[Prompt], group: int, seed: tuple[int | str, ...]) -> list[Conversation]:
-    """``group`` new conversations on every prompt.
+def learning_batch(run: TrainingRun, answers: Answers, rejected: Sequence[bool] | None) -> Batch:
+    """The answers with their advantages. Answers that are ``rejected`` stay out of the loss."""
+    advantages = run.config.advantages
+    rewards, thinking = token_rewards(answers, run.worker.rewards, advantages, run.policy.tokenizer.decode)
+    return make_batch(
+        answers.turns,
+        rewards,
+        advantages,
+        answers.group,
+        mask_truncated=run.config.loss.mask_truncated_completions,
+        turn_counts=None if run.worker.follow_up is None else [len(rollout.turns) for rollout in answers.rollouts],
+        thinking=thinking,
+        rejected=rejected,
+    )
 
-    A random number depends on the seed, the task's place in the step and its id, the conversation's number and the
-    turn's: nothing else.
-    """
 
-    def seeds(*name: int | str) -> Callable[[int], int]:
-        return lambda turn: completion_seed(*seed, *name, *(("turn", turn) if turn else ()))
-
-    return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
-
-
-def evaluate(
-    session: Session, config: TrainConfig, progress: Progress, *, step: int
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Rewards on the tasks that are never trained on, and every answer. Leaves the random state as it was."""
-    rng = capture_rng()
-    sampling = replace(session.sampling, temperature=config.eval.temperature)
-    answers = answer(
-        config,
-        session,
-        session.held_out,
-        (config.run.seed, "eval"),
-        step,
-        stage_factors(config, progress),
+def evaluate(run: TrainingRun, progress: Progress, *, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Answers the held-out tasks. Returns metrics and lines of ``samples.jsonl``; the random state is unchanged."""
+    config = run.config
+    request = RolloutRequest(
+        prompts=run.held_out,
         group=config.eval.num_generations,
-        sampling=sampling,
+        sampling=replace(run.sampling, temperature=config.eval.temperature),
+        seed=(config.run.seed, "eval"),
+        step=step,
+        factors=stage_factors(config, progress),
     )
-    restore_rng(rng)
-    found = answer_metrics(config, answers, torch.zeros(0))
-    kept = (
-        *("unscored", "rewards/", "judge/", "correct_by_turn/", "reward_by_turn/", "turns/"),
-        *("completions/mean_length", "completions/clipped_ratio"),
-    )
-    metrics = {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(kept)}
-    return metrics, list(describe(step, config.eval.num_generations, answers.rollouts, answers.table))
+    with rng_unchanged():
+        answers = run.worker.answer(request)
+    return evaluation_metrics(answers, config.rollout.max_turns), list(sample_lines(step, answers))
 
 
-def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
+def after_updates(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
+    """The state after a step with that many updates."""
     return replace(
         state,
         step=state.step + 1,
@@ -224,23 +164,13 @@ def advance(state: TrainState, result: UpdateResult, updates: int) -> TrainState
     )
 
 
-def save(config: TrainConfig, session: Session, state: TrainState, run_dir: Path) -> None:
-    save_checkpoint(run_dir, session.policy, session.optimizer, state, capture_rng(), keep=config.run.save_total_limit)
-
-
-def summarise(
-    config: TrainConfig, session: Session, state: TrainState, run_dir: Path, status: str, log: RunLog
-) -> dict[str, Any]:
-    """What ``summary.json`` holds: flat, the same keys in every run of equal turns (None where there is no number)."""
+def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> dict[str, Any]:
+    """The content of ``summary.json``: flat, with the same keys in all runs of equal ``rollout.max_turns``."""
+    config = run.config
     return {
-        "status": status,
-        "steps": state.step,
-        "updates": state.update,
-        "skipped_updates": state.skipped,
-        "trained_tokens": state.trained_tokens,
-        "tasks": len(session.train),
-        "held_out_tasks": len(session.held_out),
-        **{f"{name.replace('/', '_')}_first": log.first.get(name) for name in FIRST_AND_LAST},
-        **{f"{name.replace('/', '_')}_last": log.last.get(name) for name in FIRST_AND_LAST},
-        **facts(config, session.policy, state, run_dir),
+        **progress_facts(status, state),
+        "tasks": len(run.train),
+        "held_out_tasks": len(run.held_out),
+        **log.first_and_last(FIRST_AND_LAST),
+        **origin_facts(run, state, config.run, log.run_dir, model=config.model.name_or_path, data=config.data.path),
     }

@@ -1,15 +1,12 @@
-"""Numbers that describe a step, under TRL's names; NaN where there is none (a mean of nothing is not 0).
+"""The metrics of a step, under TRL's names. A metric without a value, such as the mean of nothing, is NaN.
 
-Everything that depends on the clock starts with ``time/``.
+Metrics that depend on the clock start with ``time/``.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,24 +14,44 @@ from torch import Tensor
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.train.batch import finite_or_nan
-from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.groups import Answers
+from kernel_coder.train.groups import Answers, Sampled, bounds_of
 from kernel_coder.train.update import METRIC, UpdateResult
 
 
-def answer_metrics(config: TrainConfig, answers: Answers, advantages: Tensor) -> dict[str, float]:
-    """What was said and what it was worth. In a conversation the headline reward is that of the last answer."""
-    rollouts, table = answers.rollouts, answers.table
+def answer_metrics(answers: Answers, advantages: Tensor, max_turns: int) -> dict[str, float]:
+    """Rewards, verdicts and lengths of the answers. In a conversation ``reward`` is that of the last answer."""
+    table = answers.table
     metrics = reward_metrics(table.total, table.parts, answers.group, advantages, answers.bounds)
-    metrics |= turn_metrics(rollouts, table.total, config.rollout.max_turns)
-    if config.rollout.max_turns > 1:
+    metrics |= turn_metrics(answers.rollouts, table.total, max_turns)
+    if max_turns > 1:
         metrics["frac_reward_zero_std"] = len(answers.flat()) / len(answers.prompts)
     return {
         **metrics,
         "reward_errors": float(table.num_errors),
         **verdict_metrics(answers.verdicts),
-        **completion_metrics([turn for rollout in rollouts for turn in rollout.turns]),
+        **completion_metrics(answers.turns),
     }
+
+
+def resampling_metrics(sampled: Sampled) -> dict[str, float]:
+    """How often dynamic sampling drew further tasks, and how many groups it replaced."""
+    return {
+        "resampling/rounds": float(len(sampled.rounds) - 1),
+        "resampling/replaced_groups": float(sampled.replaced),
+    }
+
+
+EVALUATED = (
+    *("unscored", "rewards/", "judge/", "correct_by_turn/", "reward_by_turn/", "turns/"),
+    *("completions/mean_length", "completions/clipped_ratio"),
+)
+"""Beginnings of the metrics, beside ``reward``, that an evaluation logs."""
+
+
+def evaluation_metrics(answers: Answers, max_turns: int) -> dict[str, float]:
+    """The metrics of held-out answers, under ``eval/``."""
+    found = answer_metrics(answers, torch.zeros(0), max_turns)
+    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(EVALUATED)}
 
 
 def reward_metrics(
@@ -44,10 +61,13 @@ def reward_metrics(
     advantages: Tensor,
     bounds: Sequence[int] | None = None,
 ) -> dict[str, float]:
-    """Mean and deviation of every reward, and how many groups teach nothing because all their rewards are equal.
+    """Mean and standard deviation of every reward, and the share of groups whose rewards are all equal.
 
-    ``bounds``: where the turns of each rollout begin (None: one turn each); the total is that of the last one, parts
-    are of all.
+    Args:
+        total: total reward of every turn. parts: the terms of the reward, of every turn. group: rollouts in a group.
+        advantages: of every turn. bounds: index of each rollout's first turn, see
+        :func:`~kernel_coder.train.groups.bounds_of`; None: one turn each.
+            Of the totals only those of last turns are used, of the parts those of all turns.
     """
     last = range(len(total)) if bounds is None else [end - 1 for end in bounds[1:]]
     rewards = finite_or_nan(total)[list(last)]
@@ -71,7 +91,7 @@ def reward_metrics(
 
 
 def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
-    """The share of every outcome, and of the answers that were judged what they achieved and how long it took."""
+    """The share of every outcome, and speedup, kernel share and duration of the answers that ran."""
     if not verdicts:
         return {}
     share = {outcome: sum(one.outcome is outcome for one in verdicts) / len(verdicts) for outcome in Outcome}
@@ -91,15 +111,15 @@ def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
 
 
 def turn_metrics(rollouts: Sequence[Rollout], total: Sequence[float | None], max_turns: int) -> dict[str, float]:
-    """How conversations go, turn by turn; nothing where there is but one turn.
+    """The course of conversations, turn by turn; empty if there is only one turn.
 
-    ``correct_by_turn/t`` is the share of conversations with a correct answer in one of their first t turns, of those
-    with an answer that could be judged; ``reward_by_turn/t`` the mean reward of the t-th answers.
+    ``correct_by_turn/t`` is the share of conversations with a correct answer in their first t turns, among those with
+    an answer that could be judged. ``reward_by_turn/t`` is the mean reward of the t-th answers.
     """
     if max_turns == 1:
         return {}
     rewards = finite_or_nan(total)
-    bounds = [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
+    bounds = bounds_of(rollouts)
     counts = torch.tensor([len(rollout.turns) for rollout in rollouts], dtype=torch.float64)
     metrics = {"turns/mean": _mean(counts), "turns/out_of_context": 0.0}
     for rollout in rollouts:
@@ -117,6 +137,7 @@ def turn_metrics(rollouts: Sequence[Rollout], total: Sequence[float | None], max
 
 
 def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:
+    """Lengths of answers and prompts in tokens, and the share of answers that were cut at the length limit."""
     lengths = torch.tensor([len(turn.completion_ids) for turn in turns], dtype=torch.float64)
     cut = torch.tensor([turn.finish_reason == "length" for turn in turns])
     return {
@@ -130,7 +151,7 @@ def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
-    """Means over the tokens that the update computed (not those it could leave out), and the optimiser's numbers."""
+    """The optimiser's numbers, and means over the tokens that the updates computed (tokens left out do not count)."""
 
     def per_token(name: str) -> float:
         return float(result.sums[METRIC[name]] / result.sums[METRIC["tokens"]])
@@ -158,11 +179,11 @@ def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
 
 
 def mismatch_metrics(sums: Tensor) -> dict[str, float]:
-    """How far the sampler was from the trainer, over the tokens whose log-prob the sampler gave.
+    """The distance between sampler and trainer, over the tokens whose log-prob the sampler gave.
 
-    With ``rho = exp(old - rollout)`` of a token: ``kl`` is the mean of ``rho - 1 - log rho`` (k3 of the KL of the
-    sampler to the trainer), ``chi2`` the mean of ``rho^2`` less 1, ``ess`` the effective sample size as a share of the
-    tokens, ``(mean rho)^2 / mean rho^2``.
+    With ``rho = exp(old - rollout)`` of a token, ``kl`` is the mean of ``rho - 1 - log rho`` (the k3 estimate of the KL
+    from sampler to trainer), ``chi2`` is the mean of ``rho^2`` minus 1, and ``ess`` is the effective sample size as a
+    share of the tokens, ``(mean rho)^2 / mean rho^2``.
     """
     tokens = float(sums[METRIC["rollout_tokens"]])
     if not tokens:
@@ -175,32 +196,6 @@ def mismatch_metrics(sums: Tensor) -> dict[str, float]:
         "sampling/ess": rho**2 / rho_sq if rho_sq > 0 else math.nan,
         "sampling/vetoed": float(sums[METRIC["vetoed_sequences"]] / sums[METRIC["sequences"]]),
     }
-
-
-class Stopwatch:
-    """Seconds spent in each phase of a step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._start = time.perf_counter()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def metrics(self, tokens: int) -> dict[str, float]:
-        total = time.perf_counter() - self._start
-        rollout = self.seconds.get("rollout", 0.0)
-        return {
-            **{f"time/{name}_s": seconds for name, seconds in self.seconds.items()},
-            "time/step_s": total,
-            "time/tokens_per_second": tokens / total if total > 0 else 0.0,
-            "time/rollout_tokens_per_second": tokens / rollout if rollout > 0 else 0.0,
-        }
 
 
 def _mean(values: Tensor) -> float:

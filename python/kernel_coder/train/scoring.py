@@ -1,59 +1,62 @@
-"""The stage between answers and advantages: what the rewards say, and how a person reads it."""
+"""Between answers and advantages: rewards, answers that are left out of the loss, and rewards of the reasoning."""
 
 from __future__ import annotations
 
 import bisect
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
 from torch import Tensor
 
 from kernel_coder.judge import Verdict
-from kernel_coder.prompts import Message
-from kernel_coder.rewards import RewardSet, RewardTable
+from kernel_coder.rewards import RewardError, RewardSet, RewardTable
 from kernel_coder.rollout import Rollout, Turn, completion_seed
 from kernel_coder.run.errors import UsageError
 from kernel_coder.train.batch import finite_or_nan
-from kernel_coder.train.config import ShareRejectionConfig, TrainConfig
-from kernel_coder.train.setup import Session
+from kernel_coder.train.config import AdvantagesConfig, ShareRejectionConfig
+from kernel_coder.train.groups import Answers, verdicts_of
 
 
 def reward(
     rewards: RewardSet, rollouts: Sequence[Rollout], step: int, factors: Mapping[str, float] | None = None
 ) -> RewardTable:
-    """Scores every answer of every turn; the columns are TRL's."""
+    """Rewards the answers of all turns. The reward functions are given TRL's columns.
+
+    Args:
+        rewards: the reward functions and their weights.
+        rollouts: the answers.
+        step: for weights that change with the step.
+        factors: of the weights, by label, in the present stage; None: there are no stages.
+    """
     turns = [turn for rollout in rollouts for turn in rollout.turns]
     tasks = [rollout.task for rollout in rollouts for _ in rollout.turns]
     said = [answer for rollout in rollouts for answer in rollout.answers]
     verdicts = verdicts_of(rollouts)
     columns = {} if verdicts is None else {"verdict": verdicts}
-    return rewards(
-        [list(messages) for rollout in rollouts for messages in rollout.shown],
-        [[{"role": "assistant", "content": answer}] for answer in said],
-        step=step,
-        factors=factors,
-        task=tasks,
-        solution=[task.solution for task in tasks],
-        reference=[task.reference for task in tasks],
-        completion_ids=[list(turn.completion_ids) for turn in turns],
-        finish_reason=[turn.finish_reason for turn in turns],
-        **columns,
-    )
-
-
-def verdicts_of(rollouts: Sequence[Rollout]) -> list[Verdict] | None:
-    """On the answers of all turns, one rollout after another; None if nothing judges."""
-    found = [verdict for rollout in rollouts for verdict in rollout.verdicts]
-    return None if not found or any(verdict is None for verdict in found) else found
+    try:
+        return rewards(
+            [list(messages) for rollout in rollouts for messages in rollout.shown],
+            [[{"role": "assistant", "content": answer}] for answer in said],
+            step=step,
+            factors=factors,
+            task=tasks,
+            solution=[task.solution for task in tasks],
+            reference=[task.reference for task in tasks],
+            completion_ids=[list(turn.completion_ids) for turn in turns],
+            finish_reason=[turn.finish_reason for turn in turns],
+            **columns,
+        )
+    except RewardError as error:
+        raise UsageError(str(error)) from error
 
 
 def rejected_by_share(
-    config: TrainConfig, rollouts: Sequence[Rollout], seed: tuple[int | str, ...]
+    rule: ShareRejectionConfig, rollouts: Sequence[Rollout], seed: tuple[int | str, ...]
 ) -> list[bool] | None:
-    """Which turns are left out of the loss because their own kernels do little of the work; None: that is not asked."""
-    rule = config.share_rejection
+    """For each turn whether it is left out of the loss because its own kernels do little of the work.
+
+    None if the rule is off. The seed makes the choice reproducible.
+    """
     if rule.threshold is None:
         return None
     found = []
@@ -65,7 +68,9 @@ def rejected_by_share(
 
 
 def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
-    """Of a correct answer: (share - threshold) / width, cut to 0 and 1; 1 if it is fast enough anyway.
+    """The probability that a correct answer stays in the loss: (share - threshold) / width, limited to [0, 1].
+
+    It is 1 for an answer with a speedup of at least ``keep_from_speedup``.
 
     >>> from kernel_coder.judge import example_verdict
     >>> shares = [0.2, 0.3, 0.35, 0.5]
@@ -75,7 +80,7 @@ def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
     """
     if verdict.kernel_share is None:
         raise UsageError(
-            "share_rejection goes by the judge's profile of a GPU, and a correct answer has none: "
+            "share_rejection needs the judge's profile of a GPU, and a correct answer has none: "
             f"it ran on {verdict.device}"
         )
     if rule.keep_from_speedup is not None and (verdict.speedup or 0.0) >= rule.keep_from_speedup:
@@ -84,26 +89,41 @@ def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
     return min(max((verdict.kernel_share - rule.threshold) / rule.width, 0.0), 1.0)
 
 
-def thinking_and_answer(
-    config: TrainConfig, session: Session, rollouts: Sequence[Rollout], table: RewardTable
-) -> tuple[list[float | None], tuple[Tensor, list[int]] | None]:
-    """The totals for the tokens of each turn's answer, and for those of its reasoning; None: they are the same."""
-    weights, others = config.advantages.thinking_weights, config.advantages.answer_weights
-    if not weights:
-        return table.total, None
-    decode = session.policy.tokenizer.decode
+def token_rewards(
+    answers: Answers, rewards: RewardSet, config: AdvantagesConfig, decode: Callable[..., Any]
+) -> tuple[Tensor, tuple[Tensor, list[int]] | None]:
+    """The total reward of each turn, separately for its reasoning if ``thinking_weights`` are set.
+
+    Args:
+        answers: the answers and their rewards.
+        rewards: compute totals with other weights.
+        config: the weights of reasoning and answer.
+        decode: the tokenizer's.
+
+    Returns:
+        The totals (float64 [turns], NaN: not scored) of all tokens, or of those after the reasoning; and the totals of
+        the reasoning with the number of its tokens in each turn, or None if there is no difference.
+    """
+    if not config.thinking_weights:
+        return finite_or_nan(answers.table.total), None
     lengths = [
         thinking_length(turn, answer[: len(answer) - len(turn.text)], decode)
-        for rollout in rollouts
+        for rollout in answers.rollouts
         for turn, answer in zip(rollout.turns, rollout.answers, strict=True)
     ]
-    return session.rewards.totals(table, others), (finite_or_nan(session.rewards.totals(table, weights)), lengths)
+    thinking = finite_or_nan(rewards.totals(answers.table, config.thinking_weights))
+    return finite_or_nan(rewards.totals(answers.table, config.answer_weights)), (thinking, lengths)
 
 
 def thinking_length(turn: Turn, begun: str, decode: Callable[..., Any]) -> int:
-    """How many of an answer's tokens, from its first one, are of its reasoning, the closing tag included.
+    """The number of tokens at the start of an answer that belong to its reasoning, the closing tag included.
 
-    All of an answer that never ends its reasoning; none of one that has not begun any, or had ended it already.
+    It is all tokens if the reasoning never ends, and 0 if there is no reasoning or the prompt already closed it.
+
+    Args:
+        turn: the answer.
+        begun: the beginning of the answer that the prompt gave.
+        decode: the tokenizer's.
     """
     ids = turn.completion_ids
 
@@ -116,62 +136,3 @@ def thinking_length(turn: Turn, begun: str, decode: Callable[..., Any]) -> int:
     if "</thinking>" not in whole:
         return len(ids)
     return bisect.bisect_left(range(len(ids) + 1), True, key=lambda count: "</thinking>" in text(count))
-
-
-def bounds_of(rollouts: Sequence[Rollout]) -> list[int]:
-    """Where the turns of each rollout begin, among the turns of all."""
-    return [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
-
-
-def describe(
-    step: int, group: int, rollouts: Sequence[Rollout], table: RewardTable, advantages: Tensor | None = None
-) -> Iterator[dict[str, Any]]:
-    """A line of ``samples.jsonl`` for every rollout: its last answer, and every turn if there may be several.
-
-    Without advantages it is an evaluation, and its id says so.
-    """
-    bounds = bounds_of(rollouts)
-    for i, rollout in enumerate(rollouts):
-        turns = [_turn(rollout, k, bounds[i] + k, table, advantages) for k in range(len(rollout.turns))]
-        line = {
-            "step": step,
-            "id": f"{'eval/' if advantages is None else ''}{step}/{i // group}/{rollout.task.id}/{i % group}",
-            "task": rollout.task.id,
-            "prompt": rollout.shown[0],
-            **turns[-1],
-        }
-        if len(turns) > 1:
-            replies = [reply_in(messages) for messages in rollout.shown]
-            line["turns"] = [{"reply": reply, **turn} for reply, turn in zip(replies, turns, strict=True)]
-        yield line
-
-
-def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: Tensor | None) -> dict[str, Any]:
-    turn = rollout.turns[k]
-    found: dict[str, Any] = {
-        "completion": rollout.answers[k],
-        "finish_reason": turn.finish_reason,
-        "tokens": len(turn.completion_ids),
-        "logprob": sum(turn.logprobs),
-        "reward": table.total[place],
-        "rewards": {name: values[place] for name, values in table.parts.items()},
-    }
-    if advantages is not None:
-        found["advantage"] = float(advantages[place])
-    if rollout.verdicts and rollout.verdicts[k] is not None:
-        # As it is: a seed can have more than 64 bits.
-        found["verdict"] = orjson.Fragment(rollout.verdicts[k].to_json())
-    return found
-
-
-def reply_in(messages: Sequence[Message]) -> list[Message]:
-    """What was said to the answer before: the messages behind it; nothing in a first prompt.
-
-    >>> told = [{"role": "user", "content": "Wrong."}]
-    >>> reply_in([{"role": "user", "content": "?"}, {"role": "assistant", "content": "x"}, *told]) == told
-    True
-    >>> reply_in([{"role": "user", "content": "?"}])
-    []
-    """
-    places = [i for i, message in enumerate(messages[:-1]) if message["role"] == "assistant"]
-    return list(messages[places[-1] + 1 :]) if places else []

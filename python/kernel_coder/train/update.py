@@ -1,4 +1,4 @@
-"""The policy update: log-probs that the loss compares with, gradients of a minibatch, one guarded optimiser step."""
+"""The policy update: log-probs that the loss compares with, gradients of a minibatch, a guarded optimiser step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from kernel_coder import ops
 from kernel_coder.ops import LossSpec
 from kernel_coder.policy.attention import packed, packed_inputs
-from kernel_coder.policy.model import Policy, causal_lm, head_of
-from kernel_coder.policy.recomputation import spend_memory
+from kernel_coder.policy.model import Policy
+from kernel_coder.policy.parts import causal_lm, head_of
 from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.train.batch import (
     PADDED,
@@ -30,6 +30,7 @@ from kernel_coder.train.batch import (
 from kernel_coder.train.config import OptimConfig
 
 METRIC = {name: index for index, name in enumerate(ops.LOSS_METRICS)}
+"""Index of each metric in the sums that the loss ops return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,20 @@ class UpdateResult:
     """What the updates of one generation batch did."""
 
     sums: Tensor  # float64 [len(LOSS_METRICS)], over all updates that were taken
-    grad_norms: tuple[float, ...]
-    learning_rate: float
-    skipped: int  # updates refused: loss or gradient not finite, or no answer that could be scored
-    skipped_in_a_row: int  # up to and including the last one
+    grad_norms: tuple[float, ...]  # before clipping, of each update that was taken
+    learning_rate: float  # of the last update
+    skipped: int  # skipped updates: loss or gradient not finite, or no scored answer
+    skipped_in_a_row: int  # at the end of the batch
 
 
 def form_of(policy: Policy, config: OptimConfig) -> Form:
-    """What the config asks for, as far as the model is known to be able to."""
+    """The form that the config asks for, as far as the model supports it."""
     packing = config.packing and policy.can_pack
     return Form(packing=packing, sharing=packing and config.share_prompts and policy.can_share, bf16=policy.bf16)
 
 
 def model_inputs(micro: MicroBatch) -> dict[str, Any]:
+    """The arguments of the model's forward pass."""
     if micro.layout is None:
         return {"input_ids": micro.ids, "attention_mask": micro.attention_mask, "use_cache": False}
     assert micro.positions is not None
@@ -65,9 +67,10 @@ def loss_and_sums(
     *,
     bf16: bool = False,
 ) -> ops.LossOutput:
-    """The loss of one micro-batch, from hidden states if the head allows it, else from logits.
+    """The loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
 
-    If it is packed, call it within :func:`kernel_coder.policy.attention.packed`.
+    A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`. The summed loss is
+    divided by ``total``.
     """
     arguments: dict[str, Any] = {
         "temperature": temperature,
@@ -106,9 +109,9 @@ def loss_and_sums(
 def score(
     policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float, form: Form = PADDED
 ) -> tuple[Tensor, ...]:
-    """Log-probs of the completion tokens under the policy as it is, by the same op as the update: equal bits.
+    """Log-probs of the completion tokens under the present policy, with the bits that the update's op would give.
 
-    Sequences that are in none of the forward passes get NaN, which no loss may ever read.
+    Sequences that are in no forward pass get NaN. No loss reads them.
     """
     spec = LossSpec.preset("grpo")
     found = [torch.full((len(turn.completion_ids),), math.nan) for turn in batch.turns]
@@ -123,32 +126,6 @@ def score(
     return tuple(found)
 
 
-def with_old_and_reference(
-    policy: Policy,
-    reference: Policy | None,
-    batch: Batch,
-    spec: LossSpec,
-    config: OptimConfig,
-    *,
-    temperature: float,
-    minibatches: int,
-) -> Batch:
-    """The batch with the log-probs that its loss needs.
-
-    Old ones when the policy moves before the batch is used up (with a single update the ratio is exactly 1, and the op
-    knows), reference ones when there is a KL term.
-    """
-    plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
-    passes = [indices for update_passes in plan for indices in update_passes]
-    form = form_of(policy, config)
-    if minibatches * config.num_iterations > 1:
-        batch = replace(batch, old_logprobs=score(policy, batch, passes, temperature, form))
-    if spec.beta != 0:
-        with policy.as_reference() if reference is None else nullcontext():
-            batch = replace(batch, ref_logprobs=score(reference or policy, batch, passes, temperature, form))
-    return batch
-
-
 def backward(
     policy: Policy,
     batch: Batch,
@@ -158,12 +135,22 @@ def backward(
     total: float,
     form: Form = PADDED,
 ) -> Tensor:
-    """Adds the gradients of these forward passes to ``.grad`` and returns the metric sums."""
+    """Adds the gradients of these forward passes to ``.grad`` and returns the sums of the loss's metrics.
+
+    Args:
+        policy: the model.
+        batch: the generation batch.
+        passes: the sequences of each forward pass.
+        spec: the loss.
+        temperature: that answers were sampled with.
+        total: what the summed loss is divided by.
+        form: how the passes are computed.
+    """
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
     for indices in passes:
         micro = collate(batch.select(indices), policy.tokenizer.pad_token_id or 0, policy.device, form)
-        spend_memory(policy, micro.ids.numel())
-        with packed(policy.model) if form.packing else nullcontext():  # recomputed activations need it in the backward
+        policy.before_pass(micro.ids.numel())
+        with packed(policy.model) if form.packing else nullcontext():  # the backward pass recomputes attention
             output = loss_and_sums(policy.model, micro, spec, temperature, total, bf16=form.bf16)
             output.loss.backward()
         sums += output.metrics.cpu()
@@ -173,7 +160,10 @@ def backward(
 def optimizer_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], loss: float, max_grad_norm: float
 ) -> float | None:
-    """Clips and steps; returns the gradient's norm before clipping. None: not finite, and nothing has changed."""
+    """Clips the gradient and steps. Returns the gradient's norm before clipping.
+
+    If loss or norm are not finite it returns None, and weights and optimiser are unchanged.
+    """
     norm = float(clip(parameters, max_grad_norm))
     if not (math.isfinite(loss) and math.isfinite(norm)):
         return None
@@ -182,59 +172,110 @@ def optimizer_step(
 
 
 def clip(parameters: Iterable[nn.Parameter], max_grad_norm: float) -> Tensor:
-    """The norm of all gradients before they are clipped, where the parameters are: nobody waits for it."""
+    """Scales gradients with a larger norm down to ``max_grad_norm``. Returns the norm before, without a GPU sync."""
     parameters = list(parameters)
     for parameter in parameters:
-        if parameter.grad is None:  # no sequence carried gradient: a zero gradient, which momentum and decay must see
+        if parameter.grad is None:  # no sequence carried gradient; momentum and weight decay still apply
             parameter.grad = torch.zeros_like(parameter)
     return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
 
 
-def update(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    spec: LossSpec,
-    config: OptimConfig,
-    *,
-    temperature: float,
-    minibatches: int,
-    learning_rate: Callable[[int], float],
-    first_update: int,
-    skipped_in_a_row: int,
-    max_skipped: int,
-) -> UpdateResult:
-    """Every update of one generation batch: ``num_iterations`` passes over its minibatches."""
-    total = denominator(batch, spec, minibatches)  # one count for the whole batch, before any update
-    parameters = list(policy.trainable().values())
-    sums = torch.zeros(len(METRIC), dtype=torch.float64)
-    norms: list[float] = []
-    skipped = 0
-    number = first_update
-    form = form_of(policy, config)
-    policy.model.train()
-    plan = forward_passes(batch, spec, minibatches, config.per_device_train_batch_size)
-    scored = [bool(batch.counted[part].any()) for part in by_update(batch, range(len(batch)), minibatches)]
-    for passes, any_scored in list(zip(plan, scored, strict=True)) * config.num_iterations:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(number)
-        optimizer.zero_grad(set_to_none=True)
-        found = backward(policy, batch, passes, spec, temperature, total, form)
-        # Where no answer could be scored there is nothing to step on, and momentum alone must not move the weights.
-        loss = float(found[METRIC["loss"]]) if any_scored else math.nan
-        norm = optimizer_step(optimizer, parameters, loss, config.max_grad_norm)
-        if norm is None:
-            skipped, skipped_in_a_row = skipped + 1, skipped_in_a_row + 1
-            if skipped_in_a_row >= max_skipped:
-                raise TrainingDiverged(
-                    f"{skipped_in_a_row} updates in a row were refused (run.max_skipped_updates), for their loss or "
-                    "gradient was not finite or none of their answers could be scored; the weights are those from "
-                    "before: look at the rewards, or lower optim.learning_rate"
-                )
-        else:
-            sums, skipped_in_a_row = sums + found, 0
-            norms.append(norm)
-        number += 1
-    optimizer.zero_grad(set_to_none=True)
-    policy.model.eval()
-    return UpdateResult(sums, tuple(norms), learning_rate(number - 1), skipped, skipped_in_a_row)
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """Turns generation batches into updates of the policy.
+
+    Attributes:
+        policy: the model that is trained; the optimiser updates its weights in place.
+        reference: the initial model for the KL term. None: there is no KL term, or the policy without its adapters is
+            the initial model.
+        optimizer: over the policy's trainable parameters.
+        spec: the loss.
+        config: sizes of updates and forward passes.
+        temperature: that answers were sampled with.
+        minibatches: updates in one pass over a generation batch.
+        learning_rate: of the n-th update of the run.
+        max_skipped: skipped updates in a row that end the run.
+        frees_cache: return unused GPU memory after the updates, because a judge works on the same GPU.
+    """
+
+    policy: Policy
+    reference: Policy | None
+    optimizer: torch.optim.Optimizer
+    spec: LossSpec
+    config: OptimConfig
+    temperature: float
+    minibatches: int
+    learning_rate: Callable[[int], float]
+    max_skipped: int
+    frees_cache: bool = False
+
+    @property
+    def form(self) -> Form:
+        """How forward passes are computed."""
+        return form_of(self.policy, self.config)
+
+    def passes(self, batch: Batch) -> list[list[list[int]]]:
+        """The sequences of each forward pass of each update; see :func:`~kernel_coder.train.batch.forward_passes`."""
+        return forward_passes(batch, self.spec, self.minibatches, self.config.per_device_train_batch_size)
+
+    def with_logprobs(self, batch: Batch) -> Batch:
+        """The batch with the log-probs that its loss compares with.
+
+        Those of the old policy are needed if there is more than one update: with a single one the ratio is exactly 1,
+        and the op knows that. Those of the reference are needed for a KL term.
+        """
+        passes = [indices for update_passes in self.passes(batch) for indices in update_passes]
+        if self.minibatches * self.config.num_iterations > 1:
+            batch = replace(batch, old_logprobs=score(self.policy, batch, passes, self.temperature, self.form))
+        if self.spec.beta != 0:
+            model = self.reference or self.policy
+            with self.policy.as_reference() if self.reference is None else nullcontext():
+                batch = replace(batch, ref_logprobs=score(model, batch, passes, self.temperature, self.form))
+        return batch
+
+    def update(self, batch: Batch, first_update: int, skipped_in_a_row: int) -> UpdateResult:
+        """Does all updates of one generation batch: ``num_iterations`` passes over its minibatches.
+
+        Args:
+            batch: the generation batch, with log-probs.
+            first_update: number of the first of these updates in the run, for the learning rate.
+            skipped_in_a_row: updates that were skipped immediately before.
+
+        Raises:
+            TrainingDiverged: ``max_skipped`` updates in a row were skipped.
+        """
+        total = denominator(batch, self.spec, self.minibatches)  # counted once for the whole batch
+        parameters = list(self.policy.trainable().values())
+        sums = torch.zeros(len(METRIC), dtype=torch.float64)
+        norms: list[float] = []
+        skipped, number = 0, first_update
+        scored = [bool(batch.counted[part].any()) for part in by_update(batch, range(len(batch)), self.minibatches)]
+        self.policy.model.train()
+        for passes, any_scored in list(zip(self.passes(batch), scored, strict=True)) * self.config.num_iterations:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate(number)
+            self.optimizer.zero_grad(set_to_none=True)
+            found = backward(self.policy, batch, passes, self.spec, self.temperature, total, self.form)
+            # If no answer could be scored there is no gradient, and momentum alone must not move the weights.
+            loss = float(found[METRIC["loss"]]) if any_scored else math.nan
+            norm = optimizer_step(self.optimizer, parameters, loss, self.config.max_grad_norm)
+            if norm is None:
+                skipped, skipped_in_a_row = skipped + 1, skipped_in_a_row + 1
+                self._check_skipped(skipped_in_a_row)
+            else:
+                sums, skipped_in_a_row = sums + found, 0
+                norms.append(norm)
+            number += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        self.policy.model.eval()
+        if self.frees_cache:
+            torch.cuda.empty_cache()
+        return UpdateResult(sums, tuple(norms), self.learning_rate(number - 1), skipped, skipped_in_a_row)
+
+    def _check_skipped(self, in_a_row: int) -> None:
+        if in_a_row >= self.max_skipped:
+            raise TrainingDiverged(
+                f"{in_a_row} updates in a row were refused (run.max_skipped_updates): their loss or gradient was not "
+                "finite, or none of their answers could be scored. The weights are those from before these updates. "
+                "Look at the rewards, or lower optim.learning_rate"
+            )

@@ -1,4 +1,4 @@
-"""The judge of a training run: started once, asked about each different answer once, closed at the end."""
+"""The judge of a run: started once, asked once about each different answer, and closed at the end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
 from kernel_coder.judge.supervisor.pool import open_judge
 from kernel_coder.rollout.conversations import Ask
-from kernel_coder.run.checkpoint import capture_rng, restore_rng
+from kernel_coder.run.devices import resolve_device
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.rng import rng_unchanged
 from kernel_coder.tasks import Task
 from kernel_coder.train.config import JudgeSection
 
@@ -25,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class AnswerJudge:
-    """Verdicts on answers; without a config none.
+    """Gives verdicts on answers. Without a config there is no judge and there are no verdicts.
 
-    A context manager: the judge's processes live as long as the context. Random generators of this process are left as
-    they are, so that a run gives the same bits whatever the judge does.
+    It is a context manager, and the judge's processes live as long as the context. It leaves the random state of this
+    process unchanged, so that a run's bits do not depend on the judge.
     """
 
     def __init__(self, config: JudgeSection | None) -> None:
@@ -36,21 +35,21 @@ class AnswerJudge:
         self.device = "" if config is None else judge_device(config.device)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
         self._judge: AnyJudge | None = None
-        self._known: dict[tuple[str, str], Verdict] = {}  # what is remembered, by task and code
+        self._known: dict[
+            tuple[str, str], Verdict
+        ] = {}  # verdicts of earlier steps by task and code, for judge.remember
 
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
         from kernel_coder.judge.sandbox.sandbox import SandboxError
 
-        rng = capture_rng()
         try:
-            judge = open_judge(self.device, self.config.backend or "triton", config=self.config.judge_config())
-            self._judge = judge.__enter__()
+            with rng_unchanged():
+                judge = open_judge(self.device, self.config.backend or "triton", config=self.config.judge_config())
+                self._judge = judge.__enter__()
         except (ValueError, SandboxError) as error:
             raise UsageError(f"judge: {error}") from None
-        finally:
-            restore_rng(rng)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -60,20 +59,19 @@ class AnswerJudge:
 
     @contextmanager
     def asking(self) -> Iterator[Ask | None]:
-        """What begins to judge an answer, for the answers of one step; None without a config.
+        """A function that starts to judge one answer of the present step; None without a judge.
 
-        An answer without code is a format error and never reaches the judge. Equal code for one task is judged once and
-        has one verdict: a copy gets no second chance at a lucky measurement. With ``judge.remember`` that holds for the
-        whole run (after a resume, from there). An exception inside gives verdicts up that are being made, for the run
-        ends there: a candidate may take minutes.
+        An answer without code is a format error and is not sent to the judge. Equal code for the same task is judged
+        once and gets one verdict, so that a copy has no second chance at a lucky measurement. With ``judge.remember``
+        this holds for the whole run (after a resume, from there on). An exception inside the context abandons verdicts
+        that are not ready, because the run ends and a candidate can take minutes.
         """
         if self.config is None:
             yield None
             return
         if self._judge is None:
-            raise RuntimeError("the judge of a run is started by its context; use it inside of `with`")
+            raise RuntimeError("the judge is not started: use AnswerJudge inside of `with`")
         judge, found, known = self._judge, list[Future[Verdict]](), dict[tuple[str, str], Future[Verdict]]()
-        rng = capture_rng()
 
         def ask(task: Task, answer: str) -> Future[Verdict]:
             response = ops.parse_response(answer)
@@ -90,14 +88,14 @@ class AnswerJudge:
             found.append(known[key])
             return found[-1]
 
-        with ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts") as pool:
+        threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts")
+        with rng_unchanged(), threads as pool:
             try:
                 yield ask
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 judge.close(wait=False)
                 raise
-        restore_rng(rng)
         if self.config.remember:
             judged = {key: future.result() for key, future in known.items()}
             self._known |= {key: verdict for key, verdict in judged.items() if verdict.is_scored}
@@ -115,15 +113,16 @@ class AnswerJudge:
 
 
 def judge_device(device: str) -> str:
-    """``auto`` is a GPU if there is one; a GPU that is not there is a :class:`UsageError`.
+    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one.
+
+    Raises:
+        UsageError: one of them does not exist.
 
     >>> judge_device("cpu")
     'cpu'
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
-        return "cuda" if gpus else "cpu"
+        return resolve_device(device, "judge.device")
     for one in devices_of(device):
-        if one.startswith("cuda") and int(one.partition(":")[2] or 0) >= gpus:
-            raise UsageError(f"judge.device is {one}, but torch sees {gpus} GPU{'s' * (gpus != 1)}")
+        resolve_device(one, "judge.device")
     return device

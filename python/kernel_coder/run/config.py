@@ -1,0 +1,200 @@
+"""The config sections that every kind of run has, and the reading of a config from a YAML file and flags.
+
+A config is parsed, used and logged as the same frozen object. Flags override the YAML file, which overrides defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kernel_coder.run.errors import UsageError
+from kernel_coder.run.flags import rule
+from kernel_coder.run.hashes import sha256_text
+from kernel_coder.run.recipe import flag_values, read_recipe
+
+
+class Section(BaseModel):
+    """A frozen group of fields that refuses unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class AdamConfig(Section):
+    """The AdamW optimiser, its learning-rate schedule, and the size of a forward pass."""
+
+    learning_rate: float = Field(default=1e-6, ge=0, description="peak learning rate")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay; 0 is none")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of AdamW's mean of gradients")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="decay of AdamW's mean of squared gradients")
+    adam_epsilon: float = Field(default=1e-8, gt=0, description="AdamW's constant against division by zero")
+    lr_scheduler_type: str = Field(
+        default="linear",
+        description="learning-rate schedule, by its name in transformers.get_scheduler; linear decays to 0",
+    )
+    lr_scheduler_kwargs: dict[str, Any] = Field(default={}, description="further arguments of that schedule, as JSON")
+    warmup_steps: int = Field(default=0, ge=0, description="updates in which the learning rate rises from 0; 0: none")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients with a larger norm are scaled down to it")
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+
+
+class RunConfig(Section):
+    """What a run writes, how often, and how long it lasts."""
+
+    output_dir: str = Field(default="runs/default", description="folder for checkpoints, metrics and logs")
+    overwrite_output_dir: bool = Field(
+        default=False,
+        description="remove an earlier run from output_dir unless it is resumed; false: refuse to start there",
+    )
+    max_steps: int = Field(
+        default=100,
+        ge=1,
+        description="steps of the run, one generation batch each. TRL counts updates, of which a step may do several",
+    )
+    seed: int = Field(default=42, ge=0, description="seed of everything random: task order, sampling, dropout")
+    num_threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads of torch; none: torch's default. Results are bit-equal only for equal numbers",
+    )
+    logging_steps: int = Field(
+        default=1, ge=1, description="print every so many steps; metrics.jsonl always has every step"
+    )
+    eval_steps: int | None = Field(
+        default=None, ge=1, description="evaluate on held-out tasks every so many steps and after the last; none: never"
+    )
+    eval_on_start: bool = Field(default=False, description="also evaluate before the first step")
+    save_steps: int = Field(
+        default=100, ge=1, description="save a checkpoint every so many steps; the last step is always saved"
+    )
+    save_total_limit: int = Field(default=2, ge=1, description="checkpoints to keep; older ones are deleted")
+    max_skipped_updates: int = Field(
+        default=10, ge=1, description="stop the run after this many skipped (not finite or unscored) updates in a row"
+    )
+    report_to: list[str] = Field(
+        default=[],
+        description="trackers besides TensorBoard and metrics.jsonl, by accelerate's names: wandb, trackio, mlflow, "
+        "...",
+    )
+    project: str = Field(default="kernel-coder", description="project name that these trackers are given")
+
+
+NOT_IN_HASH = frozenset(
+    {
+        "output_dir",
+        "overwrite_output_dir",
+        "report_to",
+        "project",
+        "save_steps",
+        "save_total_limit",
+        "logging_steps",
+    }
+)
+"""Fields of :class:`RunConfig` that cannot change a run's numbers."""
+
+
+class RunnableConfig(Section):
+    """The config of a whole run. Each kind of run declares its own sections; all have ``run``."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def run(self) -> RunConfig: ...
+
+    def to_yaml(self) -> str:
+        """The resolved config as YAML, which :func:`load` reads back as an equal config."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+    def hash(self) -> str:
+        """SHA-256 of all fields that can change the run's numbers."""
+        values = self.model_dump(mode="json")
+        values["run"] = {name: value for name, value in values["run"].items() if name not in NOT_IN_HASH}
+        return sha256_text(repr(values))
+
+
+Config = TypeVar("Config", bound=RunnableConfig)
+
+
+def load(kind: type[Config], path: str | Path | None, flags: list[str] | None = None) -> Config:
+    """Reads a config from a YAML file (None: only defaults) and dotted flags, which override the file.
+
+    Raises:
+        UsageError: the file cannot be read, a name is unknown, or a value is not allowed.
+    """
+    values = read_recipe(path, "sections such as model and data")
+    try:
+        return kind.model_validate(_merge(values, parse_flags(flags or [], kind)))
+    except ValidationError as error:
+        raise UsageError(_sentence(error, kind)) from None
+
+
+def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted name of every field, sections included. The items of a list have none.
+
+    >>> class Tiny(RunnableConfig):
+    ...     optim: AdamConfig = AdamConfig()
+    >>> field_names(Tiny)[:3]
+    ['optim', 'optim.learning_rate', 'optim.weight_decay']
+    """
+    names = []
+    for name, field in model.model_fields.items():
+        names.append(prefix + name)
+        if get_origin(field.annotation) is not list:
+            for section in _models_in(field.annotation):
+                names += field_names(section, f"{prefix}{name}.")
+    return names
+
+
+def parse_flags(flags: list[str], kind: type[BaseModel]) -> dict[str, Any]:
+    """The values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
+    valid = field_names(kind)
+    for flag in flags:
+        name = flag[2:].partition("=")[0]
+        if flag.startswith("--") and name not in (*valid, "help"):
+            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+    command = kind.__name__.removesuffix("Config").lower()
+    return flag_values(kind, flags, f"kernel-coder {command} [--config FILE] [--resume [PATH]]")
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The pydantic models that a field's type names, for example that of ``Section | None`` or ``list[Section]``."""
+    return [
+        kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)
+    ]
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _nearest(name: str, valid: list[str]) -> str:
+    """``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.75)
+    if not close:
+        leaf = name.rpartition(".")[2]
+        leaves = {option.rpartition(".")[2]: option for option in valid}
+        close = [leaves[found] for found in difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
+    """The error as one sentence that names the field."""
+    errors = error.errors()
+    # A misspelt required name is reported twice, as unknown and as missing. The unknown name is the one to correct.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        field = kind.model_fields.get(str(first["loc"][0]))
+        items = _models_in(field.annotation) if field is not None and get_origin(field.annotation) is list else []
+        beside = [f"{first['loc'][0]}.{first['loc'][1]}.{leaf}" for item in items for leaf in item.model_fields]
+        return f"unknown key {name} in the config{_nearest(name, field_names(kind) + beside)}"
+    return f"{name}: {rule(first)}" if name else rule(first)

@@ -1,0 +1,134 @@
+"""Sampling: prompts in, answers with verdicts and rewards out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernel_coder.policy.model import Policy
+from kernel_coder.rewards import RewardSet
+from kernel_coder.rollout import Conversation, FollowUp, RolloutEngine, Sampling, completion_seed, converse
+from kernel_coder.rollout.engines import EngineKind, make_engine
+from kernel_coder.run.steps import Poll
+from kernel_coder.run.stopwatch import Stopwatch
+from kernel_coder.train.config import RolloutConfig
+from kernel_coder.train.groups import Answers
+from kernel_coder.train.prompts import Prompt
+from kernel_coder.train.scoring import reward
+from kernel_coder.train.verdicts import AnswerJudge
+
+Seed = tuple[int | str, ...]
+"""What random numbers are derived from, such as ``(run.seed, step)``."""
+
+
+def never_stop() -> None:
+    """A :data:`~kernel_coder.run.steps.Poll` that never asks to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """A group of rollouts for each of some prompts.
+
+    Attributes:
+        prompts: the tasks.
+        group: rollouts of each.
+        sampling: temperature, length limit and so on.
+        seed: with the prompt's index and id, the rollout's index and the turn's it decides every random number.
+        step: for rewards whose weights change with the step.
+        factors: of the rewards' weights in the present stage; None: there are no stages.
+    """
+
+    prompts: Sequence[Prompt]
+    group: int
+    sampling: Sampling
+    seed: Seed
+    step: int
+    factors: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RolloutWorker:
+    """Samples answers, has them judged, and rewards them.
+
+    Attributes:
+        engine: generates text with the policy.
+        judge: gives verdicts; it must be inside its context.
+        rewards: the reward functions.
+        config: batch sizes of the generation.
+        follow_up: writes the next prompt of a conversation; None: conversations have one turn.
+        overlap: sample while answers are judged. On a shared GPU this would disturb the judge's timing.
+    """
+
+    engine: RolloutEngine
+    judge: AnswerJudge
+    rewards: RewardSet
+    config: RolloutConfig
+    follow_up: FollowUp | None
+    overlap: bool
+
+    def answer(self, request: RolloutRequest, poll: Poll = never_stop, watch: Stopwatch | None = None) -> Answers:
+        """Answers all prompts. Rollouts of the same prompt are next to each other.
+
+        Args:
+            request: what to answer.
+            poll: called often; may raise to abandon the work.
+            watch: its phases ``rollout``, ``judge`` and ``reward`` measure the work.
+        """
+        watch = watch or Stopwatch()
+        watch.seconds.setdefault("judge", 0.0)
+        with self.judge.asking() as ask:
+            rollouts = converse(
+                self.engine,
+                conversations(request.prompts, request.group, request.seed),
+                request.sampling,
+                ask=ask,
+                follow_up=self.follow_up,
+                batch_size=self.config.batch_size_of(len(request.prompts) * request.group),
+                tasks_at_once=self.judge.tasks_at_once,
+                fixed_batches=self.config.fixed_batches,
+                overlap=self.overlap,
+                poll=poll,
+                watch=watch.phase,
+            )
+        with watch.phase("reward"):
+            table = reward(self.rewards, rollouts, request.step, request.factors)
+            poll()
+        return Answers(tuple(request.prompts), tuple(rollouts), table)
+
+
+def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Conversation]:
+    """``group`` new conversations for every prompt.
+
+    A random number depends only on the seed, the prompt's index, the task's id, the conversation's index in the group
+    and the turn.
+    """
+
+    def seeds(*name: int | str) -> Callable[[int], int]:
+        return lambda turn: completion_seed(*seed, *name, *(("turn", turn) if turn else ()))
+
+    return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
+
+
+def engine_for(policy: Policy, kind: EngineKind = "auto", batch_size: int | None = None) -> RolloutEngine:
+    """An engine that samples from the policy, in the dtype in which the policy computes."""
+    dtype = torch.bfloat16 if policy.bf16 else None
+    return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype)
+
+
+def share_gpu(judge: str, model: torch.device) -> bool:
+    """Whether the model and the judge use the same GPU, so that sampling would disturb the judge's timing.
+
+    >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1,cuda:2", torch.device("cuda:0"))
+    (True, False)
+    >>> share_gpu("cpu", torch.device("cpu")), share_gpu("cpu", torch.device("cuda"))
+    (False, False)
+    """
+    places = [name.partition(":") for name in judge.split(",")]
+    return any(kind == model.type == "cuda" and int(index or 0) == (model.index or 0) for kind, _, index in places)
+
+
+def may_overlap(judge: AnswerJudge, model: torch.device) -> bool:
+    """Whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU."""
+    return judge.config is None or not judge.config.timing or not share_gpu(judge.device, model)
