@@ -178,7 +178,7 @@ class SlicedTimer(Timer):
         other: Any = FakeLink()
         self.reference, self.candidate = reference, other
         self.rhythm = Rhythm(calls, 2 * calls * call_s)
-        self.kind, self.may_cheat = "cuda", False
+        self.kind, self.could_reach_runner = "cuda", False
         self.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
         known = ReferenceTiming(rhythm=self.rhythm)
         device = SimpleNamespace(type=self.kind)

@@ -247,7 +247,7 @@ class InTurn(Timer):
         self.variant = self.task.variants[0]
         self.candidate = SimpleNamespace(left_s=left_s)  # type: ignore[assignment]
         self.config = SimpleNamespace(timed_calls=9, timing_s=1.0)  # type: ignore[assignment]
-        self.afterwards, self.may_cheat = None, False
+        self.afterwards, self.could_reach_runner = None, False
 
     def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> Rhythm:
         return RHYTHM
@@ -876,7 +876,7 @@ def test_a_candidate_that_could_have_left_out_the_copying_is_surely_faster_by_mo
     plain = found.findings()
     assert plain["speedup"] == pytest.approx(1.5 if kind == "cuda" else 4 / 3)
     assert plain["speedup_low"] > 1.1
-    careful = replace(found, may_cheat=True).findings()
+    careful = replace(found, could_reach_runner=True).findings()
     assert careful["speedup_low"] < 1
     assert careful["speedup_low"] > 0.7 if kind == "cuda" else careful["speedup_low"] == UNSURE
     assert {**careful, "speedup_low": 0} == {**plain, "speedup_low": 0}

@@ -35,8 +35,8 @@ class DeviceTiming:
     """Seconds that the time of the reference alone may be used for further candidates of the same task."""
 
     slow: float
-    """The reference counts as slowed down if it takes so many times as long in turn with the candidate as alone. On a
-    CPU, half as fast again from one second to the next is common: two threads share a core."""
+    """The reference counts as slowed down if it takes so many times as long in turn with the candidate as alone. A CPU
+    is often 1.5 times as slow from one second to the next, while two threads share a core."""
 
     request_noise_s: float
     """Two processes that run the same code differ by up to this in a request (benchmarks/results:
@@ -73,8 +73,8 @@ TIMING = {
 # ---- how many calls and rounds
 
 MIN_ROUNDS = 10
-"""Rounds even if they take longer than the configuration allows. The 99% interval of a median of 10 is from the least
-to the most of them."""
+"""Rounds that are made even if they take longer than the configuration allows. With fewer, a median has no interval of
+99% confidence: with 10 it reaches from the least to the most."""
 
 REQUEST_S = 6e-3
 """Calls of a small kernel are put together until a request takes this long."""

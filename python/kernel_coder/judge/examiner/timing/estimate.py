@@ -35,7 +35,7 @@ class Estimate:
     fastest_s: float = math.inf
     """Shortest median of a call of the reference on a GPU that no other program used, also for other candidates."""
 
-    may_cheat: bool = False
+    could_reach_runner: bool = False
     """Whether the candidate's code could reach the Runner in its process (``source_checks.reaches_out``)."""
 
     # ---- the reference
@@ -170,7 +170,7 @@ class Estimate:
             interval(self.costs, self.costs._replace(empty_s=candidates_ping_s)),
         ]
         lows = [one.low for one in intervals]
-        if self.may_cheat:
+        if self.could_reach_runner:
             lows.append(UNSURE if self.kind == "cpu" else interval(self.costs, self._cheating_costs).low)
         low = min(lows) * min(1.0, fastest_s / reference_s)
         return {

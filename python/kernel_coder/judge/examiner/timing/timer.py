@@ -62,7 +62,7 @@ class Timer:
         self.before: Baseline | None = None
         self.afterwards: Baseline | None = None
         self.compiled_s: float | None = None
-        self.may_cheat = reaches_out(checker.source)
+        self.could_reach_runner = reaches_out(checker.source)
 
     # ---- without a candidate
 
@@ -224,7 +224,7 @@ class Timer:
             before=self.before,
             afterwards=self.afterwards,
             fastest_s=self.task.known.fastest_s,
-            may_cheat=self.may_cheat,
+            could_reach_runner=self.could_reach_runner,
         )
 
     @property
