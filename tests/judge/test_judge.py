@@ -18,8 +18,12 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.examiner.examination import HELD_S, Ended
 from kernel_coder.judge.gpu.turns import alone
-from kernel_coder.judge.supervisor.judge import CANDIDATE_BYTES, PROBES, HarnessError, _Slot
+from kernel_coder.judge.supervisor.errors import HarnessError
+from kernel_coder.judge.supervisor.examiner import Examiner
+from kernel_coder.judge.supervisor.judge import MAX_PROBES
+from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
 from kernel_coder.judge.wire.module_calls import outputs_of
+from kernel_coder.judge.wire.requests import Message, Prepared, PrepareTask
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -528,7 +532,7 @@ def test_an_examiner_that_is_killed_costs_no_verdict() -> None:
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
         slot = judge._slots[0]
         assert slot._examiner is not None
-        os.kill(slot._examiner.pid, signal.SIGKILL)
+        os.kill(slot._examiner.process.pid, signal.SIGKILL)
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
@@ -541,13 +545,13 @@ def test_a_process_that_was_started_ahead_is_used_once_and_leaves_nothing() -> N
             assert verdict.speedup is not None
             slot = judge._slots[0]
             assert slot._next is not None
-            pids.append(slot._next.result()[0].pid)
+            pids.append(slot._next.result().process.pid)
         assert len(set(pids)) == 3
-        waiting = slot._next.result()[0]
+        waiting = slot._next.result().process
         assert waiting.running
         waiting.kill_tree()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
-        last = slot._next.result()[0]
+        last = slot._next.result().process
         assert last.running
     assert not last.running
 
@@ -564,7 +568,7 @@ def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life()
 def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.START_S", 0.0)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.processes.START_AHEAD_S", 0.0)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timing=False)) as judge:
         for _ in range(2):
             assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
@@ -574,7 +578,8 @@ def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_fo
 
 
 def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge._Slot._ahead", lambda slot, interpreted: time.sleep(1.5))
+    start = "kernel_coder.judge.supervisor.processes.Processes._start_and_warm"
+    monkeypatch.setattr(start, lambda processes, is_interpreted: time.sleep(1.5))
     config = JudgeConfig(workers=1, prestart=True, timed_calls=5, ablation=False)
     with Judge("cpu", "torch", config=config) as judge:
         for _ in range(2):
@@ -615,10 +620,10 @@ def test_one_process_runs_the_references_of_one_task_after_another() -> None:
             ratios.append(verdict.speedup)
             reference_process = judge._slots[0]._reference
             assert reference_process is not None
-            pids.append(reference_process.pid)
+            pids.append(reference_process.process.pid)
         assert len(set(pids)) == 1
         assert None not in ratios
-        reference_process.kill_tree()
+        reference_process.process.kill_tree()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
@@ -631,7 +636,7 @@ def test_tasks_that_come_back_are_ready() -> None:
             verdict = judge.evaluate(task, rewritten(tasks[0] if isinstance(task, Task) else task))
             assert verdict.correct, verdict.reason
             assert verdict.speedup is not None
-            ready.append(slot.facts["ready"])
+            ready.append(slot.prepared.was_ready)
         assert judge.evaluate(tasks[1], rewritten(tasks[2])).outcome is Outcome.WRONG_OUTPUT
     assert ready == [False, False, False, True, True, True, False, True, True, True]
 
@@ -653,7 +658,7 @@ def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> Non
         ):
             verdict = judge.evaluate(task, candidate)
             assert verdict.correct, verdict.reason
-            examiners.append((slot._examiner, slot.facts["ready"]))
+            examiners.append((slot._examiner, slot.prepared.was_ready))
     (first, _), (second, _), (third, is_ready), (fourth, _) = examiners
     assert first is second is third is not fourth
     assert is_ready
@@ -672,7 +677,8 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
         return "ready"
 
     monkeypatch.setattr(examiner, "Problem", make)
-    service, request = examiner._Service(lambda: None), {"task": {"reference": ""}, "device": "cpu"}
+    service = examiner._Service(lambda: None)
+    request = PrepareTask(task={"reference": ""}, config={}, device="cpu", backend="torch", is_timed=False, lock=None)
     assert service._made(request, JudgeConfig(), problem.Seeds(1), lock=0) == "ready"
     assert tried == [False, True]
     with pytest.raises(problem.Refused, match="too large beside others"):  # nobody else is there to wait for
@@ -682,21 +688,21 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
 def test_a_large_task_is_forgotten_after_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for its memory. (On a CPU no task says so of itself.)"""
     task = SOFTMAX + "\n# large\n"
-    ask = _Slot._ask
+    ask = Examiner.ask
 
-    def as_of_a_gpu(slot: _Slot, request: dict[str, Any], *others: Any) -> tuple[dict[str, Any], list[int]]:
-        answer, fds = ask(slot, request, *others)
-        if request["do"] == "prepare":
-            answer["forget"] = request["task"]["reference"] == task
-        return answer, fds
+    def as_of_a_gpu(examiner: Examiner, request: Message, *others: Any) -> Message:
+        answer: Message = ask(examiner, request, *others)  # type: ignore[arg-type]
+        if isinstance(request, PrepareTask) and isinstance(answer, Prepared):
+            return replace(answer, is_large=request.task["reference"] == task)
+        return answer
 
-    monkeypatch.setattr(_Slot, "_ask", as_of_a_gpu)
+    monkeypatch.setattr(Examiner, "ask", as_of_a_gpu)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
         slot = judge._slots[0]
         for one, is_there in ((SOFTMAX, True), (task, False), (SOFTMAX, True)):
             assert judge.evaluate(one, rewritten(SOFTMAX)).correct
             assert (slot._reference is not None) is is_there
-        assert slot.facts["ready"]  # what is small stays
+        assert slot.prepared.was_ready  # what is small stays
 
 
 def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_a_reward() -> None:
@@ -753,12 +759,12 @@ def test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on(
         asked.append(maker.task.id)
         raise HarnessError("CUDA error: an uncorrectable ECC error was encountered")
 
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge._Slot.examine", examine)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1)) as judge:
         verdicts = list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 5))
     assert {verdict.outcome for verdict in verdicts} == {Outcome.HARNESS_FAILED}
-    assert asked.count("probe") == PROBES
-    assert len(asked) == 2 + PROBES
+    assert asked.count("probe") == MAX_PROBES
+    assert len(asked) == 2 + MAX_PROBES
     assert verdicts[-1].reason is not None
     assert "out of service" in verdicts[-1].reason
     assert "ECC" in verdicts[-1].reason
@@ -798,7 +804,7 @@ def test_who_waits_for_a_worker_is_given_up_and_who_has_one_is_judged() -> None:
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
         slow = rewritten(SOFTMAX, ("return torch.softmax", "import time; time.sleep(0.2); return torch.softmax"))
         asked = [pool.submit(judge.evaluate, SOFTMAX, slow) for _ in range(3)]
-        while len(judge._places._waiting) < 2:
+        while len(judge._queue._waiting) < 2:
             time.sleep(0.01)
         judge.give_up_waiting()
         outcomes = [one.result().outcome for one in asked]
@@ -941,8 +947,8 @@ def test_candidates_that_share_a_device_s_lock_come_to_the_same_verdicts(tmp_pat
     wrong = rewritten(SOFTMAX, ("dim=-1)", "dim=-1) * 1.01"))
     candidates = [rewritten(SOFTMAX) + f"# {number}\n" for number in range(6)] + [wrong]
     with Judge("cpu", "torch", config=JudgeConfig(workers=3, timed_calls=200, prestart=True)) as judge:
-        judge.lock_path = str(tmp_path / "lock")
-        Path(judge.lock_path).touch()
+        judge._processes.lock_path = str(tmp_path / "lock")
+        Path(judge._processes.lock_path).touch()
         verdicts = list(judge.evaluate_many((SOFTMAX, one) for one in candidates))
     assert [one.outcome for one in verdicts] == [Outcome.CORRECT] * 6 + [Outcome.WRONG_OUTPUT]
     assert all(one.speedup is not None for one in verdicts[:6])
@@ -966,8 +972,8 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the supervisor take an Examiner that waits for one that hangs."""
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.GRACE_S", 1.0)
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.PATIENCE_S", 1.0)
+    monkeypatch.setattr("kernel_coder.judge.wire.limits.GRACE_S", 1.0)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.slot.PATIENCE_S", 1.0)
     lock = tmp_path / "lock"
     lock.touch()
     is_over = threading.Event()
@@ -983,7 +989,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     config = JudgeConfig(workers=1, timed_calls=200, timeout_s=4)
     with Judge("cpu", "torch", config=config) as judge, ThreadPoolExecutor(1) as pool:
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
-        judge.lock_path = str(lock)
+        judge._processes.lock_path = str(lock)
         busy = pool.submit(neighbour)
         try:
             verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
@@ -1003,7 +1009,7 @@ def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) 
         ThreadPoolExecutor(1) as pool,
     ):
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
-        judge.lock_path = str(lock)
+        judge._processes.lock_path = str(lock)
         verdict = pool.submit(judge.evaluate, SOFTMAX, hanging_from(3))
         longest = 0.0
         while not verdict.done():
@@ -1018,8 +1024,8 @@ def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) 
 
 def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(tmp_path: Path) -> None:
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, checks=1, timed_calls=400, timeout_s=60)) as judge:
-        judge.lock_path = str(tmp_path / "lock")
-        Path(judge.lock_path).touch()
+        judge._processes.lock_path = str(tmp_path / "lock")
+        Path(judge._processes.lock_path).touch()
         verdict = judge.evaluate(SOFTMAX, hanging_from(10))
     assert verdict.outcome is Outcome.TIMEOUT
     assert verdict.reason == f"a request took over {HELD_S:g} s"

@@ -18,18 +18,13 @@ from typing import Any
 
 import pytest
 from kernel_coder import _C
+from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED, Limits, SandboxConfig
+from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.sandbox.fork_server import ForkServer
-from kernel_coder.judge.sandbox.sandbox import (
-    DEFAULT_REQUIRED,
-    LAYERS,
-    Ended,
-    Limits,
-    Process,
-    Sandbox,
-    SandboxConfig,
-    SandboxError,
-    probe,
-)
+from kernel_coder.judge.sandbox.probe import probe
+from kernel_coder.judge.sandbox.process import Process, ProcessExit
+from kernel_coder.judge.sandbox.profile import LAYERS
+from kernel_coder.judge.sandbox.sandbox import Sandbox
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach, SharedBuffer
 
 pytestmark = pytest.mark.alone  # it looks through /dev/shm and /proc, and its hostile programs kill what they reach
@@ -59,7 +54,7 @@ def program(code: str, *arguments: object) -> list[str]:
 
 def run(
     sandbox: Sandbox, code: str, *arguments: object, fds: tuple[int, ...] = (), **limits: object
-) -> tuple[Ended, str]:
+) -> tuple[ProcessExit, str]:
     """The end and the output of a program that is expected to end within its limits."""
     chosen = Limits(**{"wall_s": 10.0, **limits})  # type: ignore[arg-type]
     with sandbox.start(program(code, *arguments), fds=fds, limits=chosen) as process:
@@ -208,7 +203,7 @@ def test_runners_alive_together_have_different_uids_if_root(strongest: Sandbox) 
 
 def test_another_supervisor_that_probes_kills_nobody(work_root: str) -> None:
     """A probe takes the first uid of the range without asking who has it."""
-    code = "from kernel_coder.judge.sandbox.sandbox import probe; print(len(probe().active))"
+    code = "from kernel_coder.judge.sandbox.probe import probe; print(len(probe().active))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     sandbox = Sandbox(SandboxConfig(work_root=work_root, uids=(60600, 60604), require=frozenset()))
     with contextlib.ExitStack() as stack:
@@ -853,20 +848,6 @@ def test_a_forked_runner_can_import_more(server: ForkServer) -> None:
 def test_a_module_that_cannot_be_imported_is_named(strongest: Sandbox) -> None:
     with pytest.raises(SandboxError, match="ModuleNotFoundError: No module named 'no_such_module_here'"):
         ForkServer(strongest, modules=["no_such_module_here"])
-
-
-def test_a_callable_is_refused_where_threads_would_be_forked(strongest: Sandbox) -> None:
-    import threading
-
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        with pytest.raises(SandboxError, match="several threads"):
-            strongest.start(lambda fds: 0)
-    finally:
-        done.set()
-        thread.join()
 
 
 # ---- nothing is left -----------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class AnswerJudge:
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
-        from kernel_coder.judge.sandbox.sandbox import SandboxError
+        from kernel_coder.judge.sandbox.errors import SandboxError
 
         rng = capture_rng()
         try:

@@ -11,7 +11,7 @@ import os
 import socket
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,63 +21,55 @@ from kernel_coder.judge.examiner.examination import Ended, Link, ReferenceFailed
 from kernel_coder.judge.examiner.prepared_task import Problem, Refused, Seeds, TooLarge, refusing
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome
+from kernel_coder.judge.wire import requests
 from kernel_coder.judge.wire.channel import Channel
-from kernel_coder.judge.wire.messages import (
-    READY,
-    REPORT_BYTES,
-    Say,
-    Status,
-)
+from kernel_coder.judge.wire.limits import BASELINE_S, READY_TASKS, REFERENCE_GRACE_S
+from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
 from kernel_coder.judge.wire.module_calls import set_math_mode
+from kernel_coder.judge.wire.requests import Connection
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 
 def main(fds: list[int]) -> int:
-    """Serve the supervisor until it closes its end: prepare a task, examine a candidate."""
-    control = socket.socket(fileno=fds[0])
+    """Answer the Supervisor's requests until it closes its end of the connection. `fds` holds the Examiner's end."""
+    supervisor = Connection(socket.socket(fileno=fds[0]))
 
     def end_candidate() -> None:
-        """By the supervisor, who may."""
-        control.sendall(json.dumps({"end": "candidate"}).encode())
-        control.recv(MESSAGE_BYTES)
+        """Ask the Supervisor to kill the candidate: the Examiner may not."""
+        supervisor.send(requests.EndCandidate())
+        supervisor.receive()
 
     service = _Service(end_candidate)
-    Turn.tell = lambda waited_s: control.sendall(json.dumps({"waited": waited_s}).encode())
+    Turn.tell = lambda waited_s: supervisor.send(requests.Waited(seconds=waited_s))
     Turn.settle = _settle
-    while True:
-        message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
-        if not message:
-            return 0
-        request = json.loads(message)
-        sent: list[int] = []
-        try:
-            if request["do"] == "prepare":
-                answer = service.prepare(request, sent, received[0] if received else None)
-            elif request["do"] == "forget":
-                answer = service.forget()
-            elif request["do"] == "baseline":
-                answer = service.baseline(received, request["is_new"])
-            elif request["do"] == "compile":
-                answer = service.compile(request, received)
-            else:
-                answer = service.judge(request, received)
-        except Refused as refused:
-            answer = {"refused": str(refused)}
-        except BaseException as failed:
-            answer = {"failed": traceback.format_exc()[-4000:], "reference": isinstance(failed, ReferenceFailed)}
-        finally:
-            for fd in received:
-                os.close(fd)
-        socket.send_fds(control, [json.dumps(answer).encode()], sent)
+    while (request := supervisor.receive()) is not None:
+        supervisor.send(_answer(service, request))
+    return 0
 
 
-MESSAGE_BYTES = 1 << 20
+def _answer(service: _Service, request: requests.Message) -> requests.Message:
+    """Carry out one request; an exception becomes an answer too."""
+    try:
+        match request:
+            case requests.PrepareTask():
+                return service.prepare(request)
+            case requests.TimeReference():
+                return service.baseline(request)
+            case requests.JudgeCandidate():
+                return service.judge(request)
+            case requests.CompileCandidate():
+                return service.compile(request)
+            case requests.ForgetTask():
+                return service.forget()
+        raise TypeError(f"{type(request).__name__} is no request")
+    except Refused as refused:
+        return requests.Refusal(reason=str(refused))
+    except BaseException as failed:
+        is_of_reference = isinstance(failed, ReferenceFailed)
+        return requests.Failure(traceback=traceback.format_exc()[-4000:], is_of_reference=is_of_reference)
+    finally:
+        request.close_descriptors()
 
-LATER_S = 10.0
-"""The reference's Runner may answer for so long after a candidate's life, whose end then is the candidate's fault."""
-
-BASELINE_S = 120.0
-"""What the reference may take until it is timed, without a candidate."""
 
 READY_BYTES = 128 << 20
 """Memory that tasks may take which stay ready and are not the last one."""
@@ -93,13 +85,12 @@ class _Service:
         self.report: Any = None
         self.reference_report: Any = None
 
-    def prepare(self, request: Mapping[str, Any], sent: list[int], lock: int | None = None) -> dict[str, Any]:
-        """Make the task ready. Answers with descriptors: plan, report, inputs, outputs; and of the reference's Runner:
-        report, outputs."""
+    def prepare(self, request: requests.PrepareTask) -> requests.Prepared:
+        """Prepare the task, unless it is kept ready, and draw fresh inputs for its next candidate."""
         from kernel_coder.judge.wire.channel import SharedBuffer
 
-        config = JudgeConfig.model_validate(request["config"])
-        key = json.dumps([request["task"], request["config"], request["device"]])
+        config, lock = JudgeConfig.model_validate(request.config), request.lock
+        key = json.dumps([request.task, request.config, request.device])
         seeds = Seeds(config.seed)
         for old in (self.plan, self.report):
             if old is not None:
@@ -113,7 +104,7 @@ class _Service:
             self.problem, self.key = None, ""
             is_ready = key in self.ready
             if not is_ready:
-                self._make_room(READY - 1, READY_BYTES)
+                self._make_room(READY_TASKS - 1, READY_BYTES)
                 self.ready[key] = self._made(request, config, Seeds(seeds.key, "task"), lock)
             self.ready.move_to_end(key)
             self.problem, self.key = self.ready[key], key
@@ -124,39 +115,42 @@ class _Service:
         problem.refresh(seeds)
         problem.lock = None
         free_memory(problem.device)
-        plan = json.dumps({**problem.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
+        plan = json.dumps({**problem.plan, "backend": request.backend, "compile_for": config.compile_for}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
         self.report = SharedBuffer(REPORT_BYTES, "report")
-        sent += [self.plan.fd, self.report.fd, problem.inputs.fd, problem.outputs_of_candidate.fd]
         if self.reference_report is None:
             self.reference_report = SharedBuffer(REPORT_BYTES, "report")
-        if request["timed"]:
-            sent += [self.reference_report.fd, problem.reference_outputs().fd]
-        return {
-            "new": is_new,
-            "ready": is_ready,
-            "has_baseline": problem.has_baseline,
-            "families": problem.families,
-            "skipped": problem.skipped,
-            "hidden_sizes": problem.variants[-1].sizes,
-            "device": _device_name(problem.device),
-            "large": problem.inputs.size + problem.outputs_of_candidate.size,
-            "forget": problem.is_large,
-        }
+        return requests.Prepared(
+            is_new=is_new,
+            was_ready=is_ready,
+            has_baseline=problem.has_baseline,
+            families=problem.families,
+            skipped=problem.skipped,
+            hidden_sizes=problem.variants[-1].sizes,
+            device=_device_name(problem.device),
+            shared_bytes=problem.inputs.size + problem.outputs_of_candidate.size,
+            is_large=problem.is_large,
+            plan=self.plan.fd,
+            report=self.report.fd,
+            inputs=problem.inputs.fd,
+            outputs=problem.outputs_of_candidate.fd,
+            reference_report=self.reference_report.fd if request.is_timed else None,
+            reference_outputs=problem.reference_outputs().fd if request.is_timed else None,
+        )
 
-    def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds, lock: int | None) -> Problem:
+    def _made(self, request: requests.PrepareTask, config: JudgeConfig, seeds: Seeds, lock: int | None) -> Problem:
         """If memory is short beside others, once more when all of it is free."""
-        device = torch.device(request["device"])
+        device = torch.device(request.device)
         with refusing("the task cannot be judged"):
             try:
-                return Problem(request["task"], config, device, seeds, lock)
+                return Problem(request.task, config, device, seeds, lock)
             except TooLarge:
                 if lock is None:
                     raise
             self._make_room(0, 0)
             _collect()
-            return Problem(request["task"], config, device, seeds, lock, whole=True)
+            return Problem(request.task, config, device, seeds, lock, whole=True)
 
     def _make_room(self, count: int, size: int) -> None:
         """Forget the tasks that were not asked for for the longest time, until so many are left, and so many bytes."""
@@ -166,54 +160,52 @@ class _Service:
         if len(self.ready) < before:
             _collect()
 
-    def forget(self) -> dict[str, Any]:
+    def forget(self) -> requests.Done:
         """The last task, whose memory others wait for."""
         if self.problem is not None:
             self.problem = None
             self.ready.pop(self.key).close()
             self.key = ""
             _collect()
-        return {}
+        return requests.Done()
 
-    def baseline(self, fds: list[int], is_new: bool) -> dict[str, Any]:
-        """Time the reference before a candidate is there that could disturb it. The descriptors: its Runner's channel
-        and pidfd, and the lock. `is_new`: it has just been handed over to its Runner."""
+    def baseline(self, request: requests.TimeReference) -> requests.Done:
+        """Time the reference before there is a candidate that could disturb it."""
         from kernel_coder.judge.examiner.timing.timer import Timer
 
         problem = self.problem
         assert problem is not None
-        channel = Channel(os.dup(fds[0]))
+        channel = Channel(os.dup(request.reference_channel))
         try:
-            link = ReferenceLink(channel, fds[1], problem.reference_outputs(), self.reference_report.view, BASELINE_S)
-            if is_new and link.answer(Say.BUILT).status != Status.OK:
+            outputs = problem.reference_outputs()
+            link = ReferenceLink(channel, request.reference_process, outputs, self.reference_report.view, BASELINE_S)
+            if request.is_new and link.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
             session = Session(problem, link, link, "torch", "", end_candidate=lambda: None)
-            session.lock = problem.lock = fds[2] if len(fds) > 2 else None
+            session.lock = problem.lock = request.lock
             if not problem.has_baseline:
                 with problem.aside():
                     problem.baseline = Timer(session, link).measure_baseline()
         finally:
             channel.close()
             problem.lock = None
-        return {}
+        return requests.Done()
 
-    def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's two, and what
-        is closed when another process is started."""
+    def judge(self, request: requests.JudgeCandidate) -> requests.Found:
+        """Examine the candidate, beside the reference's Runner if it is timed."""
         problem = self.problem
         assert problem is not None
-        life_s = request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], problem.outputs_of_candidate, self.report.view, life_s)
+        outputs, life_s = problem.outputs_of_candidate, request.life_s
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
         reference = None
-        starting = fds.pop() if request["starting"] else None
-        lock = fds.pop(2) if request["locked"] else None
-        if len(fds) > 2:
+        if request.reference_channel is not None and request.reference_process is not None:
             outputs = problem.reference_outputs()
-            channel = Channel(os.dup(fds[2]))
-            reference = ReferenceLink(channel, fds[3], outputs, self.reference_report.view, life_s + LATER_S)
-        session = Session(problem, link, reference, request["backend"], request["source"], self.end_candidate)
-        session.lock = problem.lock = lock
-        session.starting = starting
+            channel = Channel(os.dup(request.reference_channel))
+            limit_s = life_s + REFERENCE_GRACE_S
+            reference = ReferenceLink(channel, request.reference_process, outputs, self.reference_report.view, limit_s)
+        session = Session(problem, link, reference, request.backend, request.source, self.end_candidate)
+        session.lock = problem.lock = request.lock
+        session.starting = request.next_runner
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
             session.run()
@@ -225,26 +217,23 @@ class _Service:
             if reference is not None:
                 reference.channel.close()
             problem.lock = None
-            for fd in (lock, starting):
-                if fd is not None:
-                    os.close(fd)
-        return {**ended, **session.findings(), "seeds": [problem.seeds.key], "families": problem.families}
+        return requests.Found(**ended, **session.findings(), seeds=[problem.seeds.key])
 
-    def compile(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+    def compile(self, request: requests.CompileCandidate) -> requests.Compiled:
         """Have a correct candidate's kernels compiled by another Runner, where kernels are not interpreted."""
         problem = self.problem
         assert problem is not None
-        outputs, life_s = problem.outputs_of_candidate, request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s)
+        outputs, life_s = problem.outputs_of_candidate, request.life_s
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
         link.forget_text()
         try:
-            session = Session(problem, link, None, request["backend"], request["source"], self.end_candidate)
+            session = Session(problem, link, None, request.backend, request.source, self.end_candidate)
             session.compile_for_target()
         except Ended as end:
-            return {"outcome": end.outcome.value, "reason": end.reason, "feedback": end.feedback, "compiled": False}
+            return requests.Compiled(outcome=end.outcome.value, reason=end.reason, feedback=end.feedback)
         finally:
             link.channel.close()
-        return {"kernels": session.kernels}
+        return requests.Compiled(kernels=session.kernels)
 
 
 def _collect() -> None:
