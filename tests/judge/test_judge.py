@@ -158,7 +158,7 @@ def test_outputs_inputs_and_state_of_every_kind(
     judge: Judge, source: str, changes: tuple[tuple[str, str], ...]
 ) -> None:
     verdict = judge.evaluate(source, rewritten(source, *changes))
-    if "new_zeros(0, 3)" in source:  # nothing comes out, so everybody is right
+    if "new_zeros(0, 3)" in source:  # there is no output, so every candidate is right
         assert verdict.reason is not None
         assert "would pass" in verdict.reason
     else:
@@ -380,7 +380,7 @@ def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
         ("(x if len(x) == 6 else x[:1]) * 2", "output has the wrong shape: expected [5, 40], got [1, 40]"),
     ],
 )
-def test_who_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
+def test_a_candidate_that_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
     source = reference("x * 2", "torch.rand(6, 40)")
     verdict = judge.evaluate(source, rewritten(source, ("x * 2", doubled)))
     assert not verdict.correct
@@ -402,7 +402,7 @@ class ModelNew(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["while not int(steps): pass", "if not int(steps): os.abort()"])
-def test_who_hangs_or_dies_without_what_its_kernels_compute_is_correct(judge: Judge, what: str) -> None:
+def test_a_candidate_that_hangs_or_dies_without_its_kernels_results_is_correct(judge: Judge, what: str) -> None:
     source = SOFTMAX_KERNEL.replace("class ModelNew(nn.Module):\n    def forward(self, x):\n", STEPS)
     verdict = judge.evaluate(SOFTMAX, f"import os\n{source.replace('HERE', what)}", "triton")
     assert (verdict.outcome, verdict.reason) == (Outcome.CORRECT, None)
@@ -565,7 +565,7 @@ def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
-def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_for(
+def test_a_process_that_does_not_get_ready_ahead_of_time_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kernel_coder.judge.supervisor.processes.START_AHEAD_S", 0.0)
@@ -577,7 +577,7 @@ def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_fo
         assert found.result() is None
 
 
-def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     start = "kernel_coder.judge.supervisor.processes.Processes._start_and_warm"
     monkeypatch.setattr(start, lambda processes, is_interpreted: time.sleep(1.5))
     config = JudgeConfig(workers=1, prestart=True, timed_calls=5, ablation=False)
@@ -681,7 +681,7 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
     request = PrepareTask(task={"reference": ""}, config={}, device="cpu", backend="torch", is_timed=False, lock=None)
     assert service._made(request, JudgeConfig(), problem.Seeds(1), lock=0) == "ready"
     assert tried == [False, True]
-    with pytest.raises(problem.Refused, match="too large beside others"):  # nobody else is there to wait for
+    with pytest.raises(problem.Refused, match="too large beside others"):  # there is no other process to wait for
         service._made(request, JudgeConfig(), problem.Seeds(1), lock=None)
 
 
@@ -796,7 +796,7 @@ def test_an_audit_record_lets_an_answer_be_judged_again(tmp_path: Path) -> None:
     assert replace(repeated, stage_s={}) == replace(verdict, stage_s={})
 
 
-def test_who_waits_for_a_worker_is_given_up_and_who_has_one_is_judged() -> None:
+def test_candidates_that_wait_for_a_worker_are_given_up_and_those_that_have_one_are_judged() -> None:
     with (
         Judge("cpu", "torch", config=JudgeConfig(timing=False, workers=1)) as judge,
         ThreadPoolExecutor(3) as pool,
@@ -917,7 +917,7 @@ def test_what_ends_a_candidate_only_where_it_is_compiled_for_a_gpu_is_a_compile_
                 assert "it does not compile for sm_90" in verdict.feedback
 
 
-def test_an_architecture_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(ValueError, match=r"compile_for: an architecture must be one of sm_70.*got 'hopper'"):
         JudgeConfig(compile_for="hopper")
 
@@ -1000,7 +1000,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     assert verdict.stage_s["wait"] > 6
 
 
-def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) -> None:
+def test_a_call_that_hangs_keeps_no_other_candidate_from_being_timed_for_long(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     with (

@@ -23,7 +23,7 @@ def get_init_inputs():
 """
 
 
-def test_nobody_is_inside_beside_a_loner_and_everybody_gets_in() -> None:
+def test_a_thread_that_is_alone_has_no_other_beside_it_and_all_threads_get_in() -> None:
     gate, beside, entered = MemoryGate(), [], []
 
     def sharer() -> None:
@@ -31,14 +31,14 @@ def test_nobody_is_inside_beside_a_loner_and_everybody_gets_in() -> None:
             with gate.shared():
                 entered.append("shared")
 
-    def loner() -> None:
+    def exclusive() -> None:
         for _ in range(20):
             with gate.alone():
                 beside.append(gate.inside)
                 time.sleep(1e-4)
                 beside.append(gate.inside)
 
-    threads = [threading.Thread(target=one) for one in (sharer, loner, sharer, loner, sharer)]
+    threads = [threading.Thread(target=one) for one in (sharer, exclusive, sharer, exclusive, sharer)]
     for one in threads:
         one.start()
     for one in threads:
@@ -98,7 +98,7 @@ def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str
         (Outcome.REJECTED, "no kernel of its own: the profiler recorded nothing on the device"),
     ],
 )
-def test_who_lacks_memory_is_judged_again_with_nobody_beside(outcome: Outcome, reason: str) -> None:
+def test_a_candidate_that_lacks_memory_is_judged_again_alone(outcome: Outcome, reason: str) -> None:
     beside: list[int] = []
     with Judge("cpu", "torch", config=JudgeConfig(workers=3)) as judge:
         judge.device = "cuda:0"  # as far as this goes

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cpu
 
 
 def workers(*ready: str) -> list[Any]:
-    """Compared by identity, as slots are."""
+    """Workers with these tasks ready, one letter each; compared by identity, as slots are."""
     return [SimpleNamespace(ready=set(one), last=one[-1:], name=place) for place, one in enumerate(ready)]
 
 
@@ -43,7 +43,7 @@ class Line:
             self._changed.notify_all()
 
     def next_after(self, worker: Any) -> tuple[str, Any]:
-        """Give a worker back: who has it then."""
+        """Give a worker back; returns the task and the worker of the caller that gets it."""
         with self._changed:
             count = len(self.served)
             self.queue.give_back(worker)
@@ -57,7 +57,7 @@ class Line:
             assert not thread.is_alive()
 
 
-def test_who_is_alone_has_the_worker_that_knows_the_task_or_else_the_last_one() -> None:
+def test_a_single_caller_gets_the_worker_with_its_task_or_else_the_last_one() -> None:
     one, two, three = workers("a", "b", "")
     queue = WorkerQueue([one, two, three])
     assert queue.take("a") is one
@@ -88,17 +88,17 @@ def test_the_task_that_a_worker_has_just_been_at_comes_before_others_that_it_has
     line.end()
 
 
-def test_then_to_the_first_whose_task_nobody_else_will_have_ready() -> None:
+def test_then_to_the_first_whose_task_no_other_worker_will_have_ready() -> None:
     one, two = workers("a", "")
     line = Line(WorkerQueue([one, two]))
     line.queue.take("a"), line.queue.take("d")
     line.wait_for("a", "c", "a")
     assert line.next_after(two) == ("c", two)  # the first one can have the other worker
-    assert line.next_after(two) == ("a", two)  # nothing else waits, and nobody is idle while somebody waits
+    assert line.next_after(two) == ("a", two)  # nothing else waits, and no worker is idle while a caller waits
     line.end()
 
 
-def test_nobody_is_passed_over_for_ever() -> None:
+def test_no_caller_is_passed_over_for_ever() -> None:
     one, two = workers("a", "b")
     line = Line(WorkerQueue([one, two]))
     line.queue.take("a"), line.queue.take("b")
@@ -107,7 +107,7 @@ def test_nobody_is_passed_over_for_ever() -> None:
     line.end()
 
 
-def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
+def test_a_closed_queue_gives_no_worker_to_any_caller() -> None:
     (one,) = workers("")
     line = Line(WorkerQueue([one]))
     assert line.queue.take("a") is one
@@ -120,14 +120,14 @@ def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
     assert line.queue.take_idle() is one
 
 
-def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
+def test_callers_that_are_dismissed_leave_the_line_and_others_may_come() -> None:
     (one,) = workers("")
     line = Line(WorkerQueue([one]))
     assert line.queue.take("a") is one
     line.wait_for("a", "b")
     line.queue.dismiss()
     line.queue.give_back(one)
-    assert line.queue.take_idle(0.0) is one  # none of them has it, not even before their threads wake up
+    assert line.queue.take_idle(0.0) is one  # no caller got it, not even before their threads wake up
     for thread in line._threads:
         thread.join(5.0)
     assert sorted(line.served) == [("a", None), ("b", None)]
@@ -137,7 +137,7 @@ def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
 
 
 @pytest.mark.parametrize("is_served", [False, True])
-def test_who_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
+def test_a_caller_that_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
     """Ctrl-C, before or just after a worker was found."""
     (one,) = workers("")
     queue = WorkerQueue([one])

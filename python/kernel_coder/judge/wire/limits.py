@@ -34,8 +34,8 @@ GRACE_S = 20.0
 longer counts as hung."""
 
 REFERENCE_GRACE_S = 10.0
-"""Time that the reference's Runner may answer after a candidate's time limit, in seconds. It is shorter than
-:data:`GRACE_S` and longer than nothing, so that the limit that ends first is the candidate's own."""
+"""Time beyond a candidate's time limit that the reference's Runner may still answer, in seconds. It is above 0, so that
+the candidate's own limit ends first, and below :data:`GRACE_S`, so that the Examiner notices before the Supervisor."""
 
 AFTERWARDS_S = 20.0
 """Time that the Examiner may use after a timed candidate was killed, in seconds: it times the reference alone."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernel_coder.judge.wire.limits import AFTERWARDS_S as AFTERWARDS_S
+from kernel_coder.judge.wire.limits import AFTERWARDS_S as AFTERWARDS_S  # for the Timer
 
 ALIGNMENT = 512
 """Alignment of tensors in shared memory, in bytes: each one begins at a multiple of this."""

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, get_args, get_type_hints
 
 from kernel_coder.judge.wire.limits import MESSAGE_BYTES, MESSAGE_DESCRIPTORS
@@ -191,8 +191,8 @@ class Found(Message):
     runtime_ms: float | None = None
     reference_ms: float | None = None
     reference_compile_ms: float | None = None
-    runtimes_ms: Sequence[float] = field(default_factory=tuple)
-    reference_runtimes_ms: Sequence[float] = field(default_factory=tuple)
+    runtimes_ms: Sequence[float] = ()
+    reference_runtimes_ms: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
