@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kernel_coder.judge import Outcome, Verdict, example_verdict
-from kernel_coder.judge.sandbox.sandbox import probe
+from kernel_coder.judge.sandbox.probe import probe
 from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 

@@ -11,7 +11,7 @@ from typing import Any
 from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.judge import Outcome, Verdict, example_verdict
-from kernel_coder.judge.supervisor.worker_queue import Places
+from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
 from kernel_coder.tasks import Task
 
 REFERENCE = """import torch
@@ -58,12 +58,12 @@ class PretendJudge:
         self.arguments: dict[str, Any] = {}
         self.open = 0
         self.lock = threading.Lock()
-        self.places: Places[Any] | None = None
+        self.places: WorkerQueue[Any] | None = None
 
     def __call__(self, **arguments: Any) -> PretendJudge:
         self.arguments = arguments
         if (config := arguments.get("config")) is not None:
-            self.places = Places([SimpleNamespace(ready=(), last=None) for _ in range(config.parallel())])
+            self.places = WorkerQueue([SimpleNamespace(ready=(), last=None) for _ in range(config.parallel())])
         return self
 
     def __enter__(self) -> PretendJudge:
@@ -75,7 +75,7 @@ class PretendJudge:
 
     def give_up_waiting(self) -> None:
         assert self.places is not None
-        self.places.send_away()
+        self.places.dismiss()
 
     def evaluate(self, task: Task, code: str, backend: str) -> Verdict:
         if self.places is None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from chat_server import Reply, chat_server, completion
 from kernel_coder.evaluate.__main__ import main
-from kernel_coder.judge.sandbox.sandbox import SandboxError, SandboxProfile
+from kernel_coder.judge.sandbox.errors import SandboxError
+from kernel_coder.judge.sandbox.profile import SandboxProfile
 from pretend import PretendJudge, said, write_tasks
 
 TRITON = """

@@ -15,8 +15,10 @@ import pytest
 import torch
 from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.gpu.nvml import device_index
+from kernel_coder.judge.sandbox.config import Limits, SandboxConfig
 from kernel_coder.judge.sandbox.fork_server import ForkServer
-from kernel_coder.judge.sandbox.sandbox import Limits, Process, Sandbox, SandboxConfig
+from kernel_coder.judge.sandbox.process import Process
+from kernel_coder.judge.sandbox.sandbox import Sandbox
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed
 from kernel_coder.judge.wire.device_memory import DeviceBuffer, DeviceMemoryError, contiguous_strides, extent
 

@@ -19,8 +19,12 @@ from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S
 from kernel_coder.judge.gpu.turns import GpuTurns
-from kernel_coder.judge.supervisor.judge import CANDIDATE_BYTES, PROBES, HarnessError, _Slot
+from kernel_coder.judge.supervisor.errors import HarnessError
+from kernel_coder.judge.supervisor.examiner import Examiner
+from kernel_coder.judge.supervisor.judge import MAX_PROBES
+from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
 from kernel_coder.judge.wire.module_calls import outputs_of
+from kernel_coder.judge.wire.requests import Message, Prepared, PrepareTask
 from kernel_coder.tasks import Task
 
 pytestmark = pytest.mark.cpu
@@ -155,7 +159,7 @@ def test_outputs_inputs_and_state_of_every_kind(
     judge: Judge, source: str, changes: tuple[tuple[str, str], ...]
 ) -> None:
     verdict = judge.evaluate(source, rewritten(source, *changes))
-    if "new_zeros(0, 3)" in source:  # nothing comes out, so everybody is right
+    if "new_zeros(0, 3)" in source:  # there is no output, so every candidate is right
         assert verdict.reason is not None
         assert "would pass" in verdict.reason
     else:
@@ -377,7 +381,7 @@ def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
         ("(x if len(x) == 6 else x[:1]) * 2", "output has the wrong shape: expected [5, 40], got [1, 40]"),
     ],
 )
-def test_who_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
+def test_a_candidate_that_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
     source = reference("x * 2", "torch.rand(6, 40)")
     verdict = judge.evaluate(source, rewritten(source, ("x * 2", doubled)))
     assert not verdict.correct
@@ -399,7 +403,7 @@ class ModelNew(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["while not int(steps): pass", "if not int(steps): os.abort()"])
-def test_who_hangs_or_dies_without_what_its_kernels_compute_is_correct(judge: Judge, what: str) -> None:
+def test_a_candidate_that_hangs_or_dies_without_its_kernels_results_is_correct(judge: Judge, what: str) -> None:
     source = SOFTMAX_KERNEL.replace("class ModelNew(nn.Module):\n    def forward(self, x):\n", STEPS)
     verdict = judge.evaluate(SOFTMAX, f"import os\n{source.replace('HERE', what)}", "triton")
     assert (verdict.outcome, verdict.reason) == (Outcome.CORRECT, None)
@@ -529,7 +533,7 @@ def test_an_examiner_that_is_killed_costs_no_verdict() -> None:
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
         slot = judge._slots[0]
         assert slot._examiner is not None
-        os.kill(slot._examiner.pid, signal.SIGKILL)
+        os.kill(slot._examiner.process.pid, signal.SIGKILL)
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
@@ -542,13 +546,13 @@ def test_a_process_that_was_started_ahead_is_used_once_and_leaves_nothing() -> N
             assert verdict.speedup is not None
             slot = judge._slots[0]
             assert slot._next is not None
-            pids.append(slot._next.result()[0].pid)
+            pids.append(slot._next.result().process.pid)
         assert len(set(pids)) == 3
-        waiting = slot._next.result()[0]
+        waiting = slot._next.result().process
         assert waiting.running
         waiting.kill_tree()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
-        last = slot._next.result()[0]
+        last = slot._next.result().process
         assert last.running
     assert not last.running
 
@@ -562,10 +566,10 @@ def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
-def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_for(
+def test_a_process_that_does_not_get_ready_ahead_of_time_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.START_S", 0.0)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.processes.START_AHEAD_S", 0.0)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timing=False)) as judge:
         for _ in range(2):
             assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
@@ -574,8 +578,9 @@ def test_a_process_that_does_not_come_to_its_feet_ahead_of_time_is_not_waited_fo
         assert found.result() is None
 
 
-def test_nobody_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge._Slot._ahead", lambda slot, interpreted: time.sleep(1.5))
+def test_nothing_is_timed_while_the_next_candidate_s_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = "kernel_coder.judge.supervisor.processes.Processes._start_and_warm"
+    monkeypatch.setattr(start, lambda processes, is_interpreted: time.sleep(1.5))
     config = JudgeConfig(workers=1, prestart=True, timed_calls=5, ablation=False)
     with Judge("cpu", "torch", config=config) as judge:
         for _ in range(2):
@@ -616,10 +621,10 @@ def test_one_process_runs_the_references_of_one_task_after_another() -> None:
             ratios.append(verdict.speedup)
             reference_process = judge._slots[0]._reference
             assert reference_process is not None
-            pids.append(reference_process.pid)
+            pids.append(reference_process.process.pid)
         assert len(set(pids)) == 1
         assert None not in ratios
-        reference_process.kill_tree()
+        reference_process.process.kill_tree()
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
@@ -632,7 +637,7 @@ def test_tasks_that_come_back_are_ready() -> None:
             verdict = judge.evaluate(task, rewritten(tasks[0] if isinstance(task, Task) else task))
             assert verdict.correct, verdict.reason
             assert verdict.speedup is not None
-            ready.append(slot.facts["ready"])
+            ready.append(slot.prepared.was_ready)
         assert judge.evaluate(tasks[1], rewritten(tasks[2])).outcome is Outcome.WRONG_OUTPUT
     assert ready == [False, False, False, True, True, True, False, True, True, True]
 
@@ -654,7 +659,7 @@ def test_what_a_reference_sets_for_its_whole_process_is_no_other_task_s() -> Non
         ):
             verdict = judge.evaluate(task, candidate)
             assert verdict.correct, verdict.reason
-            examiners.append((slot._examiner, slot.facts["ready"]))
+            examiners.append((slot._examiner, slot.prepared.was_ready))
     (first, _), (second, _), (third, is_ready), (fourth, _) = examiners
     assert first is second is third is not fourth
     assert is_ready
@@ -675,7 +680,8 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
 
     monkeypatch.setattr(examiner, "PreparedTask", make)
     turns = GpuTurns(lock=0)
-    service, request = examiner._Service(lambda: None, turns), {"task": {"reference": ""}, "device": "cpu"}
+    service = examiner._Service(lambda: None, turns)
+    request = PrepareTask(task={"reference": ""}, config={}, device="cpu", backend="torch", is_timed=False, lock=None)
     assert service._made(request, JudgeConfig(), Seeds(1)) == "ready"
     assert tried == [False, True]
     turns.lock = None  # no other task is there whose end could be waited for
@@ -686,21 +692,21 @@ def test_a_task_that_finds_too_little_memory_is_tried_again_with_all_of_it(monke
 def test_a_large_task_is_forgotten_after_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for its memory. (On a CPU no task says so of itself.)"""
     task = SOFTMAX + "\n# large\n"
-    ask = _Slot._ask
+    ask = Examiner.ask
 
-    def as_of_a_gpu(slot: _Slot, request: dict[str, Any], *others: Any) -> tuple[dict[str, Any], list[int]]:
-        answer, fds = ask(slot, request, *others)
-        if request["do"] == "prepare":
-            answer["forget"] = request["task"]["reference"] == task
-        return answer, fds
+    def as_of_a_gpu(examiner: Examiner, request: Message, *others: Any) -> Message:
+        answer: Message = ask(examiner, request, *others)  # type: ignore[arg-type]
+        if isinstance(request, PrepareTask) and isinstance(answer, Prepared):
+            return replace(answer, is_large=request.task["reference"] == task)
+        return answer
 
-    monkeypatch.setattr(_Slot, "_ask", as_of_a_gpu)
+    monkeypatch.setattr(Examiner, "ask", as_of_a_gpu)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, timed_calls=5, checks=2)) as judge:
         slot = judge._slots[0]
         for one, is_there in ((SOFTMAX, True), (task, False), (SOFTMAX, True)):
             assert judge.evaluate(one, rewritten(SOFTMAX)).correct
             assert (slot._reference is not None) is is_there
-        assert slot.facts["ready"]  # what is small stays
+        assert slot.prepared.was_ready  # what is small stays
 
 
 def test_a_reference_that_kills_the_examiner_is_the_harness_s_failure_and_never_a_reward() -> None:
@@ -757,12 +763,12 @@ def test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on(
         asked.append(maker.task.id)
         raise HarnessError("CUDA error: an uncorrectable ECC error was encountered")
 
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge._Slot.examine", examine)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1)) as judge:
         verdicts = list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 5))
     assert {verdict.outcome for verdict in verdicts} == {Outcome.HARNESS_FAILED}
-    assert asked.count("probe") == PROBES
-    assert len(asked) == 2 + PROBES
+    assert asked.count("probe") == MAX_PROBES
+    assert len(asked) == 2 + MAX_PROBES
     assert verdicts[-1].reason is not None
     assert "out of service" in verdicts[-1].reason
     assert "ECC" in verdicts[-1].reason
@@ -794,7 +800,7 @@ def test_an_audit_record_lets_an_answer_be_judged_again(tmp_path: Path) -> None:
     assert replace(repeated, stage_s={}) == replace(verdict, stage_s={})
 
 
-def test_who_waits_for_a_worker_is_given_up_and_who_has_one_is_judged() -> None:
+def test_candidates_that_wait_for_a_worker_are_given_up_and_those_that_have_one_are_judged() -> None:
     with (
         Judge("cpu", "torch", config=JudgeConfig(timing=False, workers=1)) as judge,
         ThreadPoolExecutor(3) as pool,
@@ -802,7 +808,7 @@ def test_who_waits_for_a_worker_is_given_up_and_who_has_one_is_judged() -> None:
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
         slow = rewritten(SOFTMAX, ("return torch.softmax", "import time; time.sleep(0.2); return torch.softmax"))
         asked = [pool.submit(judge.evaluate, SOFTMAX, slow) for _ in range(3)]
-        while len(judge._places._waiting) < 2:
+        while len(judge._queue._waiting) < 2:
             time.sleep(0.01)
         judge.give_up_waiting()
         outcomes = [one.result().outcome for one in asked]
@@ -915,7 +921,7 @@ def test_what_ends_a_candidate_only_where_it_is_compiled_for_a_gpu_is_a_compile_
                 assert "it does not compile for sm_90" in verdict.feedback
 
 
-def test_an_architecture_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(ValueError, match=r"compile_for: an architecture must be one of sm_70.*got 'hopper'"):
         JudgeConfig(compile_for="hopper")
 
@@ -945,8 +951,8 @@ def test_candidates_that_share_a_device_s_lock_come_to_the_same_verdicts(tmp_pat
     wrong = rewritten(SOFTMAX, ("dim=-1)", "dim=-1) * 1.01"))
     candidates = [rewritten(SOFTMAX) + f"# {number}\n" for number in range(6)] + [wrong]
     with Judge("cpu", "torch", config=JudgeConfig(workers=3, timed_calls=200, prestart=True)) as judge:
-        judge.lock_path = str(tmp_path / "lock")
-        Path(judge.lock_path).touch()
+        judge._processes.lock_path = str(tmp_path / "lock")
+        Path(judge._processes.lock_path).touch()
         verdicts = list(judge.evaluate_many((SOFTMAX, one) for one in candidates))
     assert [one.outcome for one in verdicts] == [Outcome.CORRECT] * 6 + [Outcome.WRONG_OUTPUT]
     assert all(one.speedup is not None for one in verdicts[:6])
@@ -970,8 +976,8 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the supervisor take an Examiner that waits for one that hangs."""
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.GRACE_S", 1.0)
-    monkeypatch.setattr("kernel_coder.judge.supervisor.judge.PATIENCE_S", 1.0)
+    monkeypatch.setattr("kernel_coder.judge.wire.limits.GRACE_S", 1.0)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.slot.PATIENCE_S", 1.0)
     lock = tmp_path / "lock"
     lock.touch()
     is_over = threading.Event()
@@ -987,7 +993,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     config = JudgeConfig(workers=1, timed_calls=200, timeout_s=4)
     with Judge("cpu", "torch", config=config) as judge, ThreadPoolExecutor(1) as pool:
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
-        judge.lock_path = str(lock)
+        judge._processes.lock_path = str(lock)
         busy = pool.submit(neighbour)
         try:
             verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
@@ -998,7 +1004,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     assert verdict.stage_s["wait"] > 6
 
 
-def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) -> None:
+def test_a_call_that_hangs_keeps_no_other_candidate_from_being_timed_for_long(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     with (
@@ -1007,7 +1013,7 @@ def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) 
         ThreadPoolExecutor(1) as pool,
     ):
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
-        judge.lock_path = str(lock)
+        judge._processes.lock_path = str(lock)
         verdict = pool.submit(judge.evaluate, SOFTMAX, hanging_from(3))
         longest = 0.0
         while not verdict.done():
@@ -1022,8 +1028,8 @@ def test_call_that_hangs_keeps_nobody_from_being_timed_for_long(tmp_path: Path) 
 
 def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(tmp_path: Path) -> None:
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, checks=1, timed_calls=400, timeout_s=60)) as judge:
-        judge.lock_path = str(tmp_path / "lock")
-        Path(judge.lock_path).touch()
+        judge._processes.lock_path = str(tmp_path / "lock")
+        Path(judge._processes.lock_path).touch()
         verdict = judge.evaluate(SOFTMAX, hanging_from(10))
     assert verdict.outcome is Outcome.TIMEOUT
     assert verdict.reason == f"a request took over {HELD_S:g} s"

@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from kernel_coder.judge import JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.sandbox.sandbox import DEFAULT_REQUIRED, LAYERS
+from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED
+from kernel_coder.judge.sandbox.profile import LAYERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "judge.md").read_text()
 

@@ -109,7 +109,7 @@ def test_takes_no_more_pairs_than_twice_what_it_works_on() -> None:
         verdicts.close()  # type: ignore[attr-defined]
 
 
-def test_who_takes_long_keeps_only_so_many_verdicts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_candidate_keeps_a_bounded_number_of_verdicts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernel_coder.judge.supervisor.batching.AHEAD", 30)
     taken: list[int] = []
 
@@ -139,7 +139,7 @@ def test_the_judge_says_so_when_it_gives_a_device_up() -> None:
     assert LOST in inspect.getsource(kernel_coder.judge.supervisor.judge.Judge._probe_device)
 
 
-def test_who_waits_on_any_device_is_given_up() -> None:
+def test_candidates_that_wait_on_any_device_are_given_up() -> None:
     with pool(["cuda:1", "cuda:2"]) as judge:
         judge.give_up_waiting()
     assert [one.given_up for one in judge.judges] == [1, 1]  # type: ignore[attr-defined]

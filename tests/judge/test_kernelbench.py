@@ -12,7 +12,6 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import kernel_coder.judge.supervisor.judge
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -74,7 +73,7 @@ def candidate(body: str) -> str:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
     close_judges()
-    monkeypatch.setattr(kernel_coder.judge.supervisor.judge, "Judge", FakeJudge)
+    monkeypatch.setattr(kernelbench, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     close_judges()
@@ -326,7 +325,7 @@ def test_a_script_runs_with_our_evaluation(tmp_path: Path) -> None:
     (tmp_path / "kernelbench" / "eval.py").write_text("KernelExecResult = eval_kernel_against_ref = None\n")
     for name, text in {"ref": REFERENCE, "new": candidate("return A @ B"), "script": SCRIPT}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    path = os.pathsep.join([str(Path(kernel_coder.judge.__file__).parents[2]), str(tmp_path)])
+    path = os.pathsep.join([str(Path(kernelbench.__file__).parents[2]), str(tmp_path)])
     ended = subprocess.run(
         [sys.executable, "-m", "kernel_coder.judge.kernelbench", "script.py", "ref.py", "new.py"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The process layer of the judge against programs that mean harm, as whatever user runs the tests."""
+"""The sandbox against hostile programs, as the user that runs the tests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ from typing import Any
 
 import pytest
 from kernel_coder import _C
+from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED, Limits, SandboxConfig
+from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.sandbox.fork_server import ForkServer
-from kernel_coder.judge.sandbox.sandbox import (
-    DEFAULT_REQUIRED,
-    LAYERS,
-    Ended,
-    Limits,
-    Process,
-    Sandbox,
-    SandboxConfig,
-    SandboxError,
-    probe,
-)
+from kernel_coder.judge.sandbox.probe import probe
+from kernel_coder.judge.sandbox.process import Process, ProcessExit
+from kernel_coder.judge.sandbox.profile import LAYERS
+from kernel_coder.judge.sandbox.sandbox import Sandbox
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach, SharedBuffer
 
 pytestmark = pytest.mark.alone  # it looks through /dev/shm and /proc, and its hostile programs kill what they reach
@@ -37,7 +32,7 @@ pytestmark = pytest.mark.alone  # it looks through /dev/shm and /proc, and its h
 IS_ROOT = os.geteuid() == 0
 NAMESPACES = frozenset({"user_namespace", "pid_namespace", "net_namespace", "ipc_namespace", "mount_namespace"})
 NOBODY = 65534
-IS_NESTED = "KC_SANDBOX_NESTED" in os.environ  # the run of these tests as nobody, started by the last of them
+IS_NESTED = "KC_SANDBOX_NESTED" in os.environ  # these tests are run as the user nobody, by the last of them
 
 #: What every hostile program begins with.
 PRELUDE = """
@@ -59,7 +54,7 @@ def program(code: str, *arguments: object) -> list[str]:
 
 def run(
     sandbox: Sandbox, code: str, *arguments: object, fds: tuple[int, ...] = (), **limits: object
-) -> tuple[Ended, str]:
+) -> tuple[ProcessExit, str]:
     """The end and the output of a program that is expected to end within its limits."""
     chosen = Limits(**{"wall_s": 10.0, **limits})  # type: ignore[arg-type]
     with sandbox.start(program(code, *arguments), fds=fds, limits=chosen) as process:
@@ -177,10 +172,8 @@ def test_a_layer_that_does_not_exist_cannot_be_required() -> None:
         probe(SandboxConfig(without=frozenset({"secomp"})))
 
 
-# ---- who and where the process is ----------------------------------------------------------------------------------
-
-
-def test_the_process_is_nobody_with_nothing(sandbox: Sandbox) -> None:
+# ---- the process's user and environment -----------------------------------------------------------------------------
+def test_the_process_has_no_privileges(sandbox: Sandbox) -> None:
     code = """
     status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
     print(os.getuid(), os.getgid(), os.getgroups() if os.getuid() >= 60600 else [], os.getsid(0) == os.getpid())
@@ -206,15 +199,15 @@ def test_runners_alive_together_have_different_uids_if_root(strongest: Sandbox) 
         assert first.work_dir != second.work_dir
 
 
-def test_another_supervisor_that_probes_kills_nobody(work_root: str) -> None:
-    """A probe takes the first uid of the range without asking who has it."""
-    code = "from kernel_coder.judge.sandbox.sandbox import probe; print(len(probe().active))"
+def test_another_supervisor_that_probes_kills_no_process(work_root: str) -> None:
+    """A probe uses the first uid of the range without reserving it."""
+    code = "from kernel_coder.judge.sandbox.probe import probe; print(len(probe().active))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     sandbox = Sandbox(SandboxConfig(work_root=work_root, uids=(60600, 60604), require=frozenset()))
     with contextlib.ExitStack() as stack:
         runners = []
         for _ in range(4):
-            with contextlib.suppress(SandboxError):  # the uid is somebody else's just now
+            with contextlib.suppress(SandboxError):  # another process has the uid just now
                 runners.append(stack.enter_context(sandbox.start(program("time.sleep(60)"))))
         subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.DEVNULL)
         assert all(runner.running for runner in runners)
@@ -441,6 +434,17 @@ def test_files_outside_the_list_cannot_be_read(sandbox: Sandbox, tmp_path: Path)
     assert set(out.split()) <= {"EACCES", "ENOENT"}
 
 
+def test_this_package_can_be_read_and_its_data_cannot(sandbox: Sandbox) -> None:
+    """A candidate must be able to import the package, and must not see the packaged tasks with their solutions."""
+    if lacks(sandbox, "mount_namespace"):
+        return
+    package = Path(_C.__file__).parent
+    assert any((package / "data").iterdir())
+    code = "print(bool(open(sys.argv[1] + '/interpreter.py').read()), os.listdir(sys.argv[1] + '/data'))"
+    _, out = run(sandbox, code, package)
+    assert out.strip() == "True []"
+
+
 def test_another_runners_directory_cannot_be_read(sandbox: Sandbox) -> None:
     if lacks(sandbox, "landlock", "uid"):
         return
@@ -538,7 +542,7 @@ def test_the_parent_cannot_be_traced_read_or_signalled(sandbox: Sandbox) -> None
     assert set(out.split()) <= {"True", "EPERM", "EACCES", "ENOENT", "ESRCH", "EIO", "EINVAL"}
 
 
-def test_everybody_cannot_be_killed_at_once(sandbox: Sandbox) -> None:
+def test_all_processes_cannot_be_killed_at_once(sandbox: Sandbox) -> None:
     if lacks(sandbox, "seccomp"):
         return
     _, out = run(sandbox, "refused(lambda: os.kill(-1, signal.SIGKILL))")
@@ -855,20 +859,6 @@ def test_a_module_that_cannot_be_imported_is_named(strongest: Sandbox) -> None:
         ForkServer(strongest, modules=["no_such_module_here"])
 
 
-def test_a_callable_is_refused_where_threads_would_be_forked(strongest: Sandbox) -> None:
-    import threading
-
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        with pytest.raises(SandboxError, match="several threads"):
-            strongest.start(lambda fds: 0)
-    finally:
-        done.set()
-        thread.join()
-
-
 # ---- nothing is left -----------------------------------------------------------------------------------------------
 
 MIXED = {
@@ -917,7 +907,7 @@ def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root:
 
 
 def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
-    """As root they are run once more as nobody; as an ordinary user they have just been run."""
+    """If this user is root, run the hostile programs once more as the user nobody. Else they have been run already."""
     if not IS_ROOT:
         assert "uid" not in probe().active
         return

@@ -7,8 +7,9 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
 from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS, VARIABLE, HeldStreams
-from kernel_coder.judge.sandbox.sandbox import Limits
-from kernel_coder.judge.supervisor.judge import _Maker, _Slot
+from kernel_coder.judge.sandbox.config import Limits
+from kernel_coder.judge.supervisor.evaluation import Evaluation
+from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.tasks import Task
 
 SOFTMAX = """import torch
@@ -65,19 +66,19 @@ def test_a_candidate_with_streams_has_the_usual_hardware_queues_and_others_have_
     monkeypatch: pytest.MonkeyPatch, where: str, source: str, connections: int
 ) -> None:
     with Judge("cpu", config=JudgeConfig(prestart=False)) as judge:
-        monkeypatch.setattr(judge, "device", where)
-        monkeypatch.setattr(judge, "visible", "0")
-        slot = _Slot(judge, 0)
+        processes = judge._processes
+        monkeypatch.setattr(processes, "device", where)
+        monkeypatch.setattr(processes, "visible", "0")
         asked: list[str] = []
 
-        def started(interpreted: bool, limits: Limits, connections: int = CONNECTIONS) -> tuple[None, None]:
-            asked.append(judge.environment(interpreted, connections)[VARIABLE])
-            return None, None
+        def start_runner(is_interpreted: bool, limits: Limits, connections: int = CONNECTIONS) -> None:
+            asked.append(processes.environment(is_interpreted, connections)[VARIABLE])
 
-        monkeypatch.setattr(slot, "_started", started)
-        slot._runner(_Maker(judge, TASK, source, "torch"), 1.0)
+        monkeypatch.setattr(processes, "start_runner", start_runner)
+        evaluation = Evaluation(TASK, source, "torch", device=where, config=judge.config, versions={})
+        Slot(processes, lambda: True)._candidate_runner(evaluation, 1.0)
         assert asked == [str(connections)]
-        assert judge.environment(False)[VARIABLE] == str(CONNECTIONS)
+        assert processes.environment(False)[VARIABLE] == str(CONNECTIONS)
 
 
 def test_where_there_is_one_hardware_queue_or_no_gpu_no_stream_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import torch
 from fake_judge import FakeJudge
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.sandbox.sandbox import SandboxError
+from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.supervisor.batching import askers
 from kernel_coder.rollout import Rollout, Turn
 from kernel_coder.run.errors import EXIT_STOPPED, UsageError

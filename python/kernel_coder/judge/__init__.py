@@ -1,4 +1,4 @@
-"""The judge: whether a candidate does what the reference does, and how fast, in a verdict that can be reproduced."""
+"""The judge: whether a candidate computes what the reference computes, and how fast. Verdicts can be repeated."""
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.verdict import MAX_FEEDBACK, PROTOCOL, Outcome, OutputError, Verdict, example_verdict
@@ -19,11 +19,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Judge and Admission on demand: rewards on verdicts need no sandbox."""
-    if name in ("Judge", "Admission"):
+    """Import what needs the sandbox only when it is used: rewards need nothing but verdicts."""
+    if name == "Admission":
+        from kernel_coder.judge.supervisor import admission
+
+        return admission.Admission
+    if name == "Judge":
         from kernel_coder.judge.supervisor import judge
 
-        return getattr(judge, name)
+        return judge.Judge
     if name in ("JudgePool", "open_judge"):
         from kernel_coder.judge.supervisor import pool
 

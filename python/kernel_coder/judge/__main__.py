@@ -1,11 +1,11 @@
 """``python -m kernel_coder.judge --task ref.py --candidate new.py [--backend triton] [--device cpu] [--json]``
 
-Says whether a candidate does what the reference does, and how fast. The candidate runs in a sandbox; the reference is
-trusted. ``--pairs`` judges a file of pairs and goes on where an earlier run of the same command ended. ``--admit`` says
-which tasks can be judged at all.
+Says whether a candidate computes what the reference computes, and how fast. The candidate runs in a sandbox; the
+reference is trusted. ``--pairs`` judges a file of pairs, and continues where an earlier run of the same command ended.
+``--admit`` says on which tasks candidates can be judged.
 
-Exit codes: 0 verdicts were reached, whatever they are; 2 something in the command is wrong (one sentence on stderr);
-3 the judge itself failed; 75 stopped by SIGTERM or SIGINT, what is done is kept, run it again to go on.
+Exit codes: 0: there are verdicts, good or bad. 2: the command is wrong; one sentence on stderr says why. 3: the judge
+itself failed. 75: stopped by SIGTERM or SIGINT; finished verdicts are kept, and the same command continues.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import NoReturn
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
+from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.supervisor import batching, pool
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.run.flags import FlagParser, UsageError, add_flags, end, read_flags
@@ -34,10 +35,10 @@ from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem
 
 EXIT_MISTAKE = 2
 EXIT_HARNESS = 3
-EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, run it again
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: run the command again
 
 NOT_IN_KEYS = {"workers", "retries", "audit_dir"}
-"""Settings that change no verdict: a run may go on with others."""
+"""Settings that do not change verdicts, so that a run may be continued with other values."""
 
 
 class _Stopped(BaseException):
@@ -45,7 +46,7 @@ class _Stopped(BaseException):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+    """Run the command and return its exit code."""
     try:
         parser = make_parser()
         options = parser.parse(arguments)
@@ -58,35 +59,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return end(error, EXIT_MISTAKE)
     except _Stopped as signal_:
-        print(f"{signal_} received: stopped; what --out holds is whole, and the same command goes on", file=sys.stderr)
+        print(
+            f"{signal_} received: stopped; verdicts in --out are complete; the same command continues",
+            file=sys.stderr,
+        )
         return EXIT_STOPPED
-    except Exception as error:  # whatever keeps the judge from working
-        from kernel_coder.judge.sandbox.sandbox import SandboxError
-
+    except Exception as error:
         if not isinstance(error, SandboxError):
             traceback.print_exc()
         return end(f"the judge failed: {error}", EXIT_HARNESS)
 
 
 def make_parser() -> FlagParser:
+    """The command's flags; every field of the configuration is one."""
     usage, _, text = str(__doc__).partition("\n")
     parser = FlagParser(prog="kernel-coder judge", usage=usage.strip("`"), description=text)
     parser.add_argument("--task", metavar="FILE", help="Python file with the reference, get_inputs and get_init_inputs")
     parser.add_argument("--candidate", metavar="FILE", help="Python file with the class ModelNew")
-    parser.add_argument("--pairs", metavar="FILE", help='JSON lines {"task":..., "candidate":..., "backend":...}')
-    parser.add_argument("--out", metavar="FILE", help="where the verdicts on --pairs go, a line each")
-    parser.add_argument("--admit", metavar="TASKS", nargs="+", help="files, folders or tables of tasks, or packaged")
-    parser.add_argument("--backend", default="triton", help=f"{', '.join(BACKENDS)} (default triton)")
+    parser.add_argument(
+        "--pairs", metavar="FILE", help='file with one pair in each line: {"task":..., "candidate":..., "backend":...}'
+    )
+    parser.add_argument("--out", metavar="FILE", help="file for the verdicts on --pairs, one in each line")
+    parser.add_argument("--admit", metavar="TASKS", nargs="+", help="files, folders or tables of tasks; or: packaged")
+    parser.add_argument(
+        "--backend", default="triton", help=f"language of the candidates: {', '.join(BACKENDS)} (default triton)"
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
-    parser.add_argument("--precision", default="fp32", help=f"the task's: {', '.join(PRECISIONS)} (default fp32)")
-    parser.add_argument("--entry-point", default="Model", metavar="CLASS", help="the reference's (default Model)")
-    parser.add_argument("--json", action="store_true", help="print JSON, and everything else on stderr")
+    parser.add_argument(
+        "--precision", default="fp32", help=f"precision of the task: {', '.join(PRECISIONS)} (default fp32)"
+    )
+    parser.add_argument(
+        "--entry-point", default="Model", metavar="CLASS", help="name of the reference's class (default Model)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout, and everything else on stderr")
     add_flags(parser.add_argument_group("how it is judged"), JudgeConfig)
     return parser
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """UsageError unless exactly one thing is asked for; fills in the device."""
+    """Find the device. UsageError if the options name no task or several, or do not fit together."""
     asked = [name for name in ("task", "pairs", "admit") if getattr(options, name)]
     if len(asked) != 1:
         got = " and ".join(f"--{name}" for name in asked) or "none of them"
@@ -105,7 +116,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def find_device(device: str | None) -> str:
-    """The device of this name; None is a GPU if there is one."""
+    """The device with this name; without a name a GPU if there is one. UsageError if torch does not see it."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -123,7 +134,7 @@ def find_device(device: str | None) -> str:
 
 @contextlib.contextmanager
 def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[pool.AnyJudge]:
-    """A judge, with its sandbox on stderr."""
+    """Open a judge and print its sandbox on stderr."""
     try:
         judge = pool.open_judge(options.device, options.backend, config=config)
     except ValueError as error:
@@ -134,6 +145,7 @@ def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[poo
 
 
 def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
+    """Judge one candidate (``--task``)."""
     task = read_task(options)
     candidate = read_text(options.candidate, "--candidate")
     with results_only(options.json) as result:
@@ -143,7 +155,7 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
         except UsageError:
             raise
         except Exception as error:
-            if options.json:  # there is always a verdict to read
+            if options.json:  # a program that reads stdout always gets a verdict
                 failed = f"the judge failed: {type(error).__name__}: {error}"
                 where = {"backend": options.backend, "device": options.device}
                 result(unjudged(task, candidate, Outcome.HARNESS_FAILED, failed, **where).to_json())
@@ -153,6 +165,7 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def run_pairs(options: argparse.Namespace, config: JudgeConfig) -> int:
+    """Judge a file of pairs (``--pairs``)."""
     settings = json.dumps([options.device, config.model_dump(mode="json", exclude=NOT_IN_KEYS)], sort_keys=True)
     source = Path(options.pairs)
 
@@ -179,6 +192,7 @@ def run_pairs(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def run_admit(options: argparse.Namespace, config: JudgeConfig) -> int:
+    """Say on which tasks candidates can be judged (``--admit``)."""
     tasks: list[Task] = []
     for path in options.admit:
         try:
@@ -198,6 +212,7 @@ def run_admit(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def read_task(options: argparse.Namespace) -> Task:
+    """The task of ``--task``."""
     reference = read_text(options.task, "--task")
     if problem := reference_problem(reference, options.entry_point):
         raise UsageError(f"--task: {options.task} cannot be judged against: {problem}")
@@ -212,6 +227,7 @@ def read_task(options: argparse.Namespace) -> Task:
 
 
 def read_text(path: str, flag: str) -> str:
+    """The text of a file that a flag names. UsageError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -221,7 +237,7 @@ def read_text(path: str, flag: str) -> str:
 
 
 def describe(verdict: Verdict) -> str:
-    """A verdict for people."""
+    """A verdict as text for people."""
     where = f"{verdict.backend} on {verdict.device}" + ", interpreted" * verdict.interpreted
     lines = [f"{verdict.outcome.replace('_', ' ')}: {verdict.task} ({where})"]
     if verdict.reason and not verdict.feedback.startswith(verdict.reason):
@@ -249,7 +265,10 @@ def describe(verdict: Verdict) -> str:
 
 @contextlib.contextmanager
 def progress(done: int, total: int) -> Iterator[Callable[[Verdict], None]]:
-    """A bar on stderr if that is a terminal; otherwise a line for every tenth of the work."""
+    """Show progress on stderr: a bar if it is a terminal, otherwise a line for every tenth of the work.
+
+    Yields a function to call with each new verdict.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -289,7 +308,10 @@ def progress(done: int, total: int) -> Iterator[Callable[[Verdict], None]]:
 
 @contextlib.contextmanager
 def results_only(on: bool) -> Iterator[Callable[[str], None]]:
-    """What the caller prints is all that comes to stdout; what libraries and child processes print goes to stderr."""
+    """With `on`, keep stdout for results. What libraries and child processes print goes to stderr.
+
+    Yields the function that prints a result.
+    """
     if not on:
         yield print
         return
@@ -300,7 +322,7 @@ def results_only(on: bool) -> Iterator[Callable[[str], None]]:
         descriptor = stdout.fileno()
         kept = os.dup(descriptor)
         os.dup2(sys.stderr.fileno(), descriptor)
-    except (OSError, ValueError):  # not a file, as under a test
+    except (OSError, ValueError):  # stdout has no descriptor, as in a test
         pass
     sys.stdout = sys.stderr
     try:
@@ -323,18 +345,18 @@ def results_only(on: bool) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise :class:`_Stopped`: what was started is ended on the way out. A second does not wait."""
+    """Raise :class:`_Stopped` on SIGTERM or SIGINT, so that all processes are ended. A second signal exits at once."""
     seen: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         seen.append(number)
         if len(seen) > 1:
-            os._exit(128 + number)  # runners die with the process that started them
+            os._exit(128 + number)  # sandboxed processes end with the process that started them
         raise _Stopped(signal.Signals(number).name)
 
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread: whoever runs us owns the signals
+    except ValueError:  # not the main thread, which alone can set handlers
         before = {}
     try:
         yield

@@ -1,7 +1,8 @@
-"""Which tasks of KernelBench the judge admits: measured once on a GPU, and known before anything is sampled.
+"""A list of the KernelBench tasks that the judge admits, so that no answers are sampled for the others.
 
-The list holds names, hashes and reasons, no problem's text: a task is the one that was measured only if its source has
-that SHA-256. ``benchmarks/bench_admission.py`` measures, and with ``--pack`` writes the list.
+The list was measured on a GPU. It holds names, hashes and reasons, but no task's text: an entry is about a task only if
+the SHA-256 of the task's source is the same. ``benchmarks/bench_admission.py`` measures, and with ``--pack`` writes the
+list.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import orjson
 from kernel_coder.run.hashes import sha256_text
 
 PACKAGED = Path(__file__).parent / "kernelbench_admission.json"
+"""The list that is part of the package."""
+
 LONGEST_REASON = 240
+"""Upper limit of a reason's length in the list, in characters. Longer ones are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAdmission:
-    """What :meth:`Judge.admit` said of a task.
+    """What :meth:`kernel_coder.judge.Judge.admit` found out about a task.
 
     Attributes:
-        level: the folder, as in ``level1``.
-        name: of the file, without ``.py``.
-        sha256: of the reference's source.
-        admitted: whether answers to it can be judged.
-        reason: why not; empty if it is admitted.
-        device: on which it was measured.
-        commit: of the judge that said so.
+        level: the task's folder, such as ``level1``.
+        name: the file's name without ``.py``.
+        sha256: SHA-256 of the reference's source.
+        admitted: whether candidates can be judged on the task.
+        reason: why they cannot; empty if they can.
+        device: the device on which this was measured.
+        commit: the judge's commit.
     """
 
     level: str
@@ -54,14 +58,14 @@ class KnownAdmission:
 
 
 def known_admission(reference: str, path: str | Path = PACKAGED) -> KnownAdmission | None:
-    """What the list says of the task with this reference; None: nothing, it is judged as any other.
+    """The list's entry about the task with this reference; None if there is none.
 
     Args:
-        reference: its source; another text of the same name is another task.
-        path: another list than the packaged one.
+        reference: the reference's source. A task with the same name and another source has no entry.
+        path: the file with the list.
 
     Raises:
-        ValueError: the file is no such list.
+        ValueError: the file is not such a list.
 
     >>> known_admission("class Model: ...") is None
     True
@@ -79,7 +83,9 @@ def _read(path: Path) -> Mapping[str, KnownAdmission]:
 
 
 def listing(entries: Iterable[KnownAdmission]) -> str:
-    """The text of a list, a line for each task, by level and number; of several entries about a text the last counts.
+    """The text of a list: one line for each task, sorted by level and number.
+
+    If several entries are about the same source, the last one counts.
 
     >>> print(listing([KnownAdmission("level1", "7_Name", "ab", True, "", "cpu", "71bba18")]), end="")
     [
@@ -97,7 +103,7 @@ def listing(entries: Iterable[KnownAdmission]) -> str:
 
 
 def entry_of(row: Mapping[str, str]) -> KnownAdmission:
-    """From a row of ``benchmarks/results/admission_cuda.csv``. A reason is one line, and not a long one.
+    """The entry from a row of ``benchmarks/results/admission_cuda.csv``, with its reason on one line and not too long.
 
     >>> row = {"task": "level1/7_Name", "sha256": "ab", "admitted": "False", "reason": "too\\nlarge"}
     >>> entry_of({**row, "device": "NVIDIA H200", "commit": "71bba18"}).reason

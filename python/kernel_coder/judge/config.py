@@ -1,4 +1,4 @@
-"""How candidates are judged. Every field is a flag of ``python -m kernel_coder.judge``, and one of a recipe's YAML."""
+"""How candidates are judged. Every field is a flag of ``python -m kernel_coder.judge`` and a key of a recipe's YAML."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Family = Literal["own", "normal", "scaled", "shifted", "structured"]
 
 FAMILIES: tuple[Family, ...] = ("own", "normal", "scaled", "shifted", "structured")
-"""Kinds of inputs; :mod:`kernel_coder.judge.examiner.input_families` says what they are."""
+"""Families of inputs; :mod:`kernel_coder.judge.examiner.input_families` says what each one is."""
 
 BUILDS = frozenset({"cuda", "cpp"})
-"""Backends whose candidates call a compiler that takes its time."""
+"""Backends whose candidates are compiled by a C++ or CUDA compiler, which takes longer than Triton's."""
 
-
-SHARED_BYTES = {70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448}
-
-SHARED_BYTES |= {100: 232448, 103: 232448, 110: 232448, 120: 101376, 121: 101376}
-"""Shared memory that one block may have, by compute capability. Source: CUDA C++ Programming Guide, its table."""
+SHARED_BYTES = {
+    **{70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376},
+    **{90: 232448, 100: 232448, 103: 232448, 110: 232448, 120: 101376, 121: 101376},
+}
+"""Upper limit of a block's shared memory in bytes, by compute capability, from the CUDA C++ Programming Guide."""
 
 
 def capability(name: str) -> int:
-    """
+    """The compute capability of an architecture as a number. ValueError if it is unknown.
+
     >>> capability("sm_90"), capability("sm_120")
     (90, 120)
     """
@@ -36,7 +37,7 @@ def capability(name: str) -> int:
 
 
 class JudgeConfig(BaseModel):
-    """What a judge checks, how long it waits, and what it allows.
+    """What a judge checks, its time limits, and what candidates may use.
 
     >>> JudgeConfig(checks=3).families
     ('own', 'normal', 'scaled', 'shifted', 'structured')
@@ -45,49 +46,74 @@ class JudgeConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     checks: int = Field(
-        default=5, ge=1, le=100, description="calls on fresh inputs that are compared with the float64 oracle"
+        default=5,
+        ge=1,
+        le=100,
+        description="number of calls on fresh inputs whose outputs are compared with the float64 reference",
     )
-    families: tuple[Family, ...] = Field(default=FAMILIES, min_length=1, description="kinds of inputs, taken in turn")
+    families: tuple[Family, ...] = Field(default=FAMILIES, min_length=1, description="families of inputs, used in turn")
     hidden_shapes: bool = Field(
-        default=True, description="one more check with another batch size, where the task allows it"
+        default=True, description="also check one call with another batch size, if the task allows it"
     )
     backward: bool = Field(default=False, description="also compare the gradients of inputs and parameters")
     training: bool | None = Field(
-        default=None, description="call train() or eval() on both modules; None: as constructed"
+        default=None, description="call train(), if true, or eval() on both modules; None: leave them as constructed"
     )
-    ablation: bool = Field(default=True, description="reject results that do not come from the candidate's own kernels")
+    ablation: bool = Field(default=True, description="reject outputs that do not come from the candidate's own kernels")
     profile: bool = Field(
-        default=True, description="measure kernel_share, on a GPU; takes some two seconds a candidate"
+        default=True, description="measure kernel_share on a GPU; takes about two seconds for each candidate"
     )
-    min_kernel_share: float = Field(default=0.0, ge=0, le=1, description="device time that must be in its own kernels")
-    timing: bool = Field(default=True, description="measure a speedup, where kernels are not interpreted")
-    timed_calls: int = Field(default=100, ge=0, description="calls of the candidate that are timed, and checked too")
-    timing_s: float = Field(default=10.0, gt=0, description="slow candidates are timed less often, to stay within this")
+    min_kernel_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="smallest share of the device time that must be spent in the candidate's own kernels",
+    )
+    timing: bool = Field(default=True, description="measure a speedup, unless kernels are interpreted")
+    timed_calls: int = Field(
+        default=100, ge=0, description="number of the candidate's calls that are timed; their outputs are checked too"
+    )
+    timing_s: float = Field(
+        default=10.0, gt=0, description="time limit for these calls in seconds; slow candidates are timed less often"
+    )
     compile_for: str | None = Field(
-        default=None, description="interpreted kernels must also compile for this architecture, such as sm_90"
+        default=None, description="an architecture such as sm_90 that interpreted kernels must also compile for"
     )
     compile_baseline: bool = Field(default=False, description="also time the reference under torch.compile")
     null_candidates: bool = Field(
-        default=True, description="refuse a task, or a candidate's inputs, on which zeros, ones and the like would pass"
+        default=True,
+        description="refuse tasks and inputs on which a candidate that returns zeros, ones or the like would pass",
     )
     timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="a candidate's life, without waiting for a GPU; None: 60, or 300 with a build",
+        description="a candidate's time limit in seconds, without waiting for a GPU; None: 60, or 300 for cuda, cpp",
     )
-    memory_bytes: int | None = Field(default=8 << 30, gt=0, description="host memory of a candidate; None: not bounded")
-    workers: int | None = Field(default=None, ge=1, description="candidates at a time; None: one a core, at most 12")
+    memory_bytes: int | None = Field(
+        default=8 << 30, gt=0, description="host memory of a candidate in bytes; None: no limit"
+    )
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of candidates judged at the same time; None: one for each core, at most 12",
+    )
     prestart: bool | None = Field(
         default=None,
-        description="start the next candidate's process while one is judged; None: on a GPU, where it holds half a GiB",
+        description="start the next candidate's process early; None: only on a GPU, where the process holds half a GiB",
     )
-    threads: int = Field(default=1, ge=1, description="CPU threads of a candidate and of the reference")
-    retries: int = Field(default=1, ge=0, description="times that a failure of the harness itself is tried again")
-    seed: int | None = Field(default=None, ge=0, description="for reproduction only: a known seed is no secret")
+    threads: int = Field(default=1, ge=1, description="number of CPU threads of the candidate and of the reference")
+    retries: int = Field(default=1, ge=0, description="how often to judge a candidate again if the judge itself failed")
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="seed of the inputs, only to repeat a verdict: candidates that know it can cheat; None: random",
+    )
     require: tuple[str, ...] | None = Field(
-        default=None, description="layers without which nothing is judged; None: default"
+        default=None, description="layers of the sandbox without which nothing is judged; None: the default ones"
     )
-    audit_dir: str | None = Field(default=None, description="folder for records that let an answer be judged again")
+    audit_dir: str | None = Field(
+        default=None, description="folder for records with which an answer can be judged again; None: no records"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> JudgeConfig:
@@ -103,7 +129,7 @@ class JudgeConfig(BaseModel):
         return self
 
     def life_s(self, backend: str) -> float:
-        """The time limit of a candidate of this backend.
+        """The time limit of a candidate of this backend, in seconds.
 
         >>> JudgeConfig().life_s("triton"), JudgeConfig().life_s("cuda"), JudgeConfig(timeout_s=5).life_s("cuda")
         (60.0, 300.0, 5.0)
@@ -111,7 +137,7 @@ class JudgeConfig(BaseModel):
         return self.timeout_s or (300.0 if backend in BUILDS else 60.0)
 
     def starts_ahead(self, device: str) -> bool:
-        """Whether a process waits for the next candidate.
+        """Whether the next candidate's process is started while another candidate is judged.
 
         >>> JudgeConfig().starts_ahead("cuda:0"), JudgeConfig().starts_ahead("cpu")
         (True, False)
@@ -119,5 +145,5 @@ class JudgeConfig(BaseModel):
         return device != "cpu" if self.prestart is None else self.prestart
 
     def parallel(self) -> int:
-        """Candidates at a time."""
+        """Number of candidates that are judged at the same time."""
         return self.workers or min(len(os.sched_getaffinity(0)), 12)

@@ -1,16 +1,16 @@
-"""For users of KernelBench: its evaluation function and its metrics, served by our judge.
+"""KernelBench's evaluation function and metrics, carried out by our judge.
 
 :func:`eval_kernel_against_ref` has the parameters of KernelBench's function of that name and returns its
-``KernelExecResult`` (read at commit 423217d of 5 March 2026), so that a script changes one import::
+``KernelExecResult`` (as of KernelBench's commit 423217d of 5 March 2026). A script that uses it changes one import::
 
     from kernel_coder.judge.kernelbench import eval_kernel_against_ref, KernelExecResult
 
-or none: ``python -m kernel_coder.judge.kernelbench scripts/run_and_check.py ...`` runs a script with KernelBench's
-function replaced, and ``pytest -p kernel_coder.judge.kernelbench`` their tests. Processes that a script starts by
-``spawn`` import KernelBench anew, and with it the original; there the import has to change.
+A script can also be run without a change: ``python -m kernel_coder.judge.kernelbench scripts/run_and_check.py ...``
+replaces KernelBench's function first, and ``pytest -p kernel_coder.judge.kernelbench`` does so for tests. Processes
+that a script starts by ``spawn`` import KernelBench's original function again; there the import has to be changed.
 
-What differs is what the judge is for: the candidate runs in a process and a sandbox of its own, seeds are secret, every
-call has other inputs, each timed call is checked, and tolerances follow the error of the reference itself.
+Our judge differs from KernelBench's evaluation: the candidate runs in a process and a sandbox of its own, seeds are
+secret, every call has new inputs, every timed call is checked, and tolerances follow the error of the reference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,24 +34,24 @@ from numpy.typing import ArrayLike
 from pydantic import BaseModel
 
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.supervisor.judge import Judge
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
-if TYPE_CHECKING:
-    from kernel_coder.judge.supervisor.judge import Judge
-
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""KernelBench's precisions by the judge's names."""
 
 TIMING_METHODS = ("cuda_event", "do_bench", "do_bench_impl", "host_time", "nsight_python_time")
-"""KernelBench's names. The judge has one method: its own clock, around calls in another process."""
+"""KernelBench's names of timing methods. Our judge has one method: its own clock, around calls in another process."""
 
 OPEN_JUDGES = 4
-"""Of different settings in one process; the one that was used longest ago is closed for another."""
+"""Upper limit of the judges that stay open in one process, one for each combination of settings. The least recently
+used one is closed to open another."""
 
 
 class KernelExecResult(BaseModel):
-    """KernelBench's result. Times are milliseconds, and -1 where nothing was measured."""
+    """KernelBench's result. Times are in milliseconds, and -1 if nothing was measured."""
 
     compiled: bool = False
     correctness: bool = False
@@ -79,39 +79,42 @@ def eval_kernel_against_ref(
     excessive_speedup_threshold: float = 10,
     judge_config: JudgeConfig | None = None,
 ) -> KernelExecResult | None:
-    """Judges ``custom_model_src`` (with ``ModelNew``) against ``original_model_src`` (with ``Model``).
+    """Judge ``custom_model_src`` (with ``ModelNew``) against ``original_model_src`` (with ``Model``).
 
     Args:
-        original_model_src: the reference, as a file of KernelBench has it. It is trusted.
-        custom_model_src: the candidate. It is not.
-        seed_num: not used: a seed that the candidate can know is none. The seeds drawn are in the verdict.
-        num_correct_trials: calls that are compared; from five on every family of inputs is among them.
-        num_perf_trials: calls that are timed.
-        measure_performance: time them.
-        timing_method: checked to be one of KernelBench's, not used.
+        original_model_src: the reference, as in a file of KernelBench. It is trusted.
+        custom_model_src: the candidate. It is not trusted.
+        seed_num: not used, since a candidate could know it. The verdict has the seeds that were drawn.
+        num_correct_trials: number of calls that are compared. With five or more, each family of inputs is used.
+        num_perf_trials: number of calls that are timed.
+        measure_performance: whether to time.
+        timing_method: not used, but it must be one of KernelBench's names.
         verbose: print the verdict.
         build_dir: not used; the candidate builds in its sandbox.
-        device: default: the current GPU, or the CPU where there is none.
+        device: the device; None: the current GPU, or the CPU if there is no GPU.
         backend: ``triton``, ``cuda``, ``cpp`` or ``torch``.
         precision: ``torch.float32``, ``torch.float16`` or ``torch.bfloat16``.
-        check_for_excessive_speedup: set ``metadata["excessive_speedup"]`` for a speedup that is not to be believed: one
-            above the threshold, and whatever a rejected candidate claims.
-        excessive_speedup_threshold: times faster.
-        judge_config: everything else about the judge; not among KernelBench's parameters.
+        check_for_excessive_speedup: set ``metadata["excessive_speedup"]`` if the speedup is above the threshold, or if
+            the candidate was rejected and should have been timed.
+        excessive_speedup_threshold: the largest speedup that counts as plausible.
+        judge_config: all other settings of the judge. KernelBench's function has no such parameter.
 
     Returns:
-        The result. All of its ``metadata`` can be written as JSON: ``hardware``, ``device``; of a correct candidate
-        ``correctness_trials``; of others ``compilation_error`` or ``runtime_error``, each with ``_name`` and the second
-        with ``_traceback``, or ``correctness_issue`` with ``max_difference`` (a list, a number for each output), or
-        ``rejected`` with the reason; ``excessive_speedup``; and beyond KernelBench's keys ``outcome``, ``speedup`` with
-        ``speedup_low`` and ``speedup_high``, ``kernel_share``, ``feedback`` and the whole ``verdict``.
+        The result, or None if the judge itself failed and nothing is known about the candidate; KernelBench's function
+        returns None for "try again". All of ``metadata`` can be written as JSON. Its keys:
 
-        None where the judge itself failed, as KernelBench's function returns None for "try again": it says nothing
-        about the candidate.
+        - ``hardware`` and ``device``;
+        - for a correct candidate ``correctness_trials``;
+        - for other candidates ``compilation_error`` with ``compilation_error_name``; or ``runtime_error`` with
+          ``runtime_error_name`` and ``runtime_error_traceback``; or ``correctness_issue`` with ``max_difference`` (a
+          list with a number for each output); or ``rejected`` with the reason;
+        - ``excessive_speedup``;
+        - besides KernelBench's keys ``outcome``, ``speedup``, ``speedup_low``, ``speedup_high``, ``kernel_share``,
+          ``feedback`` and the whole ``verdict``.
 
     Raises:
         ValueError: an unknown backend, precision, timing method or device, a number of trials below 1, or a reference
-            against which nothing can be judged; the message says why.
+            against which no candidate can be judged. The message says why.
     """
     if backend.lower() not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
@@ -147,7 +150,7 @@ def eval_kernel_against_ref(
 def result_of(
     verdict: Verdict, device: str, config: JudgeConfig, excessive_speedup_threshold: float = math.inf
 ) -> KernelExecResult | None:
-    """A verdict in KernelBench's terms; None for the harness's own failure.
+    """Turn a verdict into KernelBench's result; None if the judge itself failed.
 
     >>> from kernel_coder.judge import example_verdict
     >>> result = result_of(example_verdict("wrong_output"), "cuda:0", JudgeConfig())
@@ -193,7 +196,7 @@ def result_of(
 
 
 def error_name(verdict: Verdict) -> str:
-    """The exception's class where one is named, else the outcome.
+    """The class of the exception that the verdict names, or else the outcome.
 
     >>> from kernel_coder.judge import example_verdict
     >>> error_name(example_verdict("runtime_error", feedback="torch.OutOfMemoryError: no"))
@@ -208,13 +211,13 @@ def error_name(verdict: Verdict) -> str:
 
 
 def device_name(device: torch.device | int | str | None) -> str:
-    """The judge's name of KernelBench's device.
+    """The judge's name for a device of KernelBench's function. ValueError if torch does not see it.
 
     >>> device_name("cpu"), device_name(torch.device("cpu"))
     ('cpu', 'cpu')
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # asking would put a context there
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # else asking creates a CUDA context
     if device is None:
         return f"cuda:{current}" if gpus else "cpu"
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
@@ -232,28 +235,26 @@ _lock = threading.Lock()
 
 
 def cached_judge(device: str, backend: str, config: JudgeConfig) -> Judge:
-    """The judge of these settings in this process; started at the first call and closed when the process ends."""
-    from kernel_coder.judge.supervisor.judge import Judge
-
+    """This process's judge with these settings. It is opened at the first call and closed when the process ends."""
     key = (os.getpid(), device, backend, config)
     with _lock:
         if key in _judges:
             _judges.move_to_end(key)
             return _judges[key]
         for other in [other for other in _judges if other[0] != key[0]]:
-            del _judges[other]  # of the process that this one was forked from, which closes it
+            del _judges[other]  # it belongs to the process that this one was forked from
         while len(_judges) >= OPEN_JUDGES:
             _judges.popitem(last=False)[1].__exit__(None, None, None)
         judge = Judge(device=device, backend=backend, config=config).__enter__()
         if not _judges:
-            # atexit alone does not run in the workers of multiprocessing.
+            # Workers of multiprocessing do not run handlers of atexit.
             multiprocessing.util.Finalize(None, close_judges, exitpriority=100)
         _judges[key] = judge
         return judge
 
 
 def close_judges() -> None:
-    """Closes the judges that this process opened."""
+    """Close the judges that this process opened."""
     with _lock:
         for (process, *_), judge in list(_judges.items()):
             if process == os.getpid():
@@ -261,11 +262,11 @@ def close_judges() -> None:
         _judges.clear()
 
 
-# ---- what KernelBench's scripts use beside it ----------------------------------------------------------------------
+# ---- other functions that KernelBench's scripts use ----------------------------------------------------------------
 
 
 def get_timing_stats(elapsed_times: Sequence[float], device: Any = None, hardware: str | None = None) -> dict[str, Any]:
-    """Mean, standard deviation, extremes (milliseconds, three digits) and number of the times; empty for none.
+    """Mean, standard deviation, minimum, maximum (milliseconds, three digits) and number of times; empty without times.
 
     >>> get_timing_stats([1.0, 2.0])
     {'mean': 1.5, 'std': 0.5, 'min': 1.0, 'max': 2.0, 'num_trials': 2}
@@ -284,7 +285,8 @@ def get_timing_stats(elapsed_times: Sequence[float], device: Any = None, hardwar
 
 
 def get_error_name(error: Exception) -> str:
-    """
+    """The exception's class with its module.
+
     >>> get_error_name(ValueError())
     'builtins.ValueError'
     """
@@ -292,7 +294,8 @@ def get_error_name(error: Exception) -> str:
 
 
 def get_torch_dtype_from_string(precision: str) -> torch.dtype:
-    """
+    """The dtype of ``fp32``, ``fp16`` or ``bf16``. ValueError for other names.
+
     >>> get_torch_dtype_from_string("bf16")
     torch.bfloat16
     """
@@ -302,7 +305,7 @@ def get_torch_dtype_from_string(precision: str) -> torch.dtype:
 
 
 def check_metadata_serializable_all_types(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata with everything that JSON does not know as text. Ours can be written as it is."""
+    """The metadata with text in place of values that JSON cannot hold. Metadata of our results has none of them."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -316,7 +319,7 @@ def check_metadata_serializable_all_types(metadata: dict[str, Any]) -> dict[str,
 
 
 def fastp(is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int, p: float) -> float:
-    """The share of n candidates that are correct and more than p times faster than the baseline.
+    """The share of n candidates that are correct and more than p times as fast as the baseline.
 
     >>> fastp([1, 0, 1], [2.0, 9.0, 1.0], [1.0, 1.0, 1.0], 4, 1.0)
     0.25
@@ -327,7 +330,7 @@ def fastp(is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayL
 def geometric_mean_speed_ratio_correct_only(
     is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int
 ) -> float:
-    """Geometric mean of the speedups of correct candidates; 0 where there are none. ``n`` is not used.
+    """Geometric mean of the speedups of correct candidates; 0 if there are none. ``n`` is not used.
 
     >>> round(geometric_mean_speed_ratio_correct_only([1, 1, 0], [4.0, 1.0, 9.0], [1.0, 1.0, 1.0], 3), 9)
     2.0
@@ -338,7 +341,7 @@ def geometric_mean_speed_ratio_correct_only(
 def geometric_mean_speed_ratio_correct_and_faster_only(
     is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int
 ) -> float:
-    """The same of those that are faster than the baseline.
+    """Geometric mean of the speedups of correct candidates that are faster than the baseline; 0 if there are none.
 
     >>> round(geometric_mean_speed_ratio_correct_and_faster_only([1, 1], [4.0, 1.0], [1.0, 2.0], 2), 9)
     4.0
@@ -353,31 +356,31 @@ def _speedups(is_correct: ArrayLike, baseline: ArrayLike, actual: ArrayLike) -> 
 
 
 def _geometric_mean(values: np.ndarray) -> float:
-    return float(np.exp(np.log(values).mean())) if values.size else 0.0  # logarithms: a product of many overflows
+    return float(np.exp(np.log(values).mean())) if values.size else 0.0  # a product could overflow
 
 
-# ---- their scripts and tests, unchanged ----------------------------------------------------------------------------
+# ---- running KernelBench's own scripts and tests -------------------------------------------------------------------
 
 
 def install() -> None:
-    """Puts our evaluation in the place of KernelBench's, in this process: ``kernelbench.eval`` must be importable."""
-    import kernelbench.eval as theirs
+    """Replace KernelBench's evaluation by ours in this process. KernelBench must be installed."""
+    import kernelbench.eval as original
 
-    theirs.eval_kernel_against_ref = eval_kernel_against_ref
-    theirs.KernelExecResult = KernelExecResult
+    original.eval_kernel_against_ref = eval_kernel_against_ref
+    original.KernelExecResult = KernelExecResult
 
 
 def pytest_configure(config: object) -> None:
-    """``pytest -p kernel_coder.judge.kernelbench``: before their tests import what they test."""
+    """Called by pytest before it imports tests, with ``pytest -p kernel_coder.judge.kernelbench``."""
     install()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a script of KernelBench's with our evaluation."""
+    """Run a script of KernelBench's with our evaluation. Returns the exit code."""
     if not arguments or not Path(arguments[0]).is_file():
         print("usage: python -m kernel_coder.judge.kernelbench SCRIPT.py ...", file=sys.stderr)
         return 2
-    from kernel_coder.judge import kernelbench  # not this file as __main__, whose judges nobody would share
+    from kernel_coder.judge import kernelbench  # this module itself, not its second copy that is __main__
 
     kernelbench.install()
     sys.argv = list(arguments)

@@ -1,7 +1,7 @@
-"""Files of pairs to judge and of verdicts on them, so that a run that ends anywhere can go on.
+"""The files of ``--pairs``: pairs to judge, and verdicts on them. A run that was stopped can be continued from them.
 
-A line of the one: ``{"task": ..., "candidate": ..., "backend": ...}`` and any other keys. The same line of the other:
-``{"index": 0, "input": "<hash>", ...the other keys..., "verdict": {...}}``.
+A line of the input is ``{"task": ..., "candidate": ..., "backend": ...}``, with any other keys. Its line of the output
+is ``{"index": 0, "input": "<hash>", ...the other keys..., "verdict": {...}}``.
 """
 
 from __future__ import annotations
@@ -23,34 +23,39 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
 OWN_KEYS = ("index", "input", "verdict")
-"""What an output line adds to the input's keys."""
+"""Keys that only lines of the output have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One line of the input."""
+    """One line of the input.
+
+    Attributes:
+        index: its number, from 0, without empty lines.
+        task, candidate, backend: what to judge.
+        key: hash of everything that the verdict depends on: both sources and how they are judged.
+        others: the line's other keys.
+    """
 
     index: int
     task: Task
     candidate: str
     backend: str
     key: str
-    """Hash of everything that the verdict depends on: both sources and how they are judged."""
     others: Mapping[str, Any]
-    """The line's other keys."""
 
 
 def read_pairs(path: Path, *, backend: str, settings: str) -> Iterator[Pair]:
     """The pairs of a file, in order.
 
     Args:
-        path: JSON lines. ``task`` and ``candidate`` are source text, or paths of ``.py`` files relative to this file.
-            ``backend``, ``precision`` and ``entry_point`` (of the reference's class) may be left out.
-        backend: of lines that name none.
-        settings: what else the verdicts depend on; part of every key.
+        path: a file of JSON lines. ``task`` and ``candidate`` are source text, or paths of ``.py`` files relative to
+            this file. ``backend``, ``precision`` and ``entry_point`` (the name of the reference's class) are optional.
+        backend: the backend of lines that name none.
+        settings: what else the verdicts depend on. It is part of every pair's key.
 
     Raises:
-        UsageError: a line that is no pair; the message names it.
+        UsageError: the file cannot be read, or a line is no pair. The message names the line.
     """
     try:
         with path.open("rb") as lines:
@@ -101,7 +106,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _source(text: str, folder: Path, where: str) -> tuple[str | None, str]:
-    """A file's stem and content, or None and the text itself."""
+    """The stem and the content of the file that the text names; or None and the text, if it is source."""
     if "\n" in text or not text.endswith(".py"):
         return None, text
     try:
@@ -113,9 +118,13 @@ def _source(text: str, folder: Path, where: str) -> tuple[str | None, str]:
 
 
 class VerdictFile:
-    """The output: one line a pair, in the order of the pairs, complete up to wherever a run ended.
+    """The output: one line for each pair, in the order of the pairs, from the first one to where the last run ended.
 
-    Opening it removes a last line that was cut short, and takes the file for itself: a second run is refused.
+    Opening it removes an incomplete last line and locks the file, so that a second run is refused.
+
+    Attributes:
+        failed: indices of the pairs whose verdict is ``harness_failed``.
+        outcomes: number of verdicts by outcome.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,7 +140,7 @@ class VerdictFile:
             raise UsageError(f"--out: another run is writing {path}") from None
         self._cut_half_line()
         self._keys: list[str] = []
-        self.failed: list[int] = []  #: indices of pairs that the harness failed on
+        self.failed: list[int] = []
         self.outcomes: dict[str, int] = {}
         try:
             self._read()
@@ -144,7 +153,7 @@ class VerdictFile:
 
     def _cut_half_line(self) -> None:
         size = end = os.fstat(self._file.fileno()).st_size
-        while end:  # back to the last end of a line
+        while end:  # search backwards for the end of the last complete line
             begin = max(end - 65536, 0)
             newline = os.pread(self._file.fileno(), end - begin, begin).rfind(b"\n")
             if newline >= 0:
@@ -175,7 +184,7 @@ class VerdictFile:
             self.failed.append(index)
 
     def check(self, pairs: Iterator[Pair]) -> int:
-        """The number of pairs. UsageError if a pair that has a verdict is not the pair that was judged."""
+        """Count the pairs. UsageError if the file has a verdict on another pair, or more verdicts than pairs."""
         count = 0
         for pair in pairs:
             if pair.index < len(self) and pair.key != self._keys[pair.index]:
@@ -189,7 +198,7 @@ class VerdictFile:
         return count
 
     def append(self, pair: Pair, verdict: Verdict) -> None:
-        """Writes the next line; it is in the file when this returns."""
+        """Write the next line. It is in the file when this returns."""
         if pair.index != len(self):
             raise ValueError(f"verdicts are written in order; got number {pair.index} after {len(self) - 1}")
         self._file.write(_line(pair, verdict))
@@ -197,7 +206,7 @@ class VerdictFile:
         self._count(verdict.outcome, pair.index)
 
     def replace(self, verdicts: Mapping[int, tuple[Pair, Verdict]]) -> None:
-        """Puts other verdicts in the place of those that the harness failed on, all at once or not at all."""
+        """Replace verdicts by their index. Either all of them are replaced or none."""
         if not verdicts:
             return
         temporary = self.path.with_name(f".{self.path.name}.tmp")
@@ -215,6 +224,7 @@ class VerdictFile:
         self._read()
 
     def close(self) -> None:
+        """Close the file, which unlocks it."""
         self._file.close()
 
     def __enter__(self) -> VerdictFile:
@@ -235,12 +245,12 @@ def judge_pairs(
     out: VerdictFile,
     told: Callable[[Verdict], None],
 ) -> None:
-    """Judges what has no verdict yet: first the pairs that the harness failed on last time, then the others in order.
+    """Judge all pairs without a verdict: first those on which the judge itself failed last time, then the others.
 
     Args:
-        judged: verdicts on pairs, in order, lazily.
-        pairs: begins anew at each call.
-        out: where verdicts go.
+        judged: returns an iterator of verdicts on pairs, in order, that reads the pairs as it needs them.
+        pairs: returns a new iterator over all pairs at each call.
+        out: the file that verdicts are written to.
         told: called with each new verdict.
     """
     again = frozenset(out.failed)
@@ -261,7 +271,7 @@ def judge_pairs(
 def _verdicts(
     judged: Callable[[Iterator[Pair]], Iterator[Verdict]], pairs: Iterator[Pair]
 ) -> Iterator[tuple[Pair, Verdict]]:
-    """Each pair with its verdict; only the pairs in between are kept."""
+    """Each pair with its verdict. Only pairs that wait for their verdict are kept in memory."""
     waiting: deque[Pair] = deque()
 
     def noted() -> Iterator[Pair]:
@@ -274,5 +284,5 @@ def _verdicts(
         for verdict in verdicts:
             yield waiting.popleft(), verdict
     finally:
-        with contextlib.suppress(AttributeError):  # an iterator that is no generator has nothing to stop
+        with contextlib.suppress(AttributeError):  # only a generator can be closed
             verdicts.close()  # type: ignore[attr-defined]

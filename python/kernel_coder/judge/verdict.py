@@ -1,4 +1,4 @@
-"""What the judge found out about one candidate."""
+"""The verdict: what the judge found out about one candidate."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
 PROTOCOL = 1
-"""Counts up when a judge would judge the same candidate in another way; a verdict keeps the number of its judge."""
+"""Version of how candidates are judged. It is raised when the same candidate may get another verdict."""
 
 MAX_FEEDBACK = 4000
-"""Characters of a verdict's feedback, some thousand tokens."""
+"""Upper limit of a verdict's feedback, in characters: about a thousand tokens of a model's context."""
 
 
 class Outcome(StrEnum):
     """How judging ended.
 
-    All but the last are the candidate's doing, also where it died: only ``harness_failed`` says nothing about it.
+    All but the last are the candidate's doing, even if its process died. ``harness_failed`` says nothing about it.
     """
 
     CORRECT = "correct"
     FORMAT_ERROR = "format_error"
-    """No code could be found in the answer, or no ``ModelNew`` in the code."""
+    """The answer has no code, or the code defines no ``ModelNew``."""
     COMPILE_ERROR = "compile_error"
     RUNTIME_ERROR = "runtime_error"
-    """It raised, or a kernel could not be launched or failed."""
+    """It raised an exception, or a kernel could not be launched or failed."""
     WRONG_OUTPUT = "wrong_output"
     """It ran, and an output has the wrong values, shape or dtype."""
     TIMEOUT = "timeout"
@@ -37,9 +37,9 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     """Its process died."""
     REJECTED = "rejected"
-    """It broke the rules: no kernel of its own, a time that physics forbids, an attack on the judge."""
+    """It broke the rules: no kernel of its own, a time that is physically impossible, or an attack on the judge."""
     HARNESS_FAILED = "harness_failed"
-    """The judge's own failure. There is no reward, which is another thing than a reward of 0."""
+    """The judge itself failed. The candidate gets no reward, which is not the same as a reward of 0."""
 
 
 ALWAYS_COMPILED = frozenset({Outcome.CORRECT, Outcome.WRONG_OUTPUT, Outcome.RUNTIME_ERROR})
@@ -48,19 +48,19 @@ NEVER_COMPILED = frozenset({Outcome.FORMAT_ERROR, Outcome.COMPILE_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputError:
-    """How far one output is from the float64 oracle, at its worst over all checks.
+    """How far one output is from the reference in float64. Of all checks, the worst one counts.
 
     :func:`kernel_coder.ops.compare` defines the errors.
 
     Attributes:
-        name: which output: ``output``, ``output 1`` or ``output['loss']``.
-        elements: their number.
-        mismatches: those outside the tolerance.
-        max_abs_error: infinite where the output is not a number and should be one.
-        max_rel_error: likewise.
-        relative_error: norm of the error over norm of what was expected.
-        reference_error: the same of the reference in the task's own precision, which the tolerance comes from; None
-            where it was not measured.
+        name: the output: ``output``, ``output 1`` or ``output['loss']``.
+        elements: number of its elements.
+        mismatches: number of elements outside the tolerance.
+        max_abs_error: largest absolute error; infinite if an element is NaN and should not be.
+        max_rel_error: largest relative error; likewise.
+        relative_error: norm of the error over norm of the expected output.
+        reference_error: relative error of the reference in the task's own precision, from which the tolerance follows;
+            None if it was not measured.
     """
 
     name: str
@@ -83,42 +83,44 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the judge found out about one candidate, and what it takes to find it out again.
+    """What the judge found out about one candidate, with all that is needed to repeat the verdict.
 
     Attributes:
         outcome: how judging ended.
-        compiled: the candidate became a module, kernels and all. Never true of a format or compile error; always of
-            what ran to a result or an exception.
+        compiled: the candidate's module was built, with all kernels. Never true of a format or compile error. Always
+            true if a call gave an output or an exception.
         correct: the same as ``outcome is Outcome.CORRECT``.
         reason: exactly what failed, in one line: which output, which element, dtype or shape, which check. None if and
             only if the candidate is correct.
-        feedback: what the model is told, at most :data:`MAX_FEEDBACK` characters.
-        speedup: reference time over candidate time, the median of paired measurements; None where nothing was measured,
-            as in every interpreted run. Only a correct candidate has one.
+        feedback: the text for the model, at most :data:`MAX_FEEDBACK` characters.
+        speedup: reference time over candidate time, the median of paired measurements. Only correct candidates have
+            one. None if nothing was timed; kernels that are interpreted never are.
         speedup_low: lower bound of its confidence interval.
         speedup_high: upper bound.
-        runtime_ms: the candidate's median time for a call, on a GPU the GPU's; None where it was not timed.
-        reference_ms: the reference's, run eagerly.
-        reference_compile_ms: the reference's under ``torch.compile``.
-        kernel_share: the candidate's own kernels' part of the device time of a call, 0 to 1; None where not profiled.
-        kernels: what compilers say of a correct candidate's own kernels, a line each: registers, spills, shared
-            memory. It comes from the candidate's process: for reading, never for a reward.
-        errors: of each output that was compared, against the oracle.
+        runtime_ms: the candidate's median time of a call in milliseconds, on a GPU the device's time; None if it was
+            not timed.
+        reference_ms: the same of the reference in eager mode.
+        reference_compile_ms: the same of the reference under ``torch.compile``.
+        kernel_share: share of a call's device time that is spent in the candidate's own kernels, 0 to 1; None if it was
+            not measured.
+        kernels: facts about a correct candidate's own kernels from their compilers, one line for each: registers,
+            spills, shared memory. They come from the candidate's process, so rewards must not depend on them.
+        errors: the errors of each output that was compared.
         task: the task's id.
         task_hash: SHA-256 of the reference's source.
         candidate_hash: SHA-256 of the candidate's source.
-        backend: what the candidate is written in.
-        device: what it ran on: ``cpu``, ``NVIDIA H200``.
-        interpreted: kernels were run by an interpreter, not by a device.
-        seeds: of the checks, in order. They were secret until the verdict.
-        runtimes_ms: every time that ``runtime_ms`` comes from, in order.
-        reference_runtimes_ms: likewise of ``reference_ms``; measured in turn with the candidate's.
+        backend: the language that the candidate is written in.
+        device: the device that it ran on, such as ``cpu`` or ``NVIDIA H200``.
+        interpreted: kernels were run by Triton's interpreter, not by a device.
+        seeds: seeds of the inputs. They were secret until the verdict.
+        runtimes_ms: all times from which ``runtime_ms`` follows, in order.
+        reference_runtimes_ms: the same for ``reference_ms``. Both were measured in turn.
         stage_s: seconds that each stage of judging took.
-        versions: of everything that could change the verdict: ``{"torch": "2.13.0", ...}``.
-        protocol: :data:`PROTOCOL` of the judge.
+        versions: versions of everything that could change the verdict: ``{"torch": "2.13.0", ...}``.
+        protocol: the judge's :data:`PROTOCOL`.
 
     Raises:
-        ValueError: fields that contradict each other or have no sense; the message says which.
+        ValueError: fields that contradict each other or make no sense. The message says which.
         TypeError: a field of the wrong type.
 
     >>> hashes = {"task_hash": "0" * 64, "candidate_hash": "f" * 64}
@@ -217,20 +219,20 @@ class Verdict:
 
     @property
     def is_scored(self) -> bool:
-        """The verdict is about the candidate, so that a reward can be."""
+        """Whether the verdict says something about the candidate, so that it can get a reward."""
         return self.outcome is not Outcome.HARNESS_FAILED
 
     def to_json(self) -> str:
-        """One line of ASCII, with every field. Numbers keep all their bits; infinity becomes ``"inf"``."""
+        """One line of ASCII with every field. Numbers keep all their bits. Infinity becomes ``"inf"``."""
         return json.dumps(_plain(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Verdict:
-        """The verdict that :meth:`to_json` wrote.
+        """Read a verdict that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: anything else: text that is no JSON object, a field that is missing, unknown, repeated, of the
-                wrong type, or in contradiction to another.
+            ValueError: the text is no JSON object; or a field is missing, unknown, repeated, of the wrong type, or
+                contradicts another.
         """
         try:
             value = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refuse_constant)
@@ -243,7 +245,7 @@ class Verdict:
 
 
 def example_verdict(outcome: str = "correct", *, speedup: float | None = None, **others: Any) -> Verdict:
-    """A verdict to try a reward function on. What is not given is made up; a speedup is known to within 5 percent.
+    """Make up a verdict, for example to try a reward function. A speedup gets an interval of 5 percent on both sides.
 
     >>> example_verdict("correct", speedup=2.0, device="NVIDIA A100").speedup_low
     1.9
@@ -268,7 +270,7 @@ Record = TypeVar("Record")
 
 
 def _plain(value: Any) -> Any:
-    """What json can write without losing anything."""
+    """The value in types that json can write, without loss."""
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Enum):
@@ -304,13 +306,13 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _fit_fields(record: Any) -> None:
-    """Every field of a frozen dataclass as its annotation wants it: an int becomes a float, a list a tuple."""
+    """Convert the fields of a frozen dataclass to their annotated types: an int to a float, a list to a tuple."""
     for name, hint in _hints(type(record)).items():
         object.__setattr__(record, name, _fitted(hint, getattr(record, name), name))
 
 
 def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
-    """The value in the type of the annotation. Nothing is converted that another reader could see differently."""
+    """Convert a value to an annotated type, where this cannot change its meaning. TypeError otherwise."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return None if value is None else _fitted(arguments[0], value, where, from_json)
@@ -360,11 +362,11 @@ NEARNESS = (
     Outcome.WRONG_OUTPUT,
     Outcome.CORRECT,
 )
-"""Outcomes, from the one that is furthest from a correct answer."""
+"""Outcomes, from the furthest from a correct answer to the correct one."""
 
 
 def rank(verdict: Verdict | None) -> tuple[int, float, float]:
-    """What verdicts are sorted by: the outcome, then the lower bound of the speedup, then the share of wrong elements.
+    """Sort key of verdicts: the outcome, then the lower bound of the speedup, then the share of wrong elements.
 
     >>> from kernel_coder.judge import example_verdict
     >>> some = [example_verdict(one) for one in ("compile_error", "correct", "rejected", "wrong_output")]

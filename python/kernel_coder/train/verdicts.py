@@ -42,7 +42,7 @@ class AnswerJudge:
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
             return self
-        from kernel_coder.judge.sandbox.sandbox import SandboxError
+        from kernel_coder.judge.sandbox.errors import SandboxError
 
         try:
             with rng_unchanged():

@@ -11,7 +11,7 @@ import os
 import socket
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,63 +27,59 @@ from kernel_coder.judge.examiner.refusals import Refused, TooLarge, refusing
 from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.verdict import Outcome
+from kernel_coder.judge.wire import requests
 from kernel_coder.judge.wire.channel import Channel, SharedBuffer
-from kernel_coder.judge.wire.messages import READY, REPORT_BYTES, Say, Status
+from kernel_coder.judge.wire.limits import BASELINE_S, READY_TASKS, REFERENCE_GRACE_S
+from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
 from kernel_coder.judge.wire.module_calls import set_math_mode
+from kernel_coder.judge.wire.requests import Connection
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 
 def main(fds: list[int]) -> int:
-    """Serve the supervisor until it closes its end: prepare a task, examine a candidate."""
-    control = socket.socket(fileno=fds[0])
+    """Answer the Supervisor's requests until it closes its end of the connection. `fds` holds the Examiner's end."""
+    supervisor = Connection(socket.socket(fileno=fds[0]))
 
     def end_candidate() -> None:
-        """Ask the supervisor to end the candidate's processes; the Examiner has no right to."""
-        control.sendall(json.dumps({"end": "candidate"}).encode())
-        control.recv(MESSAGE_BYTES)
+        """Ask the Supervisor to kill the candidate: the Examiner may not."""
+        supervisor.send(requests.EndCandidate())
+        supervisor.receive()
 
     def tell(waited_s: float) -> None:
-        control.sendall(json.dumps({"waited": waited_s}).encode())
+        supervisor.send(requests.Waited(seconds=waited_s))
 
     service = _Service(end_candidate, GpuTurns(on_wait=tell, finish_work=_finish_work))
-    while True:
-        message, received, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 16)
-        if not message:
-            return 0
-        request = json.loads(message)
-        sent: list[int] = []
-        try:
-            if request["do"] == "prepare":
-                answer = service.prepare(request, sent, received[0] if received else None)
-            elif request["do"] == "forget":
-                answer = service.forget()
-            elif request["do"] == "baseline":
-                answer = service.baseline(received, request["is_new"])
-            elif request["do"] == "compile":
-                answer = service.compile(request, received)
-            else:
-                answer = service.judge(request, received)
-        except Refused as refused:
-            answer = {"refused": str(refused)}
-        except BaseException as failed:
-            answer = {"failed": traceback.format_exc()[-4000:], "reference": isinstance(failed, ReferenceFailed)}
-        finally:
-            for fd in received:
-                os.close(fd)
-        socket.send_fds(control, [json.dumps(answer).encode()], sent)
+    while (request := supervisor.receive()) is not None:
+        supervisor.send(_answer(service, request))
+    return 0
 
 
-MESSAGE_BYTES = 1 << 20
+def _answer(service: _Service, request: requests.Message) -> requests.Message:
+    """Carry out one request; an exception becomes an answer too."""
+    try:
+        match request:
+            case requests.PrepareTask():
+                return service.prepare(request)
+            case requests.TimeReference():
+                return service.baseline(request)
+            case requests.JudgeCandidate():
+                return service.judge(request)
+            case requests.CompileCandidate():
+                return service.compile(request)
+            case requests.ForgetTask():
+                return service.forget()
+        raise TypeError(f"{type(request).__name__} is no request")
+    except Refused as refused:
+        return requests.Refusal(reason=str(refused))
+    except BaseException as failed:
+        is_of_reference = isinstance(failed, ReferenceFailed)
+        return requests.Failure(traceback=traceback.format_exc()[-4000:], is_of_reference=is_of_reference)
+    finally:
+        request.close_descriptors()
 
-LATER_S = 10.0
-"""Seconds that the reference's Runner may still answer after a candidate's time limit. So it is the candidate that
-exceeds its limit first."""
-
-BASELINE_S = 120.0
-"""Time limit of the reference's Runner until the reference is timed without a candidate, in seconds."""
 
 READY_BYTES = 128 << 20
-"""Bytes that ready tasks other than the last one may take together."""
+"""Memory that tasks may take which stay ready and are not the last one."""
 
 
 class _Service:
@@ -96,18 +92,17 @@ class _Service:
         self.report: Any = None
         self.reference_report: Any = None
 
-    def prepare(self, request: Mapping[str, Any], sent: list[int], lock: int | None = None) -> dict[str, Any]:
-        """Make the task ready. Answers with descriptors: plan, report, inputs, outputs; and of the reference's Runner:
-        report, outputs."""
-        config = JudgeConfig.model_validate(request["config"])
-        key = json.dumps([request["task"], request["config"], request["device"]])
+    def prepare(self, request: requests.PrepareTask) -> requests.Prepared:
+        """Prepare the task, unless it is kept ready, and draw fresh inputs for its next candidate."""
+        config = JudgeConfig.model_validate(request.config)
+        key = json.dumps([request.task, request.config, request.device])
         seeds = Seeds(config.seed)
         for old in (self.plan, self.report):
             if old is not None:
                 old.close()
         self.plan = self.report = None
         is_new, is_ready = key != self.key, True
-        with self.turns.using(lock):
+        with self.turns.using(request.lock):
             if is_new:
                 if self.reference_report is not None:
                     self.reference_report.close()
@@ -115,7 +110,7 @@ class _Service:
                 self.task, self.key = None, ""
                 is_ready = key in self.ready
                 if not is_ready:
-                    self._make_room(READY - 1, READY_BYTES)
+                    self._make_room(READY_TASKS - 1, READY_BYTES)
                     self.ready[key] = self._made(request, config, Seeds(seeds.key, "task"))
                 self.ready.move_to_end(key)
                 self.task, self.key = self.ready[key], key
@@ -124,40 +119,43 @@ class _Service:
             task = self.task
             task.refresh(seeds)
         free_memory(task.device)
-        plan = json.dumps({**task.plan, "backend": request["backend"], "compile_for": config.compile_for}).encode()
+        plan = json.dumps({**task.plan, "backend": request.backend, "compile_for": config.compile_for}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
         self.report = SharedBuffer(REPORT_BYTES, "report")
-        memory = task.memory
-        sent += [self.plan.fd, self.report.fd, memory.inputs.fd, memory.candidate_outputs.fd]
         if self.reference_report is None:
             self.reference_report = SharedBuffer(REPORT_BYTES, "report")
-        if request["timed"]:
-            sent += [self.reference_report.fd, memory.reference_outputs().fd]
-        return {
-            "new": is_new,
-            "ready": is_ready,
-            "has_baseline": task.known.has_fresh_baseline,
-            "families": task.families,
-            "skipped": task.skipped,
-            "hidden_sizes": task.variants[-1].sizes,
-            "device": _device_name(task.device),
-            "large": memory.inputs.size + memory.candidate_outputs.size,
-            "forget": task.is_large,
-        }
+        memory = task.memory
+        return requests.Prepared(
+            is_new=is_new,
+            was_ready=is_ready,
+            has_baseline=task.known.has_fresh_baseline,
+            families=task.families,
+            skipped=task.skipped,
+            hidden_sizes=task.variants[-1].sizes,
+            device=_device_name(task.device),
+            shared_bytes=memory.inputs.size + memory.candidate_outputs.size,
+            is_large=task.is_large,
+            plan=self.plan.fd,
+            report=self.report.fd,
+            inputs=memory.inputs.fd,
+            outputs=memory.candidate_outputs.fd,
+            reference_report=self.reference_report.fd if request.is_timed else None,
+            reference_outputs=memory.reference_outputs().fd if request.is_timed else None,
+        )
 
-    def _made(self, request: Mapping[str, Any], config: JudgeConfig, seeds: Seeds) -> PreparedTask:
+    def _made(self, request: requests.PrepareTask, config: JudgeConfig, seeds: Seeds) -> PreparedTask:
         """Prepare the task. If memory is short beside other tasks, try once more with all of the GPU's."""
-        device = torch.device(request["device"])
+        device = torch.device(request.device)
         with refusing("the task cannot be judged"):
             try:
-                return PreparedTask(request["task"], config, device, seeds, self.turns)
+                return PreparedTask(request.task, config, device, seeds, self.turns)
             except TooLarge:
                 if self.turns.lock is None:
                     raise
             self._make_room(0, 0)
             _collect()
-            return PreparedTask(request["task"], config, device, seeds, self.turns, whole=True)
+            return PreparedTask(request.task, config, device, seeds, self.turns, whole=True)
 
     def _make_room(self, count: int, size: int) -> None:
         """Forget tasks, the longest unused first, until at most `count` tasks and `size` bytes are left."""
@@ -167,55 +165,58 @@ class _Service:
         if len(self.ready) < before:
             _collect()
 
-    def forget(self) -> dict[str, Any]:
+    def forget(self) -> requests.Done:
         """Free the last task, since others wait for its memory."""
         if self.task is not None:
             self.task = None
             self.ready.pop(self.key).close()
             self.key = ""
             _collect()
-        return {}
+        return requests.Done()
 
-    def baseline(self, fds: list[int], is_new: bool) -> dict[str, Any]:
-        """Time the reference before a candidate is there that could disturb it. The descriptors: its Runner's channel
-        and pidfd, and the lock. `is_new`: whether the reference has just been handed to its Runner."""
+    def baseline(self, request: requests.TimeReference) -> requests.Done:
+        """Time the reference before there is a candidate that could disturb it."""
         task = self.task
         assert task is not None
-        channel = Channel(os.dup(fds[0]))
+        channel = Channel(os.dup(request.reference_channel))
         outputs, report = task.memory.reference_outputs(), self.reference_report.view
         try:
-            link = ReferenceLink(channel, fds[1], outputs, report, BASELINE_S, self.turns)
-            if is_new and link.answer(Say.BUILT).status != Status.OK:
+            link = ReferenceLink(channel, request.reference_process, outputs, report, BASELINE_S, self.turns)
+            if request.is_new and link.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
-            with self.turns.using(fds[2] if len(fds) > 2 else None):
+            with self.turns.using(request.lock):
                 if not task.known.has_fresh_baseline:
                     with task.draws.aside():
                         timer = Timer(Checker(task, link, "", self.turns), link)
                         task.known.baseline = timer.measure_baseline()
         finally:
             channel.close()
-        return {}
+        return requests.Done()
 
-    def judge(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Examine the candidate behind the descriptors: its channel and pidfd, the lock, the reference's channel and
-        pidfd, and a pipe that is closed once the next candidate's process has made its GPU context."""
+    def judge(self, request: requests.JudgeCandidate) -> requests.Found:
+        """Examine the candidate, beside the reference's Runner if it is timed."""
         task = self.task
         assert task is not None
-        life_s = request["life_s"]
-        outputs, report = task.memory.candidate_outputs, self.report.view
-        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, report, life_s, self.turns)
+        life_s, outputs = request.life_s, task.memory.candidate_outputs
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s, self.turns)
         reference = None
-        starting = fds.pop() if request["starting"] else None
-        lock = fds.pop(2) if request["locked"] else None
-        if len(fds) > 2:
+        if request.reference_channel is not None and request.reference_process is not None:
             outputs, report = task.memory.reference_outputs(), self.reference_report.view
-            channel = Channel(os.dup(fds[2]))
-            reference = ReferenceLink(channel, fds[3], outputs, report, life_s + LATER_S, self.turns)
-        backend, source = request["backend"], request["source"]
-        examination = Examination(task, link, reference, backend, source, self.end_candidate, self.turns, starting)
+            channel, limit_s = Channel(os.dup(request.reference_channel)), life_s + REFERENCE_GRACE_S
+            reference = ReferenceLink(channel, request.reference_process, outputs, report, limit_s, self.turns)
+        examination = Examination(
+            task,
+            link,
+            reference,
+            request.backend,
+            request.source,
+            self.end_candidate,
+            self.turns,
+            request.next_runner,
+        )
         ended: dict[str, Any] = {"outcome": Outcome.CORRECT.value}
         try:
-            with self.turns.using(lock):
+            with self.turns.using(request.lock):
                 examination.run()
         except Judged as judged:
             ended = {"outcome": judged.outcome.value, "reason": judged.reason, "feedback": judged.feedback}
@@ -224,28 +225,23 @@ class _Service:
             link.channel.close()
             if reference is not None:
                 reference.channel.close()
-            for fd in (lock, starting):
-                if fd is not None:
-                    os.close(fd)
-        return {**ended, **examination.findings(), "seeds": [task.draws.seeds.key], "families": task.families}
+        return requests.Found(**ended, **examination.findings(), seeds=[task.draws.seeds.key])
 
-    def compile(self, request: Mapping[str, Any], fds: list[int]) -> dict[str, Any]:
+    def compile(self, request: requests.CompileCandidate) -> requests.Compiled:
         """Have a correct candidate's kernels compiled by another Runner, in which kernels are not interpreted."""
         task = self.task
         assert task is not None
-        outputs, life_s = task.memory.candidate_outputs, request["life_s"]
-        link = Link(Channel(os.dup(fds[0])), fds[1], outputs, self.report.view, life_s, self.turns)
+        outputs, life_s = task.memory.candidate_outputs, request.life_s
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s, self.turns)
         link.forget_text()
-        backend, source = request["backend"], request["source"]
-        examination = Examination(task, link, None, backend, source, self.end_candidate, self.turns)
+        examination = Examination(task, link, None, request.backend, request.source, self.end_candidate, self.turns)
         try:
             examination.compile_for_target()
         except Judged as judged:
-            told = {"reason": judged.reason, "feedback": judged.feedback}
-            return {"outcome": judged.outcome.value, **told, "compiled": False}
+            return requests.Compiled(outcome=judged.outcome.value, reason=judged.reason, feedback=judged.feedback)
         finally:
             link.channel.close()
-        return {"kernels": examination.kernels}
+        return requests.Compiled(kernels=examination.kernels)
 
 
 def _collect() -> None:

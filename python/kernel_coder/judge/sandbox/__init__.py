@@ -1,1 +1,1 @@
-"""Starting, limiting and ending processes that run untrusted code."""
+"""Starts, limits and ends processes that run untrusted code."""

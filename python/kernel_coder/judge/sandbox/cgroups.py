@@ -1,4 +1,4 @@
-"""Control groups: a bound on the memory and the processes of a whole tree, where this user may make them."""
+"""Control groups: limits of the memory and the processes of a whole tree, where this user may make groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class CgroupParents:
-    """Where groups can be made: one directory (version 2), or one for each controller (version 1)."""
+    """The directories in which groups can be made: in version 1 one for each controller, in version 2 the same one."""
 
     version: int
     memory: Path
@@ -22,7 +22,14 @@ class CgroupParents:
 
 @dataclass
 class Cgroup:
-    """The groups of one sandboxed tree; `procs` and `kill` are open descriptors for the process that enters them."""
+    """The groups of one sandboxed tree.
+
+    Attributes:
+        version: of control groups, 1 or 2.
+        directories: of the groups.
+        procs: open descriptors of their ``cgroup.procs``, through which the tree's first process enters them.
+        kill: open descriptor of ``cgroup.kill``; -1 if the kernel has none.
+    """
 
     version: int
     directories: list[Path]
@@ -30,13 +37,14 @@ class Cgroup:
     kill: int = -1
 
     def close_descriptors(self) -> None:
+        """Close the open descriptors."""
         for fd in [*self.procs, self.kill]:
             if fd >= 0:
                 os.close(fd)
         self.procs, self.kill = [], -1
 
     def out_of_memory_kills(self) -> int:
-        """How many processes of the tree the kernel killed for memory."""
+        """Number of processes of the tree that the kernel killed for memory."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         for line in (self.directories[0] / name).read_text().splitlines():
             key, _, value = line.partition(" ")
@@ -45,7 +53,7 @@ class Cgroup:
         return 0
 
     def remove(self, patience_s: float = 2.0) -> None:
-        """Remove the groups; the kernel may need a moment after the last process has gone."""
+        """Remove the groups. After the end of the last process, the kernel may need up to `patience_s` seconds."""
         self.close_descriptors()
         deadline = time.monotonic() + patience_s
         for directory in self.directories:
@@ -59,7 +67,7 @@ class Cgroup:
 
 
 def _memberships() -> dict[str, str]:
-    """Controller to path of this process's group; "" is version 2."""
+    """The path of this process's group, by controller. The controller "" is version 2."""
     groups = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -69,7 +77,7 @@ def _memberships() -> dict[str, str]:
 
 
 def _mounts() -> dict[str, Path]:
-    """Controller to where its hierarchy is mounted; "" is version 2."""
+    """The directory where each controller is mounted. The controller "" is version 2."""
     mounts: dict[str, Path] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, target, kind, options, *_ = line.split(" ")
@@ -82,20 +90,20 @@ def _mounts() -> dict[str, Path]:
 
 
 def _inside(mount: Path, path: str) -> Path:
-    """A group's directory; in a container the mount may begin at the group itself."""
+    """The directory of a group. In a container the mount itself may be the group."""
     directory = mount / path.lstrip("/")
     return directory if directory.is_dir() else mount
 
 
 def find_parents(delegated: str | None) -> CgroupParents | str:
-    """Where groups with a memory and a pids controller can be made, or why nowhere.
+    """Where groups with a memory and a pids controller can be made, or the reason why they cannot.
 
-    `delegated` is an empty directory of version 2 that this user owns; without it, this process's groups are tried.
+    `delegated` is an empty directory of version 2 that this user owns. Without it, this process's groups are tried.
     """
     try:
         groups, mounts = _memberships(), _mounts()
     except OSError as error:
-        return f"/proc does not say: {error}"
+        return f"/proc cannot be read: {error}"
     if delegated is not None:
         return _version_2(Path(delegated))
     if "memory" in groups and "memory" in mounts and "pids" in groups and "pids" in mounts:
@@ -115,14 +123,14 @@ def _version_2(directory: Path) -> CgroupParents | str:
         if wanted:
             (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
     except OSError as error:
-        return f"{directory} does not hand on its memory and pids controllers: {error.strerror}"
+        return f"the memory and pids controllers of {directory} cannot be enabled: {error.strerror}"
     if not os.access(directory, os.W_OK | os.X_OK) or not os.access(directory / "cgroup.procs", os.W_OK):
         return f"{directory} is not writable for uid {os.geteuid()}"
     return CgroupParents(2, directory, directory)
 
 
 def make_cgroup(parents: CgroupParents, *, memory_bytes: int | None, processes: int | None) -> Cgroup:
-    """Make the groups of one tree, with their limits and their descriptors open."""
+    """Make the groups of one tree and set their limits. None is no limit."""
     name = f"kernel_coder-{os.getpid()}-{next(_numbers)}"
     directories = list(dict.fromkeys([parents.memory / name, parents.pids / name]))
     group = Cgroup(parents.version, [])

@@ -1,16 +1,18 @@
-"""A warm parent: it has imported what runners need, without touching CUDA, and forks a sandboxed runner on request.
+"""A server that forks sandboxed processes from a parent which has imported everything already.
 
     with ForkServer(Sandbox(), modules=["torch", "triton"]) as server:
         with server.start("my_package.runner:main", fds=[channel_fd]) as process:
             ...
 
-The parent is trusted and runs nothing of a candidate's. A runner is its fork, with every layer of the sandbox applied
-before the named function is called with the descriptors handed over: `main(fds: list[int]) -> int | None`.
+The parent imports the modules without touching CUDA. It is trusted and runs no code of a candidate's. Each runner is a
+fork of it. Every layer of the sandbox is applied to the fork before the named function is called with the descriptors
+that were handed over: `main(fds: list[int]) -> int | None`.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import importlib
 import json
@@ -20,22 +22,44 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from kernel_coder import _C
-from kernel_coder.judge.sandbox.sandbox import Limits, Process, Sandbox, SandboxError, continue_sandboxed
+from kernel_coder.judge.sandbox.config import Limits
+from kernel_coder.judge.sandbox.errors import SandboxError
+from kernel_coder.judge.sandbox.process import Process
+from kernel_coder.judge.sandbox.sandbox import Sandbox
 
 _MESSAGE_BYTES = 1 << 20
+"""Upper limit of one message between the supervisor and the parent, in bytes. The largest is a specification with its
+environment and paths, some ten thousand bytes."""
+
 _MAX_FDS = 250
+"""Upper limit of the descriptors in one message. Linux allows 253."""
+
+_OWN_FDS = 8
+"""How many of them the server may need itself: lifeline, report and control groups."""
+
+CLOSE_S = 5.0
+"""Time to wait for the parent's end after its socket was closed, in seconds. Then it is killed."""
 
 
 class ForkServer:
-    """The supervisor's side. Thread-safe; a context manager.
+    """The supervisor's side of the server. Thread-safe; a context manager.
 
-    `modules` are imported once, in the parent, which has the supervisor's search path with `search` before it and
-    without the current directory, and `environment` and nothing else of the supervisor's.
+    Args:
+        sandbox: the sandbox of the processes that are started.
+        modules: modules to import in the parent, once.
+        search: folders that the parent searches before the supervisor's own search path. The current directory is not
+            searched.
+        environment: the parent's environment, which has nothing else but PATH, LANG and PYTHONDONTWRITEBYTECODE.
+        start_timeout_s: limit for the imports in seconds.
+
+    Raises:
+        SandboxError: the parent could not import a module, or importing it touched a GPU or started a thread.
     """
 
     def __init__(
@@ -61,7 +85,7 @@ class ForkServer:
             )
             own = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
             self._parent = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-c", boot],  # -B: who runs one source after another finds no old bytecode
+                [sys.executable, "-I", "-B", "-c", boot],  # -B: no bytecode of an earlier source with the same name
                 pass_fds=[theirs.fileno()],
                 env=own | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
@@ -77,7 +101,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The warm parent's."""
+        """Process id of the parent."""
         return self._parent.pid
 
     def start(
@@ -90,14 +114,23 @@ class ForkServer:
         start_timeout_s: float = 30.0,
         sandbox: Sandbox | None = None,
     ) -> Process:
-        """Fork a runner that calls `target`, "module:function", with the descriptors, which are 3, 4, ... there.
+        """Fork a process that calls a function with its descriptors.
 
-        In another `sandbox` than the server's, if one is given.
+        Args:
+            target: the function, as ``module:function``.
+            fds: descriptors to hand over. They are 3, 4, ... in the process.
+            limits: of the process.
+            environment: its variables, besides those of the sandbox's configuration.
+            start_timeout_s: limit in seconds until every layer of the sandbox is in place.
+            sandbox: another sandbox than the server's.
+
+        Raises:
+            SandboxError: the process could not be started.
         """
         if target.count(":") != 1:
             raise ValueError(f"target must be 'module:function'; got '{target}'")
-        if len(fds) > _MAX_FDS - 8:
-            raise ValueError(f"at most {_MAX_FDS - 8} descriptors can be handed over; got {len(fds)}")
+        if len(fds) > _MAX_FDS - _OWN_FDS:
+            raise ValueError(f"at most {_MAX_FDS - _OWN_FDS} descriptors can be handed over; got {len(fds)}")
         process, spec, theirs = (sandbox or self.sandbox).prepare(limits or Limits(), environment or {})
         try:
             with theirs:
@@ -108,9 +141,9 @@ class ForkServer:
                 request = json.dumps({"target": target, "spec": spec, "sent": sent}).encode()
                 with self._lock:
                     self._socket.settimeout(start_timeout_s)
-                    process.pid, process.pidfd = self._request(request, sent)
-            process._cleanup.callback(os.close, process.pidfd)
-            process._await_start(start_timeout_s)
+                    pid, pidfd = self._request(request, sent)
+            process.attach(pid, pidfd)
+            process.await_start(start_timeout_s)
         except BaseException:
             process.close()
             raise
@@ -137,10 +170,10 @@ class ForkServer:
         return answer, fds
 
     def close(self) -> None:
-        """End the warm parent. Runners that it started live on until their own `Process` is closed."""
+        """End the parent. Processes that it started live on until their own `Process` is closed."""
         self._socket.close()
         try:
-            self._parent.wait(5)
+            self._parent.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             self._parent.kill()
             self._parent.wait()
@@ -152,11 +185,11 @@ class ForkServer:
         self.close()
 
 
-# ---- the warm parent's side ----------------------------------------------------------------------------------------
+# ---- in the parent -------------------------------------------------------------------------------------------------
 
 
 def serve(fd: int, modules: Sequence[str]) -> None:
-    """The warm parent: import, then fork on request until the supervisor is gone."""
+    """Import the modules, then fork on request until the supervisor closes its end of the socket `fd`."""
     connection = socket.socket(fileno=fd)
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,7 +206,7 @@ def serve(fd: int, modules: Sequence[str]) -> None:
         _reply(connection, {"error": f"{type(error).__name__}: {error}"})
         return
     gc.collect()
-    gc.freeze()  # a runner's collections would look through, and so copy, all of the modules' memory
+    gc.freeze()  # otherwise garbage collection in a fork touches, and so copies, the memory of all modules
     _reply(connection, {"ready": True})
     keepers: dict[int, int] = {}  # pidfd to pid
     poller = select.poll()
@@ -202,7 +235,7 @@ def serve(fd: int, modules: Sequence[str]) -> None:
 
 
 def _opened_a_gpu() -> bool:
-    """The driver was started in this process, though perhaps not by torch."""
+    """Whether this process has a GPU's device node open, even if torch did not open it."""
     names = (
         os.readlink(f"/proc/self/fd/{fd}")
         for fd in os.listdir("/proc/self/fd")
@@ -216,7 +249,7 @@ def _reply(connection: socket.socket, answer: dict[str, Any], fds: Sequence[int]
 
 
 def _fork_runner(request: dict[str, Any], fds: list[int]) -> tuple[int, int]:
-    """Fork as asked; returns in the parent only."""
+    """Fork as requested. Returns in the parent only."""
     here = dict(zip(request["sent"], fds, strict=True))
     spec = request["spec"]
     for name in ("lifeline", "report", "cgroup_kill"):
@@ -225,16 +258,31 @@ def _fork_runner(request: dict[str, Any], fds: list[int]) -> tuple[int, int]:
         spec[name] = [here[sent] for sent in spec[name]]
     is_sandboxed, pid, pidfd = _C.sandbox.spawn(spec)
     if is_sandboxed:
-        continue_sandboxed(spec, _named(request["target"]))
+        _run_sandboxed(spec, request["target"])
     return pid, pidfd
 
 
-def _named(target: str) -> Callable[[list[int]], int | None]:
-    """The function, found in the runner: an import there is the runner's own."""
+# ---- in the sandboxed process --------------------------------------------------------------------------------------
 
-    def run(fds: list[int]) -> int | None:
+
+def _run_sandboxed(spec: Mapping[str, Any], target: str) -> NoReturn:
+    """Set the environment, call the function, and exit without running exit handlers of the parent."""
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(line.split("=", 1) for line in spec["environment"])
+        tempfile.tempdir = None  # forget the parent's temporary directory; TMPDIR names the one of this process
         module, _, name = target.partition(":")
         function: Callable[[list[int]], int | None] = getattr(importlib.import_module(module), name)
-        return function(fds)
-
-    return run
+        result = function(list(range(3, 3 + len(spec["descriptors"]))))
+        code = result if isinstance(result, int) else 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code & 0xFF)

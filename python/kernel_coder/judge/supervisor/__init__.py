@@ -1,1 +1,1 @@
-"""The Supervisor: starts, limits and kills the other two processes, and makes verdicts of what the Examiner found."""
+"""The Supervisor: starts, limits and kills the other processes, and makes verdicts from the Examiner's findings."""

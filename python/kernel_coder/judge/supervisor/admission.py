@@ -13,14 +13,14 @@ class Admission:
     """Whether candidates can be judged on a task.
 
     Attributes:
-        task: its id.
+        task: the task's id.
         task_hash: SHA-256 of the reference's source.
-        admitted: null candidates fail on it and the reference itself passes.
-        reason: why not; None if it is admitted.
-        families: kinds of inputs on which the reference says something.
-        skipped: the other kinds, each with the reason.
-        hidden_sizes: the second sizes that candidates are checked with; None where the task allows none.
-        verdict: of the reference as a candidate; None if it did not come to that.
+        admitted: null candidates fail on the task, and the reference passes as a candidate.
+        reason: why the task is not admitted; None if it is.
+        families: families of inputs that candidates are checked on.
+        skipped: the other families, each with the reason.
+        hidden_sizes: the second sizes that candidates are checked with; None if the task allows none.
+        verdict: the verdict on the reference as a candidate; None if the task was refused before.
     """
 
     task: str

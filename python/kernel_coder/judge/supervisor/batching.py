@@ -1,4 +1,4 @@
-"""How many candidates are judged at a time, on which devices, and verdicts in the order of the questions."""
+"""How many candidates are judged at the same time, on which devices, and how their verdicts are put in order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kernel_coder.tasks.task import Task
 
 
 def devices_of(device: str) -> list[str]:
-    """The devices that a text such as ``cuda:1,cuda:2`` names, each once.
+    """Split a text such as ``cuda:1,cuda:2`` into the names of its devices.
 
     Raises:
-        ValueError: one of them is no device, is named twice, or is not a GPU beside others.
+        ValueError: a name is no device, a device is named twice, or the CPU is named beside others.
 
     >>> devices_of("cuda:1,cuda:2"), devices_of("cpu")
     (['cuda:1', 'cuda:2'], ['cpu'])
@@ -36,7 +36,7 @@ def devices_of(device: str) -> list[str]:
 
 
 def parallel(device: str, config: JudgeConfig) -> int:
-    """Candidates that are judged at a time on all the devices together.
+    """Number of candidates that are judged at the same time, on all devices together.
 
     >>> parallel("cuda:1,cuda:2", JudgeConfig(workers=16))
     32
@@ -45,7 +45,8 @@ def parallel(device: str, config: JudgeConfig) -> int:
 
 
 def askers(device: str, config: JudgeConfig) -> int:
-    """Candidates to ask about at a time: as many as are judged wait, so that workers find tasks that they have ready.
+    """Number of candidates to submit at the same time: twice as many as are judged, so that a free worker can choose a
+    candidate whose task it has prepared.
 
     >>> askers("cuda:1,cuda:2", JudgeConfig(workers=16))
     64
@@ -54,7 +55,7 @@ def askers(device: str, config: JudgeConfig) -> int:
 
 
 def tasks_at_once(device: str, config: JudgeConfig) -> int:
-    """Tasks whose candidates take turns, see :func:`kernel_coder.tasks.order.in_turn`: two workers for each.
+    """Number of tasks whose candidates are mixed, see :func:`kernel_coder.tasks.order.in_turn`: one for two workers.
 
     >>> tasks_at_once("cuda:1,cuda:2", JudgeConfig(workers=16)), tasks_at_once("cpu", JudgeConfig(workers=1))
     (16, 1)
@@ -63,17 +64,24 @@ def tasks_at_once(device: str, config: JudgeConfig) -> int:
 
 
 AHEAD = 1000
-"""Verdicts that may wait for one before them."""
+"""Upper limit of the verdicts that wait for an earlier one, so that one slow candidate does not fill the memory."""
 
 
 def in_order(
     ask: Callable[..., Verdict], pairs: Iterable[Sequence[Any]], at_once: int, threads: Executor
 ) -> Generator[Verdict, None, None]:
-    """Verdicts in the order of the pairs, so many of which are asked about at a time.
+    """Verdicts in the order of the pairs.
 
-    One that takes long keeps no worker idle: those after it are judged meanwhile, and up to :data:`AHEAD` verdicts
-    wait for it.
+    A candidate that takes long keeps no worker idle: later candidates are judged meanwhile, and up to :data:`AHEAD`
+    verdicts wait for it.
 
+    Args:
+        ask: called with the items of a pair; returns its verdict.
+        pairs: what to judge. Read only as far as needed.
+        at_once: number of calls at the same time.
+        threads: runs the calls.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as threads:
     ...     list(in_order(lambda task, candidate: f"{task}: {candidate}", [("a", "x"), ("b", "y")], 2, threads))
     ['a: x', 'b: y']
@@ -103,7 +111,7 @@ def in_order(
 
 
 class AnyJudge(Protocol):
-    """What :class:`kernel_coder.judge.Judge` and :class:`JudgePool` have in common."""
+    """The interface that :class:`kernel_coder.judge.Judge` and :class:`kernel_coder.judge.JudgePool` share."""
 
     config: JudgeConfig
     device: str
@@ -130,7 +138,8 @@ def verdicts_of(
     progress: bool = False,
     total: int | None = None,
 ) -> Iterator[Verdict]:
-    """A judge's verdicts in the order of the pairs, with a bar on stderr if wanted."""
+    """A judge's verdicts in the order of the pairs. `progress` shows a bar on stderr, whose length is `total` if the
+    pairs have none."""
     from tqdm import tqdm
 
     known = len(pairs) if isinstance(pairs, Sequence) else total

@@ -1,4 +1,4 @@
-"""One judge over several GPUs: every candidate goes to the GPU with the fewest candidates at work."""
+"""One judge over several GPUs. Each candidate goes to the GPU that is judging the fewest candidates."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks.task import Task
 
 LOST = "is out of service"
-"""In the reason of every verdict of a judge that has given its device up."""
+"""Text in the reason of every verdict of a judge that has given up its device."""
 
 
 def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) -> AnyJudge:
-    """A :class:`kernel_coder.judge.Judge` for one device, a :class:`JudgePool` for several (``cuda:1,cuda:2``).
+    """Open a :class:`kernel_coder.judge.Judge` for one device, or a :class:`JudgePool` for several (``cuda:1,cuda:2``).
 
-    ``options`` are those of a Judge; ``config.workers`` is per device.
+    ``options`` are those of a Judge. ``config.workers`` counts for each device.
     """
     devices = devices_of(device)
     return Judge(device, backend, **options) if len(devices) == 1 else JudgePool(devices, backend, **options)
 
 
 class JudgePool:
-    """Judges on several devices behind the interface of one.
+    """Judges on several devices, with the interface of one.
 
-    A device that is out of service is asked no more, and its candidate is judged on another, as long as there is one.
+    A device that is out of service gets no more candidates. The candidate that found it so is judged on another device,
+    if there is one left.
 
     Args:
-        devices: a Judge is opened on each.
-        backend, options: of every Judge.
-        make_judge: in the place of :class:`kernel_coder.judge.Judge`.
+        devices: a Judge is opened on each of them.
+        backend, options: arguments of every Judge.
+        make_judge: called instead of :class:`kernel_coder.judge.Judge` to open one.
 
     Raises:
-        ValueError, SandboxError: a Judge cannot be opened; those that were are closed.
+        ValueError, SandboxError: a Judge cannot be opened. Those that were opened before are closed.
     """
 
     def __init__(
@@ -61,50 +62,43 @@ class JudgePool:
             self.close(wait=False)
             raise
         first = self.judges[0]
-        self.config, self.backend, self.profile, self.versions = (
-            first.config,
-            backend,
-            first.profile,
-            first.versions,
-        )
+        self.config, self.profile, self.versions = first.config, first.profile, first.versions
+        self.backend = backend
         self.device = ",".join(judge.device for judge in self.judges)
         self._lock = threading.Lock()
         self._running = [0] * len(self.judges)
         self._begun = [0] * len(self.judges)
-        self._lost: set[int] = set()
+        self._lost: set[int] = set()  # indices of judges whose device is out of service
         self._threads: ThreadPoolExecutor | None = None
 
     def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
-        """As :meth:`kernel_coder.judge.Judge.evaluate`, on the device with the fewest candidates at work."""
+        """Judge one candidate, as :meth:`kernel_coder.judge.Judge.evaluate` does."""
         while True:
-            with self._on_one() as place:
-                verdict = self.judges[place].evaluate(task, candidate, backend)
-            if not self._is_lost(verdict, place):
+            with self._least_busy() as index:
+                verdict = self.judges[index].evaluate(task, candidate, backend)
+            if not self._is_lost(verdict, index):
                 return verdict
 
     def admit(self, task: Task | str) -> Admission:
-        """As :meth:`kernel_coder.judge.Judge.admit`, on the device with the fewest candidates at work."""
-        with self._on_one() as place:
-            return self.judges[place].admit(task)
+        """Whether candidates can be judged on a task, as :meth:`kernel_coder.judge.Judge.admit` finds out."""
+        with self._least_busy() as index:
+            return self.judges[index].admit(task)
 
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
     ) -> Iterator[Verdict]:
-        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order.
-
-        Takes from `pairs` no more than twice what it works on, and what waits for a verdict before it.
-        """
+        """Judge many candidates, as :meth:`kernel_coder.judge.Judge.evaluate_many` does."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="judge")
         return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def give_up_waiting(self) -> None:
-        """As :meth:`kernel_coder.judge.Judge.give_up_waiting`, on every device."""
+        """Give up the candidates that wait, on every device; see :meth:`kernel_coder.judge.Judge.give_up_waiting`."""
         for judge in self.judges:
             judge.give_up_waiting()
 
     def close(self, *, wait: bool = True) -> None:
-        """End every process; without `wait`, verdicts that are being made are given up."""
+        """End every process. Candidates that are being judged get their verdict first, unless `wait` is false."""
         threads = getattr(self, "_threads", None)
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -122,23 +116,23 @@ class JudgePool:
         self.close(wait=kind is None)
 
     @contextmanager
-    def _on_one(self) -> Iterator[int]:
-        """The place of a judge that has the fewest candidates at work, and of those the one that has had the fewest."""
+    def _least_busy(self) -> Iterator[int]:
+        """The index of the judge with the fewest candidates now; among equals, the one that had the fewest so far."""
         with self._lock:
-            left = [place for place in range(len(self.judges)) if place not in self._lost] or [0]
-            place = min(left, key=lambda place: (self._running[place], self._begun[place]))
-            self._running[place] += 1
-            self._begun[place] += 1
+            left = [index for index in range(len(self.judges)) if index not in self._lost] or [0]
+            index = min(left, key=lambda index: (self._running[index], self._begun[index]))
+            self._running[index] += 1
+            self._begun[index] += 1
         try:
-            yield place
+            yield index
         finally:
             with self._lock:
-                self._running[place] -= 1
+                self._running[index] -= 1
 
-    def _is_lost(self, verdict: Verdict, place: int) -> bool:
-        """Whether this says that the device is out of service, and another is there to ask."""
+    def _is_lost(self, verdict: Verdict, index: int) -> bool:
+        """Whether the verdict says that the device is out of service, and another device is left."""
         if verdict.outcome is not Outcome.HARNESS_FAILED or LOST not in (verdict.reason or ""):
             return False
         with self._lock:
-            self._lost.add(place)
+            self._lost.add(index)
             return len(self._lost) < len(self.judges)

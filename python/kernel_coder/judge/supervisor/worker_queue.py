@@ -1,4 +1,4 @@
-"""Which candidate is judged next, and where: by a worker that has its task ready, if there is one."""
+"""Which candidate is judged next, and by which worker: if possible by one that has the task prepared."""
 
 from __future__ import annotations
 
@@ -12,132 +12,138 @@ class Worker(Protocol):
 
     @property
     def ready(self) -> Container[Hashable]:
-        """Tasks that it need not prepare."""
+        """Tasks that are prepared."""
 
     @property
     def last(self) -> Hashable:
-        """The task of the last candidate, which takes least to go on with."""
+        """The task of the last candidate. To go on with it takes least time."""
 
 
 W = TypeVar("W", bound=Worker)
 
 
-class _Waiting(Generic[W]):
+class _Caller(Generic[W]):
+    """A thread that waits for a worker."""
+
     def __init__(self, task: Hashable) -> None:
         self.task = task
-        self.passed = 0
+        self.passed_over = 0
         self.worker: W | None = None
-        self.is_sent_away = False
+        self.is_dismissed = False
 
 
-class Places(Generic[W]):
-    """Workers and those who wait for one.
+class WorkerQueue(Generic[W]):
+    """Workers, and the callers that wait for one.
 
-    A worker that is free goes to the first who waits with its last task, or else with one that it has ready; else to
-    the first whose task nobody has ready or at work, since the others are better off elsewhere; else to the first.
-    Whoever was passed over as often as there are workers is the next.
+    A free worker goes to the first of these callers that is there:
+
+    1. the first caller in the queue, if it was passed over as often as there are workers,
+    2. a caller whose task the worker had last,
+    3. a caller whose task the worker has prepared,
+    4. a caller whose task no other worker has prepared or is working on; for others a better worker will be free,
+    5. the first caller in the queue.
 
     >>> from types import SimpleNamespace
     >>> one, two = (SimpleNamespace(ready={task}, last=task) for task in ("a", "b"))
-    >>> places = Places([one, two])
-    >>> places.take("a") is one, places.take("c") is two
+    >>> queue = WorkerQueue([one, two])
+    >>> queue.take("a") is one, queue.take("c") is two
     (True, True)
     """
 
     def __init__(self, workers: Sequence[W]) -> None:
         self._workers = tuple(workers)
-        self._free = list(workers)  # the last one given back is the last, and the first to be taken
-        self._at_work: dict[int, Hashable] = {}  # by the worker's place
-        self._waiting: list[_Waiting[W]] = []
+        self._free = list(workers)  # the worker that was given back last comes last and is taken first
+        self._tasks: dict[int, Hashable] = {}  # tasks that are being worked on, by the worker's index
+        self._waiting: list[_Caller[W]] = []
         self._changed = threading.Condition()
         self._is_closed = False
 
     @property
     def at_work(self) -> int:
-        """Workers that are somebody's."""
+        """Number of workers that a caller has."""
         with self._changed:
-            return len(self._at_work)
+            return len(self._tasks)
 
     def take(self, task: Hashable) -> W | None:
-        """Wait for a worker, which is the caller's until it is given back; None if there is to be no more work."""
-        me: _Waiting[W] = _Waiting(task)
+        """Wait for a worker, which the caller has to give back. None after :meth:`dismiss` or :meth:`close`."""
+        caller: _Caller[W] = _Caller(task)
         with self._changed:
-            self._waiting.append(me)
+            self._waiting.append(caller)
             self._serve()
             try:
-                self._changed.wait_for(lambda: me.worker is not None or me.is_sent_away or self._is_closed)
-            except BaseException:  # Ctrl-C: whoever closes waits for nobody who has left
-                if me.worker is not None:
-                    self._free_again(me.worker)
+                self._changed.wait_for(lambda: caller.worker is not None or caller.is_dismissed or self._is_closed)
+            except BaseException:  # Ctrl-C: this caller will not give the worker back
+                if caller.worker is not None:
+                    self._free_again(caller.worker)
                 raise
             finally:
-                if me in self._waiting:
-                    self._waiting.remove(me)
+                if caller in self._waiting:
+                    self._waiting.remove(caller)
                     self._changed.notify_all()
-            return me.worker
+            return caller.worker
 
     def give_back(self, worker: W) -> None:
+        """Give a worker back, for the next caller."""
         with self._changed:
             self._free_again(worker)
 
     def take_idle(self, timeout_s: float | None = None) -> W | None:
-        """A worker for good, when nobody waits for one; None if that takes too long."""
+        """Take a free worker out for good, once no caller waits; None if that takes longer than `timeout_s`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free and not self._waiting, timeout_s):
                 return None
             return self._free.pop()
 
-    def send_away(self) -> None:
-        """Who waits gets none; who comes later may."""
+    def dismiss(self) -> None:
+        """Let all callers that wait go without a worker. Later callers get one."""
         with self._changed:
-            for one in self._waiting:
-                one.is_sent_away = True
-            self._waiting.clear()  # at once, lest a worker that is given back goes to one of them
+            for caller in self._waiting:
+                caller.is_dismissed = True
+            self._waiting.clear()  # now, so that a worker which is given back does not go to one of them
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Who waits, or comes later, gets none."""
+        """Let all callers go without a worker, those that wait and later ones."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _free_again(self, worker: W) -> None:
-        self._at_work.pop(self._workers.index(worker), None)
+        self._tasks.pop(self._workers.index(worker), None)
         self._free.append(worker)
         self._serve()
         self._changed.notify_all()
 
     def _serve(self) -> None:
+        """Hand out free workers as long as callers wait."""
         while self._free and self._waiting and not self._is_closed:
-            chosen, worker = self._match()
-            self._waiting.remove(chosen)
+            caller, worker = self._match()
+            self._waiting.remove(caller)
             self._free.remove(worker)
-            self._at_work[self._workers.index(worker)] = chosen.task
-            chosen.worker = worker
+            self._tasks[self._workers.index(worker)] = caller.task
+            caller.worker = worker
             self._changed.notify_all()
 
-    def _match(self) -> tuple[_Waiting[W], W]:
+    def _match(self) -> tuple[_Caller[W], W]:
+        """The caller that comes next, and its worker."""
         first = self._waiting[0]
-        if first.passed >= len(self._workers):
-            return first, self._with(first.task) or self._free[-1]
-        for suitable in (self._last_at, self._with, self._new_to_all):
-            for position, one in enumerate(self._waiting):
-                if (worker := suitable(one.task)) is not None:
-                    return self._passing(position), worker
+        if first.passed_over >= len(self._workers):
+            return first, self._with_task_ready(first.task) or self._free[-1]
+        for suitable in (self._with_last_task, self._with_task_ready, self._for_new_task):
+            for position, caller in enumerate(self._waiting):
+                if (worker := suitable(caller.task)) is not None:
+                    for earlier in self._waiting[:position]:
+                        earlier.passed_over += 1
+                    return caller, worker
         return first, self._free[-1]
 
-    def _last_at(self, task: Hashable) -> W | None:
+    def _with_last_task(self, task: Hashable) -> W | None:
         return next((worker for worker in reversed(self._free) if worker.last == task), None)
 
-    def _with(self, task: Hashable) -> W | None:
+    def _with_task_ready(self, task: Hashable) -> W | None:
         return next((worker for worker in reversed(self._free) if task in worker.ready), None)
 
-    def _new_to_all(self, task: Hashable) -> W | None:
-        """Any worker, if none that will be free again has the task."""
-        is_known = task in self._at_work.values() or any(task in self._workers[place].ready for place in self._at_work)
+    def _for_new_task(self, task: Hashable) -> W | None:
+        """Any free worker, unless a worker that is busy works on the task or has it prepared."""
+        is_known = task in self._tasks.values() or any(task in self._workers[index].ready for index in self._tasks)
         return None if is_known else self._free[-1]
-
-    def _passing(self, position: int) -> _Waiting[W]:
-        for one in self._waiting[:position]:
-            one.passed += 1
-        return self._waiting[position]

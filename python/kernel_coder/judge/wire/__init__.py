@@ -1,1 +1,1 @@
-"""What crosses the border between processes: frames of a fixed size, shared memory, module calls."""
+"""How the judge's processes exchange data: messages, frames of a fixed size, shared memory, and module calls."""

@@ -1,6 +1,6 @@
-"""What crosses the border of the sandbox: frames of one fixed size, and memory shared by descriptor.
+"""How a sandboxed process exchanges data with others: frames of one fixed size, and shared memory.
 
-Nothing is decoded from what an untrusted process sends: a frame is a kind and seven integers.
+Nothing that an untrusted process sends is decoded into an object: a frame is a kind, a status and seven integers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ assert _FRAME.size == _C.sandbox.FRAME_BYTES
 
 
 class Frame(NamedTuple):
-    """A message: what is meant by `kind` and `values` is the protocol's, not the channel's."""
+    """A message. :mod:`kernel_coder.judge.wire.messages` says what `kind`, `status` and `values` mean."""
 
     kind: int
     status: int
@@ -34,15 +34,15 @@ class ChannelTimeout(Exception):
 
 
 class ChannelClosed(Exception):
-    """The other end is gone: it closed the channel, or its process ended."""
+    """The other end was closed, or its process ended."""
 
 
 class ProtocolBreach(Exception):
-    """What came was no frame: another size."""
+    """A message came that has not the size of a frame."""
 
 
 class Channel:
-    """One end of a pair of sockets that carries frames.
+    """One end of a pair of sockets that carry frames. `fd` is its descriptor.
 
     >>> ours, theirs = Channel.pair()
     >>> ours.send(7, status=0, values=(1, -2))
@@ -56,10 +56,12 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
+        """Both ends of a new channel."""
         first, second = _C.sandbox.make_channel()
         return cls(first), cls(second)
 
     def send(self, kind: int, *, status: int = 0, values: tuple[int, ...] = (), timeout_s: float = 10.0) -> None:
+        """Send a frame with at most 7 values; missing ones are 0. ChannelClosed if the other end is closed."""
         if len(values) > 7:
             raise ValueError(f"a frame carries at most 7 values; got {len(values)}")
         frame = _FRAME.pack(kind, status, *values, *(0,) * (7 - len(values)))
@@ -67,7 +69,13 @@ class Channel:
             raise ChannelClosed("the other end of the channel is closed")
 
     def receive(self, *, timeout_s: float, pidfd: int = -1) -> Frame:
-        """The next frame. With `pidfd`, the end of that process is noticed at once rather than at the timeout."""
+        """Wait for the next frame. With `pidfd`, the end of that process is noticed at once, not at the timeout.
+
+        Raises:
+            ChannelTimeout: no frame came within `timeout_s`.
+            ChannelClosed: the other end is closed, or the process ended.
+            ProtocolBreach: a message of another size came.
+        """
         arrived = _C.sandbox.receive_frame(self.fd, pidfd, timeout_s)
         if isinstance(arrived, bytes):
             kind, status, *values = _FRAME.unpack(arrived)
@@ -79,7 +87,8 @@ class Channel:
         raise ProtocolBreach(f"a message of another size than {_C.sandbox.FRAME_BYTES} bytes came")
 
     def receive_at_once(self, *, timeout_s: float, pidfd: int = -1, awake_s: float = 0.02) -> Frame:
-        """The next frame; for the first `awake_s` without going to sleep: waking up takes time that is clocked."""
+        """Wait for the next frame like :meth:`receive`, but without sleeping for the first `awake_s` seconds. Waking up
+        takes time, which would be part of a timed request."""
         until = time.perf_counter() + min(awake_s, timeout_s)
         while time.perf_counter() < until:
             with contextlib.suppress(ChannelTimeout):
@@ -87,7 +96,7 @@ class Channel:
         return self.receive(timeout_s=timeout_s, pidfd=pidfd)
 
     def wait(self, *, timeout_s: float, pidfd: int = -1) -> bool:
-        """Until a frame is there to be received, the other end or that process has ended (True), or the time is up."""
+        """Wait until a frame can be received, or the other end or the process has ended. False if the time is up."""
         poller = select.poll()
         for fd in (self.fd, pidfd):
             if fd >= 0:
@@ -95,7 +104,7 @@ class Channel:
         return bool(poller.poll(1000 * max(timeout_s, 0.0)))
 
     def send_descriptors(self, fds: Sequence[int]) -> None:
-        """Copies of descriptors, for :meth:`receive_descriptors` of the other end."""
+        """Send copies of descriptors, which the other end takes by :meth:`receive_descriptors`."""
         with self._socket() as connection:
             try:
                 socket.send_fds(connection, [b"fds"], list(fds))
@@ -103,7 +112,8 @@ class Channel:
                 raise ChannelClosed("the other end of the channel is closed") from None
 
     def receive_descriptors(self, count: int) -> list[int]:
-        """As many as were sent, now this process's to close. It waits for them, so they must have been announced."""
+        """Wait for `count` descriptors, which the caller has to close. There is no time limit, so a frame has to
+        announce them."""
         with self._socket() as connection:
             message, fds, _, _ = socket.recv_fds(connection, 3, count)
         if not message:
@@ -123,15 +133,21 @@ class Channel:
             connection.detach()
 
     def close(self) -> None:
+        """Close this end."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class SharedBuffer:
-    """Host memory behind a descriptor, of a size that nobody can change.
+    """Host memory behind a descriptor, whose size no process can change. A context manager.
 
-    The sealed size is what makes it safe to read: a process that could shrink the file would kill its reader (SIGBUS).
+    The size is sealed because a process that could shrink the file would kill its reader by SIGBUS.
+
+    Attributes:
+        size: in bytes.
+        fd: the descriptor, for other processes; -1 once the buffer is closed.
+        view: the memory.
 
     >>> with SharedBuffer(4096, "doctest") as buffer:
     ...     buffer.view[:2] = b"kc"
@@ -148,6 +164,7 @@ class SharedBuffer:
         self.view = memoryview(self._map)
 
     def close(self) -> None:
+        """Unmap the memory and close the descriptor. Other processes keep theirs."""
         if self.fd >= 0:
             self.view.release()
             self._map.close()

@@ -1,8 +1,8 @@
-"""GPU memory that two processes share by a file descriptor, each under whatever uid.
+"""GPU memory that two processes share by a file descriptor, even if they run as different users.
 
-The handles of CUDA's own interprocess calls, which ``torch.multiprocessing`` uses, open for one user only; a descriptor
-of memory made by the driver's virtual memory calls opens wherever it was sent. Neither importing this module nor
-importing torch touches CUDA: the first buffer does.
+``torch.multiprocessing`` uses the handles of CUDA's interprocess calls, which open for one user only. A descriptor of
+memory that was made by the driver's virtual memory calls opens in every process that it was sent to. Importing this
+module does not touch CUDA; making a buffer does.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from kernel_coder import _C
 from kernel_coder.judge.gpu.nvml import device_index
 
 DeviceMemoryError = _C.sandbox.DeviceMemoryError
-"""There is no driver, no such GPU, or the driver refused; a RuntimeError that says which."""
+"""A RuntimeError: there is no driver, there is no such GPU, or the driver refused. The message says which."""
 
 DeviceOutOfMemory = _C.sandbox.DeviceOutOfMemory
-"""The GPU has no room for the buffer; a DeviceMemoryError with both sizes."""
+"""A DeviceMemoryError: the GPU has too little free memory for the buffer. The message has both sizes."""
 
 
 class DeviceBuffer:
     """Memory of one GPU. A context manager.
 
-    Who makes it hands `fd` to another process, as an inherited descriptor or through a socket; that one calls
-    :meth:`open` with the same size. Both then see the same bytes, at addresses of their own. Nothing orders their
-    accesses: a writer synchronises its device before it tells the reader.
+    The process that makes it hands `fd` to another process, as an inherited descriptor or through a socket. That
+    process calls :meth:`open` with the same size. Both then see the same bytes, each at an address of its own. Their
+    accesses are not ordered: a writer has to synchronise its device before it tells the reader.
 
         with DeviceBuffer(1 << 20, "cuda:0") as buffer:
             send(buffer.fd)
             buffer.tensor(torch.float32, (256, 1024)).normal_()
 
-    A fresh buffer's contents are whatever they are.
+    The contents of a new buffer are undefined.
 
     Args:
-        size: in bytes, positive. The device maps it in steps of its own, 2 MiB as a rule.
-        device: an index as this process counts its GPUs, ``"cuda:0"``, or a ``torch.device``.
+        size: in bytes, positive. The driver rounds it up, mostly to a multiple of 2 MiB.
+        device: the index of a GPU in this process, ``"cuda:0"``, or a ``torch.device``.
 
     Raises:
-        DeviceOutOfMemory: with what was wanted and what is free.
-        DeviceMemoryError: no driver, no such GPU, or one that cannot share memory.
-        ValueError: a size that is not positive, a device that is no GPU.
+        DeviceOutOfMemory: too little memory is free.
+        DeviceMemoryError: no driver, no such GPU, or a GPU that cannot share memory.
+        ValueError: a size that is not positive, or a device that is no GPU.
 
     Attributes:
         size: as given.
         device: the GPU's index.
-        fd: the descriptor, closed on exec, this buffer's to close; -1 once closed.
+        fd: the descriptor, which the buffer closes; -1 after that.
         pointer: the address in this process.
     """
 
@@ -64,11 +64,12 @@ class DeviceBuffer:
 
     @classmethod
     def open(cls, fd: int, size: int, device: int | str | torch.device = 0) -> DeviceBuffer:
-        """What another process made with this size on the same GPU. The descriptor is the buffer's from then on.
+        """Map the buffer that another process has made with this size on the same GPU.
+
+        The new buffer closes the descriptor; if there is an error, the caller has to.
 
         Raises:
-            DeviceMemoryError: as above, or the descriptor is none of such memory, or is smaller than said; the
-                descriptor then stays the caller's.
+            DeviceMemoryError: as above; or the descriptor is not one of GPU memory, or the memory is smaller.
         """
         buffer = cls.__new__(cls)
         buffer._begin(size, device)
@@ -89,6 +90,7 @@ class DeviceBuffer:
 
     @property
     def pointer(self) -> int:
+        """The address in this process. ValueError once the buffer is closed."""
         return int(self._open_memory().pointer)
 
     def _open_memory(self) -> _C.sandbox.DeviceMemory:
@@ -99,13 +101,13 @@ class DeviceBuffer:
     def tensor(
         self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
     ) -> Tensor:
-        """A tensor over the buffer's own bytes, nothing is copied. It stays valid when the buffer is closed.
+        """A tensor over the buffer's own bytes. Nothing is copied. The tensor stays valid when the buffer is closed.
 
         Args:
-            dtype: any.
-            shape: of any size that fits, 0 included.
-            offset: of the first element, in bytes, a multiple of the element's size.
-            strides: in elements, none negative; None for contiguous.
+            dtype: any dtype.
+            shape: any shape that fits, with sizes of 0 allowed.
+            offset: of the first element, in bytes; a multiple of the element's size.
+            strides: in elements, not negative; None for a contiguous tensor.
 
         Raises:
             ValueError: it does not fit into the buffer, or the offset is not aligned.
@@ -123,7 +125,6 @@ class DeviceBuffer:
     def _whole(self) -> Tensor:
         memory = self._open_memory()
         if self._bytes is None:
-            import torch
             from torch.utils.dlpack import from_dlpack
 
             torch.cuda.init()
@@ -131,7 +132,7 @@ class DeviceBuffer:
         return self._bytes
 
     def close(self) -> None:
-        """Close the descriptor, and unmap the memory once no tensor over it is left in this process."""
+        """Close the descriptor. The memory is unmapped once no tensor over it is left in this process."""
         self._memory = self._bytes = None
         if self.fd >= 0:
             os.close(self.fd)
@@ -149,7 +150,8 @@ class DeviceBuffer:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """
+    """Strides of a contiguous tensor, in elements.
+
     >>> contiguous_strides((2, 3, 4)), contiguous_strides(())
     ((12, 4, 1), ())
     """
@@ -157,7 +159,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last in memory, both included.
+    """Number of elements from the first to the last in memory, both included.
 
     >>> extent((2, 3), (3, 1)), extent((2, 3), (0, 5)), extent((2, 0), (1, 1)), extent((), ())
     (6, 11, 0, 1)

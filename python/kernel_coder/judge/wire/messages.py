@@ -1,8 +1,8 @@
-"""What the Examiner and a Runner say to each other.
+"""The messages between the Examiner and a Runner.
 
-Frames (:mod:`kernel_coder.judge.wire.channel`) carry a kind, a status and seven integers; tensors are bytes in shared
-memory, at places that the plan names. The plan is JSON that the Examiner writes and the Runner reads. Nothing that a
-Runner sends is ever decoded into an object; its one text, about an error, stays text.
+Frames (:mod:`kernel_coder.judge.wire.channel`) carry a kind, a status and seven integers. Tensors are bytes in shared
+memory; the plan says where each one is. The plan is JSON that the Examiner writes and the Runner reads. Nothing that a
+Runner sends is decoded into an object. The only text that it sends, about an error, stays text.
 """
 
 from __future__ import annotations
@@ -16,52 +16,46 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 512
-"""Bytes; every tensor in shared memory begins at a multiple of this."""
+"""Alignment of tensors in shared memory, in bytes: each one begins at a multiple of this."""
 
 REPORT_BYTES = 1 << 16
-"""Of a Runner's text: an exception with its traceback."""
+"""Size of the shared memory for a Runner's text, in bytes. It has to hold an exception with its traceback."""
 
 TASK_DESCRIPTORS = 5
-"""Of a task: plan, source, report, inputs, outputs."""
-
-AFTERWARDS_S = 20.0
-"""What the Examiner may take once a candidate that it has timed is no more."""
-
-READY = 8
-"""Tasks that an Examiner keeps ready."""
+"""Number of descriptors that hand a task to a Runner: plan, source, report, inputs, outputs."""
 
 MAX_SLOTS = 64
-"""Calls that one request may ask for."""
+"""Upper limit of the calls in one request. Each has a slot in shared memory for its inputs and outputs."""
 
 
 class Say(IntEnum):
-    """Kinds of frames. The Runner's answer to each request has the same kind."""
+    """Kinds of frames. The Runner's answer has the kind of the request, except that TASK is answered with BUILT."""
 
-    BUILT = 1  # Runner: to TASK, once the module is there; values: how the state was loaded
-    CALL = 2  # values: first slot, calls, shape variant, mode; 1 if it is timed; the number at the gate, or 0
-    PING = 3  # to make ready for such calls; values: as above, with 1 as the mode: use the device, as little as can be
-    TASK = 4  # what comes next are descriptors: plan, source, report, inputs, outputs; the answer is BUILT
-    QUEUED = 5  # Runner: where there is a gate, before the answer: all that was asked for waits behind it
+    BUILT = 1  # from the Runner: the module is built; values: how the reference's state was loaded (Loaded)
+    CALL = 2  # call the module; values: first slot, number of calls, shape variant, mode, 1 if timed, gate number or 0
+    PING = 3  # prepare for calls, make none; values as for CALL, but mode 1: use the device, as little as possible
+    TASK = 4  # the next message carries the descriptors of a task: plan, source, report, inputs, outputs
+    QUEUED = 5  # from the Runner, before its answer: all work of the request waits on the device behind the gate
 
 
 class Mode(IntEnum):
-    """What a call is for."""
+    """How a call is made. "Own kernels" are those that the candidate brings, not those of torch."""
 
     PLAIN = 0
     ABLATED = 1  # own kernels do nothing, and fresh memory is full of NaN
-    SPOILED = 6  # the same, and fresh memory is full of numbers that could be a result
-    AUDITED = 2  # launches are looked at; values of the answer: Audit
-    UNDONE = 7  # own kernels run, and what they wrote is replaced by what they were given, where that is as large
-    COMPILED = 4  # of the reference alone: under torch.compile
-    PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, in all, records
-    FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: how many
+    SPOILED = 6  # own kernels do nothing, and fresh memory is full of numbers that could be a result
+    AUDITED = 2  # launches are observed; values of the answer: Audit
+    UNDONE = 7  # own kernels run; then what each wrote is overwritten with one of its inputs that is as large
+    COMPILED = 4  # the reference runs under torch.compile
+    PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
+    FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: their number
 
 
 class Status(IntEnum):
-    """How a request ended, as the Runner says."""
+    """How a request ended, according to the Runner."""
 
     OK = 0
-    NO_MODEL = 1  # the code has no ModelNew
+    NO_MODEL = 1  # the code defines no ModelNew
     NOT_COMPILED = 2
     RAISED = 3
     WRONG_STRUCTURE = 4  # number, shape, dtype, device or type of the outputs
@@ -70,27 +64,36 @@ class Status(IntEnum):
 
 
 class Loaded(IntEnum):
-    """How the reference's state came into the candidate."""
+    """How the reference's parameters and buffers were loaded into the candidate."""
 
     NOTHING = 0  # the reference has none
     BY_NAME = 1
-    BY_ORDER = 2  # other names, the same shapes in the same order
-    BY_SEED = 3  # other shapes: the random numbers drawn at construction
+    BY_ORDER = 2  # the names differ; the shapes are the same, in the same order
+    BY_SEED = 3  # the shapes differ; the candidate drew the same random numbers at construction
 
 
 class Audit(NamedTuple):
-    """What was seen of a call's launches."""
+    """What was observed about the launches of one call.
+
+    Attributes:
+        launches: number of launches of own kernels.
+        moving: launches that only copied or filled memory.
+        library_ops: operators of torch that computed something.
+        small: launches that computed a single element, except those that computed all elements of an output together.
+        reached: number of outputs that contain data from own kernels.
+        replays: replays of CUDA graphs. Only a profile shows their kernels.
+    """
 
     launches: int
-    moving: int  # launches that only copied or filled
-    library_ops: int  # operators of torch that computed something
-    small: int  # launches that computed one element, and not all elements of an output together
-    reached: int  # outputs that data of own kernels is in
-    replays: int  # of CUDA graphs, whose kernels only a profile shows
+    moving: int
+    library_ops: int
+    small: int
+    reached: int
+    replays: int
 
 
 class TensorSpec(NamedTuple):
-    """A tensor in shared memory."""
+    """A tensor in shared memory: shape, dtype, and offset of its first byte."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -98,15 +101,18 @@ class TensorSpec(NamedTuple):
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch's object."""
         return dtype_named(self.dtype)
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """
+    """The dtype with this name. ValueError if there is none.
+
     >>> dtype_named("bfloat16")
     torch.bfloat16
     """
@@ -117,15 +123,17 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def round_up(size: int, to: int = ALIGNMENT) -> int:
+    """The smallest multiple of `to` that is not below `size`."""
     return (size + to - 1) // to * to
 
 
 def laid_out(tensors: list[Tensor], offset: int = 0) -> tuple[list[TensorSpec], int]:
-    """A place for each tensor, one after another, and where the last ends."""
+    """Place tensors one after another, from `offset` on. Returns their specs, and the offset after the last one."""
     specs = []
     for tensor in tensors:
         specs.append(TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), offset))
@@ -138,7 +146,7 @@ class Unsendable(ValueError):
 
 
 class Number(NamedTuple):
-    """A number that was computed: a tensor for comparisons, and yet not the same as one."""
+    """A number that a module returned. Its tensor is compared as others are; a tensor in its place is another type."""
 
     tensor: Tensor
 
@@ -147,7 +155,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def encode(value: Any, tensors: list[Tensor]) -> Any:
-    """A tree of plain values and tensors as JSON. Tensors are appended to the list; their places there stand for them.
+    """Turn a tree of plain values and tensors into JSON. Each tensor is appended to the list, and its index is encoded.
 
     >>> found = []
     >>> encode([torch.zeros(2), {"p": (1, None)}, torch.float16], found)
@@ -167,7 +175,7 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
         return ["tuple", [["value", size] for size in value]]
     if type(value) in (list, tuple):
         return [type(value).__name__, [encode(one, tensors) for one in value]]
-    if isinstance(value, tuple) and is_named(value):  # its type is the reference's own
+    if isinstance(value, tuple) and is_named(value):  # the Runner does not know the reference's own type
         return ["tuple", [encode(one, tensors) for one in value]]
     if isinstance(value, Mapping):
         if not all(type(key) in (str, int) for key in value):
@@ -181,7 +189,7 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def is_named(value: Any) -> bool:
-    """Whether it is a named tuple, of Python's or of torch's, as what ``torch.max`` returns.
+    """Whether a value is a named tuple, of Python's kind or of torch's, such as ``torch.max`` returns.
 
     >>> is_named(torch.ones(2).max(0)), is_named(Number(torch.ones(2))), is_named((1, 2))
     (True, True, False)
@@ -190,7 +198,7 @@ def is_named(value: Any) -> bool:
 
 
 def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:
-    """What :func:`encode` was given."""
+    """Turn JSON from :func:`encode` back into a tree. `tensors` returns the tensor with an index."""
     kind, what = tree
     if kind == "tensor":
         return tensors(what)
@@ -212,7 +220,7 @@ def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:
 
 
 def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
-    """How each tensor of a tree is called in messages, in the order of :func:`encode`.
+    """The name of each tensor of an encoded tree in texts for people, in the order of :func:`encode`.
 
     >>> names_of_leaves(encode(torch.zeros(1), []))
     ['output']
@@ -232,7 +240,7 @@ def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
 
 
 def same_structure(tree: Any, other: Any) -> bool:
-    """The same containers around tensors; a list counts as a tuple, plain values have to be equal."""
+    """Whether two encoded trees have the same containers and equal plain values. A list counts as a tuple."""
     kind, what = tree
     other_kind, other_what = other
     if kind in ("list", "tuple") and other_kind in ("list", "tuple"):

@@ -1,4 +1,4 @@
-"""How a module is built, given its state and called: the same for the reference and for a candidate."""
+"""How a module is built, gets its state and is called. The reference and candidates are treated alike."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from torch import Tensor
 from kernel_coder.judge.wire.messages import Loaded, Number, is_named
 from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 
-COMPUTE = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
-COMPUTE["bf16"] = torch.bfloat16
+COMPUTE = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+"""The dtype of tensors for each precision of a task."""
 
 
 def set_math_mode(precision: str, threads: int) -> None:
-    """The declared math mode, the same for everybody. torch's own default lets convolutions use TF32."""
+    """Set the task's math mode in this process. By torch's default, convolutions may use TF32.
+
+    Args:
+        precision: the task's; TF32 is allowed if it is ``tf32``.
+        threads: number of CPU threads.
+    """
     tf32 = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
@@ -25,7 +36,7 @@ def set_math_mode(precision: str, threads: int) -> None:
 
 
 def arguments_of(init_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of a constructor as KernelBench and KernelBook write them.
+    """Arguments of a constructor from what ``get_init_inputs`` returns, as KernelBench and KernelBook write it.
 
     >>> arguments_of([3, 4]), arguments_of([[3], {"bias": False}]), arguments_of([[3, 4]])
     (([3, 4], {}), ([3], {'bias': False}), ([[3, 4]], {}))
@@ -41,7 +52,8 @@ def arguments_of(init_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
 def built(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int, device: torch.device, dtype: torch.dtype
 ) -> torch.nn.Module:
-    """The module after ``torch.manual_seed(seed)``, on its device, floating-point state in the task's dtype."""
+    """Construct a module after ``torch.manual_seed(seed)``, and move it to a device. Its floating-point parameters and
+    buffers get the dtype."""
     torch.manual_seed(seed)
     module = model(*args, **kwargs)
     if not isinstance(module, torch.nn.Module):
@@ -50,22 +62,26 @@ def built(
 
 
 def set_training(module: torch.nn.Module, training: bool | None) -> None:
+    """Call ``train(training)``, unless that is None."""
     if training is not None:
         module.train(training)
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, those too that are not saved; a tied tensor once for each of its names."""
+    """Parameters and buffers by name, including buffers that are not saved. A shared tensor comes under each name."""
     named: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     named.update(module.named_buffers(remove_duplicate=False))
     return named
 
 
 def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only: bool) -> Loaded | None:
-    """Put the reference's state into a candidate: by name, else in order; None if neither fits.
+    """Load the reference's state into a candidate: by name, or else in order. Returns how, or None if neither fits.
 
-    `random_only`: all of the reference's state comes from random numbers drawn at construction, so that a candidate
-    that draws the same may keep it in any form.
+    Args:
+        module: the candidate.
+        state: the reference's state.
+        random_only: all of that state comes from random numbers that are drawn at construction. A candidate that draws
+            the same numbers may then keep its state in any form.
     """
     own = state_of(module)
     floats = {name: value for name, value in state.items() if floating(value)}
@@ -93,34 +109,46 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only
 
 
 def outputs_of(value: Any, device: torch.device | None = None) -> Any:
-    """What a forward returned, with its numbers as :class:`Number`, on a device as what is a tensor anyway.
+    """What a forward returned, with each number as a :class:`Number` whose tensor is on the device.
 
     >>> outputs_of([torch.ones(2).max(0), 3])
     [(tensor(1.), tensor(0)), Number(tensor=tensor(3))]
     """
     if isinstance(value, float):
         return Number(torch.tensor(value, dtype=torch.float32, device=device))
-    if isinstance(value, int):  # a bool is one, too
+    if isinstance(value, int):  # or a bool
         return Number(torch.tensor(value, device=device))
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         if is_named(value):
             return tuple(outputs_of(one, device) for one in value)
         return type(value)(outputs_of(one, device) for one in value)
     if isinstance(value, dict):
-        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # a dict's order means nothing
+        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # their order does not count
     return value
 
 
 def device_of(args: Iterable[Any]) -> torch.device | None:
+    """The device of the first tensor; None if there is none."""
     return next((one.device for one in args if isinstance(one, Tensor)), None)
 
 
 def called(
     module: torch.nn.Module, args: Sequence[Any], cotangents: Sequence[Tensor] | None, parameters: Iterable[Tensor]
 ) -> Any:
-    """The forward's outputs; with cotangents also the gradients of inputs and parameters, of ``sum(output cotangent)``.
+    """Call a module.
 
-    Without, no graph is recorded: the call is what inference is.
+    Args:
+        module: what is called.
+        args: the forward's arguments.
+        cotangents: a tensor for each floating-point output; None to compute no gradients, as in inference.
+        parameters: what gradients are computed for, besides the floating-point inputs.
+
+    Returns:
+        The outputs. With cotangents a pair: the outputs, and the gradients of ``sum(output * cotangent)`` with respect
+        to inputs and parameters, zeros where there is no dependence.
+
+    Raises:
+        RuntimeError: with cotangents, if no output requires a gradient.
     """
     if cotangents is None:
         with torch.no_grad():

@@ -1,8 +1,9 @@
-"""Memory that two processes see: of the host, or of a GPU."""
+"""Memory of the host or of a GPU that two processes share, as tensors."""
 
 from __future__ import annotations
 
 import mmap
+import os
 from contextlib import suppress
 
 import torch
@@ -13,24 +14,29 @@ from kernel_coder.judge.wire.device_memory import DeviceBuffer
 from kernel_coder.judge.wire.messages import ALIGNMENT, TensorSpec, round_up
 
 KEPT_BYTES = 2 << 30
-"""Of GPU memory that torch may hold for later while a Runner needs some."""
+"""Upper limit of the unused GPU memory that torch's allocator keeps in the Examiner, in bytes. A Runner may need it."""
 
 DIRTY = 0x7F
-"""What memory is filled with before a candidate gets it: 3.4e38 in float32."""
+"""The byte that fills memory before a candidate gets it. Four of them are 3.4e38 as a float32."""
 
 SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
-"""torch keeps blocks of at most a MiB apart from larger ones."""
+"""Size in bytes and number of the small blocks that are filled. torch keeps blocks of at most a MiB in a pool of their
+own, so large blocks do not serve small tensors."""
 
-LARGE_BLOCK, MOST_DIRTY = 64 << 20, 1 << 30
+LARGE_BLOCK = 64 << 20
+"""Size of the large block that is filled before there is a task, in bytes."""
+
+MOST_DIRTY = 1 << 30
+"""Upper limit of the block that is filled for a task's outputs, in bytes."""
 
 
 def has_much_to_free(device: torch.device) -> bool:
-    """Of a GPU's memory, that nobody uses here."""
+    """Whether torch's allocator keeps more than :data:`KEPT_BYTES` of unused GPU memory in this process."""
     return device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES
 
 
 def free_memory(device: torch.device) -> bool:
-    """Give the GPU back what nobody uses here, if that is much; whether it was."""
+    """Give unused GPU memory back to the driver if it is much. Returns whether it was."""
     if not has_much_to_free(device):
         return False
     torch.cuda.empty_cache()
@@ -38,30 +44,30 @@ def free_memory(device: torch.device) -> bool:
 
 
 def dirty_device_memory(device: torch.device) -> None:
-    """Leave torch GPU memory to hand out in which something was: fresh memory of the driver's is zeros.
+    """Fill GPU memory and leave it to torch's allocator. New tensors then are not zero, as fresh memory is.
 
-    Enough for small tensors and one of 64 MiB. It is done before there is a task, since the driver takes its time where
-    many ask at once; :func:`dirty_for_outputs` does the rest.
+    It is enough for small tensors and one of 64 MiB. This is done before there is a task, since allocations take long
+    when many processes make them at once. :func:`dirty_for_outputs` does the rest.
     """
     if device.type == "cuda":
         _dirty(device, [SMALL_BLOCK] * SMALL_BLOCKS + [LARGE_BLOCK])
 
 
 def dirty_for_outputs(device: torch.device, output_bytes: int) -> None:
-    """Leave torch memory for a tensor as large as all outputs; at most a GiB, or an eighth of what is free."""
+    """Do the same for a tensor as large as all outputs; at most a GiB, and at most an eighth of the free memory."""
     if device.type == "cuda" and output_bytes > LARGE_BLOCK:
         _dirty(device, [min(output_bytes, MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)])
 
 
 def _dirty(device: torch.device, sizes: list[int]) -> None:
     held = []
-    with suppress(torch.OutOfMemoryError):  # somebody else has it all, which is no fault of who comes next
+    with suppress(torch.OutOfMemoryError):  # other processes hold it, which is not the candidate's fault
         for size in sizes:
             held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY))
 
 
 def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
-    """A tensor at its place in bytes, counted from `base`; nothing is copied.
+    """The tensor at `base + spec.offset` in a tensor of bytes. Nothing is copied.
 
     >>> tensor_at(torch.zeros(16, dtype=torch.uint8), TensorSpec((2,), "float32", 8))
     tensor([0., 0.])
@@ -75,7 +81,13 @@ def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
 
 
 class Arena:
-    """Shared memory of one device as tensors.
+    """Shared memory of one device, in which tensors are placed. A context manager.
+
+    Attributes:
+        size: in bytes, rounded up.
+        device: where it is.
+        fd: the descriptor, for another process.
+        bytes: all of it, as a tensor of bytes.
 
     >>> with Arena(1024, torch.device("cpu")) as arena:
     ...     arena.at(TensorSpec((2, 3), "float32", 512)).fill_(1)
@@ -86,7 +98,7 @@ class Arena:
     """
 
     def __init__(self, size: int, device: torch.device, fd: int | None = None) -> None:
-        """Make shared memory; or map what another process made and sent as a descriptor."""
+        """Make shared memory; or, with `fd`, map memory that another process has made."""
         self.size = round_up(max(size, ALIGNMENT))
         self.device = device
         self._map: mmap.mmap | None = None
@@ -102,17 +114,15 @@ class Arena:
             self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def at(self, spec: TensorSpec, base: int = 0) -> Tensor:
-        """The tensor at its place, counted from `base`."""
+        """The tensor at `base + spec.offset`."""
         return tensor_at(self.bytes, spec, base)
 
     def close(self) -> None:
-        """Forget it here; the other process keeps what it mapped."""
+        """Release the memory in this process. Other processes keep what they mapped."""
         del self.bytes
         if self._buffer is not None:
             self._buffer.close()
         elif self.fd >= 0:
-            import os
-
             os.close(self.fd)
             self.fd = -1
             self._map = None  # unmapped once no tensor is left

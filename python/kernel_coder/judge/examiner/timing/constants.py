@@ -140,9 +140,6 @@ TRIES_IN_TURN = 2
 SPARE_S = 5.0
 """A second attempt is made only if the candidate then has this much of its time limit left."""
 
-COMPILE_S = 120.0
-"""Longest compilation of the reference by torch.compile."""
-
 # ---- one request
 
 CANARIES = 4096

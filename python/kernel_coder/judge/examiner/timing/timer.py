@@ -25,7 +25,6 @@ from kernel_coder.judge.examiner.timing.answers import Requester
 from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
 from kernel_coder.judge.examiner.timing.constants import (
     BASELINE_ROUNDS,
-    COMPILE_S,
     MIN_ROUNDS,
     PINGS,
     PINGS_IN_TURN,
@@ -38,7 +37,8 @@ from kernel_coder.judge.examiner.timing.records import Baseline, Party, Rhythm, 
 from kernel_coder.judge.examiner.timing.rhythm import find_rhythm, rounds_together
 from kernel_coder.judge.gpu.facts import gpu_facts, known_bandwidth
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import AFTERWARDS_S, Mode, Say
+from kernel_coder.judge.wire.limits import AFTERWARDS_S, COMPILE_S
+from kernel_coder.judge.wire.messages import Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory, has_much_to_free
 
 

@@ -9,68 +9,68 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernel_coder.judge.supervisor.worker_queue import Places
+from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
 
 pytestmark = pytest.mark.cpu
 
 
 def workers(*ready: str) -> list[Any]:
-    """Compared by identity, as slots are."""
+    """Workers with these tasks ready, one letter each; compared by identity, as slots are."""
     return [SimpleNamespace(ready=set(one), last=one[-1:], name=place) for place, one in enumerate(ready)]
 
 
 class Line:
     """Callers, one thread each, that begin to wait in a known order."""
 
-    def __init__(self, places: Places[Any]) -> None:
-        self.places = places
+    def __init__(self, queue: WorkerQueue[Any]) -> None:
+        self.queue = queue
         self.served: list[tuple[str, Any]] = []
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
 
     def wait_for(self, *tasks: str) -> None:
         for task in tasks:
-            before = len(self.places._waiting)
+            before = len(self.queue._waiting)
             self._threads.append(threading.Thread(target=self._take, args=(task,)))
             self._threads[-1].start()
-            while len(self.places._waiting) == before:
+            while len(self.queue._waiting) == before:
                 time.sleep(0.001)
 
     def _take(self, task: str) -> None:
-        worker = self.places.take(task)
+        worker = self.queue.take(task)
         with self._changed:
             self.served.append((task, worker))
             self._changed.notify_all()
 
     def next_after(self, worker: Any) -> tuple[str, Any]:
-        """Give a worker back: who has it then."""
+        """Give a worker back; returns the task and the worker of the caller that gets it."""
         with self._changed:
             count = len(self.served)
-            self.places.give_back(worker)
+            self.queue.give_back(worker)
             assert self._changed.wait_for(lambda: len(self.served) > count, 5.0)
             return self.served[count]
 
     def end(self) -> None:
-        self.places.close()
+        self.queue.close()
         for thread in self._threads:
             thread.join(5.0)
             assert not thread.is_alive()
 
 
-def test_who_is_alone_has_the_worker_that_knows_the_task_or_else_the_last_one() -> None:
+def test_a_single_caller_gets_the_worker_with_its_task_or_else_the_last_one() -> None:
     one, two, three = workers("a", "b", "")
-    places = Places([one, two, three])
-    assert places.take("a") is one
-    assert places.take("c") is three
-    places.give_back(one)
-    assert places.take("c") is one
-    assert places.take("d") is two
+    queue = WorkerQueue([one, two, three])
+    assert queue.take("a") is one
+    assert queue.take("c") is three
+    queue.give_back(one)
+    assert queue.take("c") is one
+    assert queue.take("d") is two
 
 
 def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
     one, two = workers("a", "b")
-    line = Line(Places([one, two]))
-    line.places.take("a"), line.places.take("b")
+    line = Line(WorkerQueue([one, two]))
+    line.queue.take("a"), line.queue.take("b")
     line.wait_for("c", "a", "b", "b")
     assert line.next_after(two) == ("b", two)
     assert line.next_after(one) == ("a", one)
@@ -79,8 +79,8 @@ def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
 
 def test_the_task_that_a_worker_has_just_been_at_comes_before_others_that_it_has_ready() -> None:
     one, two = workers("ab", "dc")
-    line = Line(Places([one, two]))
-    line.places.take("b"), line.places.take("c")
+    line = Line(WorkerQueue([one, two]))
+    line.queue.take("b"), line.queue.take("c")
     line.wait_for("a", "b", "b", "a", "d")
     assert [line.next_after(one) for _ in range(2)] == [("b", one), ("b", one)]
     assert line.next_after(two) == ("a", two)  # passed over twice, as often as there are workers
@@ -88,46 +88,46 @@ def test_the_task_that_a_worker_has_just_been_at_comes_before_others_that_it_has
     line.end()
 
 
-def test_then_to_the_first_whose_task_nobody_else_will_have_ready() -> None:
+def test_then_to_the_first_whose_task_no_other_worker_will_have_ready() -> None:
     one, two = workers("a", "")
-    line = Line(Places([one, two]))
-    line.places.take("a"), line.places.take("d")
+    line = Line(WorkerQueue([one, two]))
+    line.queue.take("a"), line.queue.take("d")
     line.wait_for("a", "c", "a")
     assert line.next_after(two) == ("c", two)  # the first one can have the other worker
-    assert line.next_after(two) == ("a", two)  # nothing else waits, and nobody is idle while somebody waits
+    assert line.next_after(two) == ("a", two)  # nothing else waits, and no worker is idle while a caller waits
     line.end()
 
 
-def test_nobody_is_passed_over_for_ever() -> None:
+def test_no_caller_is_passed_over_for_ever() -> None:
     one, two = workers("a", "b")
-    line = Line(Places([one, two]))
-    line.places.take("a"), line.places.take("b")
+    line = Line(WorkerQueue([one, two]))
+    line.queue.take("a"), line.queue.take("b")
     line.wait_for("old", *"aaaa")
     assert [line.next_after(one)[0] for _ in range(4)] == ["a", "a", "old", "a"]
     line.end()
 
 
-def test_who_waits_when_there_is_no_more_work_gets_nothing() -> None:
+def test_a_closed_queue_gives_no_worker_to_any_caller() -> None:
     (one,) = workers("")
-    line = Line(Places([one]))
-    assert line.places.take("a") is one
+    line = Line(WorkerQueue([one]))
+    assert line.queue.take("a") is one
     line.wait_for("a", "b")
-    assert line.places.take_idle(0.01) is None  # at work
+    assert line.queue.take_idle(0.01) is None  # at work
     line.end()
     assert [worker for _, worker in line.served] == [None, None]
-    line.places.give_back(one)
-    assert line.places.take("a") is None
-    assert line.places.take_idle() is one
+    line.queue.give_back(one)
+    assert line.queue.take("a") is None
+    assert line.queue.take_idle() is one
 
 
-def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
+def test_callers_that_are_dismissed_leave_the_line_and_others_may_come() -> None:
     (one,) = workers("")
-    line = Line(Places([one]))
-    assert line.places.take("a") is one
+    line = Line(WorkerQueue([one]))
+    assert line.queue.take("a") is one
     line.wait_for("a", "b")
-    line.places.send_away()
-    line.places.give_back(one)
-    assert line.places.take_idle(0.0) is one  # none of them has it, not even before their threads wake up
+    line.queue.dismiss()
+    line.queue.give_back(one)
+    assert line.queue.take_idle(0.0) is one  # no caller got it, not even before their threads wake up
     for thread in line._threads:
         thread.join(5.0)
     assert sorted(line.served) == [("a", None), ("b", None)]
@@ -137,34 +137,34 @@ def test_who_is_sent_away_leaves_the_line_and_others_may_come() -> None:
 
 
 @pytest.mark.parametrize("is_served", [False, True])
-def test_who_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
+def test_a_caller_that_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
     """Ctrl-C, before or just after a worker was found."""
     (one,) = workers("")
-    places = Places([one])
+    queue = WorkerQueue([one])
     if not is_served:
-        assert places.take("a") is one
+        assert queue.take("a") is one
 
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(places._changed, "wait_for", interrupted)
+        patch.setattr(queue._changed, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            places.take("b")
+            queue.take("b")
     if not is_served:
-        places.give_back(one)
-    assert places.take_idle(0.0) is one
+        queue.give_back(one)
+    assert queue.take_idle(0.0) is one
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) -> None:
     rng = random.Random(seed)
     team = workers("", "", "")
-    places, busy, served = Places(team), set(), []
+    queue, busy, served = WorkerQueue(team), set(), []
     tasks = [rng.choice("abcde") for _ in range(60)]
 
     def work(task: str) -> None:
-        worker = places.take(task)
+        worker = queue.take(task)
         assert worker is not None
         assert worker.name not in busy
         busy.add(worker.name)
@@ -172,7 +172,7 @@ def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) ->
         worker.ready, worker.last = {task, *sorted(worker.ready)[:1]}, task
         busy.remove(worker.name)
         served.append(task)
-        places.give_back(worker)
+        queue.give_back(worker)
 
     threads = [threading.Thread(target=work, args=(task,)) for task in tasks]
     for thread in threads:
@@ -180,4 +180,4 @@ def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) ->
     for thread in threads:
         thread.join(10.0)
     assert sorted(served) == sorted(tasks)
-    assert all(places.take_idle(0.0) is not None for _ in team)
+    assert all(queue.take_idle(0.0) is not None for _ in team)

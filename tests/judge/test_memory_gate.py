@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.supervisor.judge import _short_of_memory
-from kernel_coder.judge.supervisor.room import Room
+from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory
 
 REFERENCE = """
 import torch
@@ -24,37 +23,37 @@ def get_init_inputs():
 """
 
 
-def test_nobody_is_inside_beside_a_loner_and_everybody_gets_in() -> None:
-    room, beside, entered = Room(), [], []
+def test_a_thread_that_is_alone_has_no_other_beside_it_and_all_threads_get_in() -> None:
+    gate, beside, entered = MemoryGate(), [], []
 
     def sharer() -> None:
         for _ in range(50):
-            with room.shared():
+            with gate.shared():
                 entered.append("shared")
 
-    def loner() -> None:
+    def exclusive() -> None:
         for _ in range(20):
-            with room.alone():
-                beside.append(room.inside)
+            with gate.alone():
+                beside.append(gate.inside)
                 time.sleep(1e-4)
-                beside.append(room.inside)
+                beside.append(gate.inside)
 
-    threads = [threading.Thread(target=one) for one in (sharer, loner, sharer, loner, sharer)]
+    threads = [threading.Thread(target=one) for one in (sharer, exclusive, sharer, exclusive, sharer)]
     for one in threads:
         one.start()
     for one in threads:
         one.join(30)
     assert beside == [1] * 80
     assert len(entered) == 150
-    assert room.inside == 0
+    assert gate.inside == 0
 
 
-def test_a_room_is_left_by_errors_too() -> None:
-    room = Room()
-    for enter in (room.shared, room.alone):
+def test_a_gate_is_left_by_errors_too() -> None:
+    gate = MemoryGate()
+    for enter in (gate.shared, gate.alone):
         with pytest.raises(KeyError), enter():
             raise KeyError
-    assert room.inside == 0
+    assert gate.inside == 0
 
 
 def verdict(outcome: Outcome, reason: str | None = None) -> Verdict:
@@ -88,7 +87,7 @@ def verdict(outcome: Outcome, reason: str | None = None) -> Verdict:
     ],
 )
 def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str | None, short: bool) -> None:
-    assert _short_of_memory(verdict(outcome, reason)) is short
+    assert is_out_of_memory(verdict(outcome, reason)) is short
 
 
 @pytest.mark.parametrize(
@@ -99,15 +98,15 @@ def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str
         (Outcome.REJECTED, "no kernel of its own: the profiler recorded nothing on the device"),
     ],
 )
-def test_who_lacks_memory_is_judged_again_with_nobody_beside(outcome: Outcome, reason: str) -> None:
+def test_a_candidate_that_lacks_memory_is_judged_again_alone(outcome: Outcome, reason: str) -> None:
     beside: list[int] = []
     with Judge("cpu", "torch", config=JudgeConfig(workers=3)) as judge:
         judge.device = "cuda:0"  # as far as this goes
 
         def in_a_slot(maker: Any) -> tuple[Verdict, dict[str, Any]]:
             time.sleep(0.02)
-            beside.append(judge._room.inside)
-            if judge._room.inside > 1:
+            beside.append(judge._memory_gate.inside)
+            if judge._memory_gate.inside > 1:
                 return verdict(outcome, reason), {}
             return verdict(Outcome.CORRECT), {}
 

@@ -1,0 +1,40 @@
+"""The specification of a sandboxed process, as ``_C.sandbox.spawn`` takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMESPACES = ("net_namespace", "ipc_namespace", "mount_namespace", "pid_namespace")
+READ, WRITE, DEVICE, PROCESSES = range(4)  # PathAccess of the C++ side
+TMPFS, DIRECTORY, BIND, PROC = range(4)  # MountStep::Kind of the C++ side
+
+
+def bare_spec() -> dict[str, Any]:
+    """The specification of a process without any layer; it does nothing and ends."""
+    return {
+        "argv": [],
+        "environment": [],
+        "setup_only": True,
+        "directory": "/",
+        "descriptors": [],
+        "lifeline": -1,
+        "report": -1,
+        "head_bytes": 0,
+        "tail_bytes": 0,
+        "wall_s": 0.0,
+        **dict.fromkeys(["user_namespace", *NAMESPACES], False),
+        "mounts": [],
+        "uid": -1,
+        "gid": -1,
+        "groups": [],
+        "no_new_privs": False,
+        "landlock": 0,
+        "paths": [],
+        "seccomp": False,
+        "own_signals_only": False,
+        "unix_sockets": False,
+        "limits": [],
+        "cores": [],
+        "cgroup_procs": [],
+        "cgroup_kill": -1,
+    }

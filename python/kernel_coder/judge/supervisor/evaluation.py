@@ -1,0 +1,163 @@
+"""One candidate on its way to a verdict: what the Examiner is asked, and what its findings mean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from kernel_coder.judge import feedback
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.runner import native
+from kernel_coder.judge.sandbox.process import ProcessExit
+from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
+from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
+from kernel_coder.judge.wire.requests import Found, PrepareTask
+from kernel_coder.run.hashes import sha256_text
+from kernel_coder.tasks.task import SOLUTION_CLASS, Task, parse
+
+_TIMES = (
+    "reference_compile_ms",
+    *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
+    *("runtimes_ms", "reference_runtimes_ms"),
+)
+
+
+class Evaluation:
+    """One candidate that is being judged.
+
+    Args:
+        task: what the candidate has to compute.
+        candidate: its source.
+        backend: the language that it is written in.
+        device: the judge's device, ``cpu`` or ``cuda:N``.
+        config: the judge's.
+        versions: of the packages that could change the verdict; part of every verdict.
+
+    Attributes:
+        is_interpreted: the candidate's kernels are run by Triton's interpreter.
+        device: the device's name in the verdict, which the Examiner reports.
+        task_key: equal for candidates whose task is prepared in the same way.
+        prepared_s: seconds that it took until the candidate's process was started.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        candidate: str,
+        backend: str,
+        *,
+        device: str,
+        config: JudgeConfig,
+        versions: Mapping[str, str],
+    ) -> None:
+        self.task, self.candidate, self.backend, self.device = task, candidate, backend, device
+        self.is_interpreted = device == "cpu" and backend == "triton"
+        self.task_key = task.reference, task.entry_point, task.precision
+        self._began = time.monotonic()
+        self.prepared_s = 0.0
+        self._examiner_device = "cpu" if device == "cpu" else "cuda:0"  # the Examiner sees one GPU only
+        self._config = config.model_copy(update={"timing": False}) if self.is_interpreted else config
+        self._versions = versions
+
+    def restart_clock(self) -> None:
+        """Measure the time of the evaluation from now: it has a worker."""
+        self._began = time.monotonic()
+
+    def request(self, lock: int | None) -> PrepareTask:
+        """The request to prepare the task. `lock` is the GPU's lock file."""
+        task, config = self.task, self._config
+        return PrepareTask(
+            task={
+                "reference": task.reference,
+                "entry_point": task.entry_point,
+                "precision": task.precision,
+                "families": task.metadata.get("input_families"),
+            },
+            config=config.model_dump(mode="json"),
+            device=self._examiner_device,
+            backend=self.backend,
+            is_timed=config.timing and config.timed_calls > 0,
+            lock=lock,
+        )
+
+    def verdict(
+        self, outcome: Outcome, reason: str | None = None, told: str | None = None, compiled: bool = False, **found: Any
+    ) -> Verdict:
+        """A verdict on this candidate. The feedback is `told`, or the reason if that is None."""
+        if outcome is Outcome.HARNESS_FAILED:
+            told = ""
+        text = reason if told is None else told
+        return Verdict(
+            outcome=outcome,
+            compiled=compiled,
+            reason=reason,
+            feedback=feedback.bounded(text or "", MAX_FEEDBACK) if text else "",
+            task=self.task.id,
+            task_hash=sha256_text(self.task.reference),
+            candidate_hash=sha256_text(self.candidate),
+            backend=self.backend,
+            device=self.device,
+            interpreted=self.is_interpreted,
+            versions=self._versions,
+            **found,
+        )
+
+    def verdict_of(self, found: Found, process_exit: ProcessExit | None) -> Verdict:
+        """The verdict that follows from the Examiner's findings. If the candidate's process ended too early,
+        `process_exit` says how, which makes the reason more exact."""
+        outcome = Outcome(found.outcome)
+        reason, told = found.reason, found.feedback
+        if outcome is Outcome.CRASHED and process_exit is not None:
+            if process_exit.out_of_memory:
+                outcome = Outcome.OUT_OF_MEMORY
+            elif process_exit.ended_by == "wall_limit":
+                outcome = Outcome.TIMEOUT
+            reason = f"its process ended before it had answered: {process_exit.reason}"
+            told = f"{'ModelNew' if found.compiled else 'The code'} ended its process ({process_exit.reason})."
+        is_correct = outcome is Outcome.CORRECT
+        if is_correct:
+            told = feedback.success(**{name: getattr(found, name) for name in feedback.OF_SUCCESS})
+        return self.verdict(
+            outcome,
+            reason,
+            told,
+            found.compiled,
+            errors=tuple(OutputError(**error) for error in found.errors),
+            seeds=tuple(found.seeds),
+            stage_s={"prepare": self.prepared_s, **found.stage_s, "all": time.monotonic() - self._began},
+            kernel_share=found.kernel_share,
+            kernels=found.kernels if is_correct else "",
+            **({name: getattr(found, name) for name in _TIMES} if is_correct else {}),
+        )
+
+
+def format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
+    """What is wrong with a candidate's source that can be seen without running it; None if nothing is."""
+    if not candidate.strip():
+        return Outcome.FORMAT_ERROR, "the answer has no code"
+    if (size := len(json.dumps(candidate))) > CANDIDATE_BYTES:
+        reason = f"the code is too long: {size} bytes as JSON, and at most {CANDIDATE_BYTES} are judged"
+        return Outcome.FORMAT_ERROR, reason
+    if native.is_native(candidate, backend):
+        problem = native.problem_of(candidate)
+        return None if problem is None else (Outcome.FORMAT_ERROR, problem)
+    tree = parse(candidate)
+    if isinstance(tree, str):
+        return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}"
+    if SOLUTION_CLASS not in candidate:
+        return Outcome.FORMAT_ERROR, f"the code defines no class {SOLUTION_CLASS}"
+    return None
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that could change a verdict."""
+    found = {"python": sys.version.split()[0]}
+    for name in ("kernel-coder", "torch", "triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

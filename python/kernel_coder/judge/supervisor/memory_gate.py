@@ -1,0 +1,81 @@
+"""Candidates that are judged together share a GPU's memory. A candidate that finds too little is judged alone."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kernel_coder.judge import feedback
+from kernel_coder.judge.verdict import Outcome, Verdict
+
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer|ALLOC(ATION)?_FAILED|STATUS_NOT_INITIALIZED"
+)
+"""Found in the reason of a verdict that may be another one when more GPU memory is free. CUDA libraries report failed
+allocations under all these names."""
+
+
+class MemoryGate:
+    """Lets any number of threads in together, or one thread alone.
+
+    A thread that wants to be alone waits until the others have left. No thread enters while it waits.
+
+    >>> gate = MemoryGate()
+    >>> with gate.shared(), gate.shared():
+    ...     gate.inside
+    2
+    >>> with gate.alone():
+    ...     gate.inside
+    1
+
+    Attributes:
+        inside: number of threads inside.
+    """
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self._exclusive = 0  # threads that are inside alone, or wait to be
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Enter together with others."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._exclusive)
+            self.inside += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Enter without others."""
+        with self._changed:
+            self._exclusive += 1
+            self._changed.wait_for(lambda: not self.inside)
+            self.inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._exclusive -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self.inside -= 1
+            self._changed.notify_all()
+
+
+def is_out_of_memory(verdict: Verdict) -> bool:
+    """Whether too little memory was free: for the candidate, for the task, or for the Examiner."""
+    return verdict.outcome is Outcome.OUT_OF_MEMORY or _OUT_OF_MEMORY.search(verdict.reason or "") is not None
+
+
+def may_lack_memory(verdict: Verdict) -> bool:
+    """Whether the verdict may be another one with more free memory. A profiler that finds no memory for its records
+    reports no error: it records nothing."""
+    return is_out_of_memory(verdict) or feedback.UNRECORDED in (verdict.reason or "")
