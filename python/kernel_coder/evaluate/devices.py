@@ -1,4 +1,4 @@
-"""Which device a run is on."""
+"""Resolves ``auto`` in the names of devices and dtypes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernel_coder.evaluate.errors import UsageError
 
 
 def resolve_device(name: str, flag: str = "--device") -> str:
-    """``auto`` becomes ``cuda`` where there is a GPU, else ``cpu``; a GPU that is not there is a :class:`UsageError`.
+    """``auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. Raises :class:`UsageError` for a missing GPU.
 
     >>> resolve_device("cpu")
     'cpu'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,17 @@ class Task:
             raise ValueError(
                 f"precision of task {self.id} must be one of {', '.join(PRECISIONS)}; got {self.precision!r}"
             )
+
+    @property
+    def title(self) -> str:
+        """A short name for people: the operations of a generated task, otherwise the id without a numeric uuid.
+
+        >>> Task(id="Swish/75094645754134", source="example", reference="...").title
+        'Swish'
+        """
+        if composition := self.metadata.get("composition"):
+            return " + ".join(composition)
+        return re.sub(r"/\d{9,}$", "", self.id)
 
 
 def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
