@@ -258,7 +258,7 @@ def test_a_teacher_that_stays_silent_ends_the_run_and_the_same_command_goes_on(
         assert run(out, server, *arguments) == 75
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert "gave no answer in 2 tries" in error
-        assert error.endswith("every answer is saved: give the same command again to go on")
+        assert error.endswith("all answers are saved: the same command continues")
         assert len(rows_of(out)) == 3  # what is there is written
         assert report_of(out)["complete"] is False
         is_ill = False
@@ -428,7 +428,7 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
             process.kill()
         assert time.monotonic() - began < 100  # it does not wait for the server
     assert process.returncode == 75
-    sentence = f"error: stopped by {signal.Signals(number).name}; every answer is saved: give the same command again"
+    sentence = f"error: stopped by {signal.Signals(number).name}; all answers are saved: the same command continues"
     assert error.decode().strip().splitlines()[-1].startswith(sentence)
     assert len(rows_of(out)) == 3
     assert report_of(out)["complete"] is False
@@ -531,8 +531,8 @@ def test_cost_is_counted_over_everything_that_was_paid_for(tmp_path: Path, capsy
     assert (report["prompt_tokens"], report["completion_tokens"]) == (44, 28)
     assert report["cost"] == pytest.approx((44 * 1_000 + 28 * 10_000) / 1e6)
     said = capsys.readouterr().out
-    assert "4 pairs of 4 answers (100%) to 4 questions" in said
-    assert "44 prompt and 28 completion tokens, 0.324 in all, 0.081 a pair" in said
+    assert "4 pairs from 4 answers (100%) to 4 questions" in said
+    assert "44 prompt and 28 completion tokens, 0.324 in total, 0.081 per pair" in said
 
 
 def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> None:

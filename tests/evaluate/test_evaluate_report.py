@@ -105,7 +105,8 @@ def test_answers_that_all_fail_in_the_same_way_get_a_hint() -> None:
     )
     assert "try a larger --max-new-tokens" in note(["format_error"] * 2, "length")
     assert "--turns 2" in note(["wrong_output"] * 3)
-    assert note(["wrong_output", "timeout"]) == note(["correct"] * 2) == note(["wrong_output"]) == ""
+    for outcomes in (["wrong_output", "timeout"], ["correct"] * 2, ["wrong_output"]):
+        assert "failed" not in note(outcomes)
 
 
 def test_the_page_names_a_generated_task_by_its_operations() -> None:

@@ -26,8 +26,7 @@ from kernel_coder.run.flags import end
 
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
-    """Runs the command and returns its exit code; ``injected`` is passed to :func:`kernel_coder.evaluate.run.evaluate`.
-    """
+    """Runs the command and returns its exit code; ``injected`` goes to :func:`kernel_coder.evaluate.run.evaluate`."""
     given = sys.argv[1:] if arguments is None else arguments
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0

@@ -28,8 +28,7 @@ FLAGS = {
 
 
 class LocalModel:
-    """Loads the config's model. Device and dtype must be resolved. Raises :class:`UsageError` if it cannot be loaded.
-    """
+    """Loads the config's model. Device and dtype must be resolved. Raises :class:`UsageError` if this fails."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         if config.num_threads is not None:

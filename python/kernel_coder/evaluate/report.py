@@ -85,8 +85,7 @@ class Results:
 
     @cached_property
     def by_seed(self) -> dict[str, Summary]:
-        """Metrics by seed; empty unless there are several. ``summary`` pools all seeds; its intervals are over tasks.
-        """
+        """Metrics by seed; empty unless there are several. ``summary`` pools all seeds, with intervals over tasks."""
         seeds = self.config.all_seeds
         if len(seeds) < 2:
             return {}

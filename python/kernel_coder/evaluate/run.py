@@ -1,5 +1,4 @@
-"""Runs an evaluation: selects tasks, collects answers and verdicts, writes the results. A resumed run repeats nothing.
-"""
+"""Runs an evaluation: selects tasks, collects answers and verdicts, writes the results. Resuming repeats nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -52,6 +51,8 @@ SHOWN_PROBLEMS = 5
 POLL_S = 0.2
 """Longest wait for an answer or a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon.
 """
+
+Item = TypeVar("Item")
 
 MakeJudge = Callable[..., Any]
 """Called with ``device``, ``backend``, ``config`` and ``log``; returns a Judge or an object with its methods."""
@@ -241,7 +242,7 @@ class Collector:
             asking = pool.submit(self.ask, missing, arrived.put)
             asking.add_done_callback(lambda _: arrived.put(None))
             try:
-                self.judge(chain(answered, _arriving(arrived)))
+                self.judge(chain(answered, arriving(arrived)))
             finally:
                 self.abandoned.set()
             asking.result()
@@ -335,18 +336,17 @@ class Collector:
             raise StopRequested("the end of judging")
 
 
-def _arriving(arrived: queue.SimpleQueue[Request | None]) -> Iterator[Request | None]:
-    """Yields the requests from the queue, and None every ``POLL_S`` seconds without one. A None in the queue ends it.
-    """
+def arriving(arrived: queue.SimpleQueue[Item | None]) -> Iterator[Item | None]:
+    """Yields the items of the queue, and None every ``POLL_S`` seconds without one. A None in the queue ends it."""
     while True:
         try:
-            request = arrived.get(timeout=POLL_S)
+            item = arrived.get(timeout=POLL_S)
         except queue.Empty:
             yield None
             continue
-        if request is None:
+        if item is None:
             return
-        yield request
+        yield item
 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:

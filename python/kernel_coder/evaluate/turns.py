@@ -35,8 +35,7 @@ RECORD, TABLE = "turns.json", "turns.md"
 def further_turns(
     config: EvaluateConfig, tasks: TaskSet, first: Store, collect: Collect, *, resume: bool
 ) -> tuple[Results, list[Results]]:
-    """Runs the turns after the first. Returns the results of each sample's best turn, and the results after each turn.
-    """
+    """Runs the turns after the first. Returns the results of the best turns, and the results after each turn."""
     try:
         check_feedback_template(config.feedback_template)
     except ValueError as error:
