@@ -191,10 +191,10 @@ def test_only_the_right_ones_of_several_answers_are_kept_and_each_drop_has_a_rea
     assert row["op"] == "operation 0"
     drops = {d["id"]: (d["stage"], d["reason"]) for d in report_of(out)["drops"]}
     reasons = [drops[f"implement/{hashlib.sha256(f'operation {i}'.encode()).hexdigest()[:12]}"] for i in range(1, 9)]
-    assert reasons[0] == ("duplicate", "the same pair but for names and constants was kept before")
+    assert reasons[0] == ("duplicate", "an earlier pair differs only in names and constants")
     assert reasons[1][0] == "verification"
-    assert reasons[2] == ("answer", "the answer holds no code block that is closed")
-    assert reasons[3] == ("answer", "the answer has Model and ModelNew in one code block; two are wanted")
+    assert reasons[2] == ("answer", "the answer holds no closed code block")
+    assert reasons[3] == ("answer", "the answer has Model and ModelNew in one code block instead of two")
     assert reasons[4] == ("task", "the task is refused: the candidate that returns zeros would pass")
     assert reasons[5] == ("contamination", "it is KernelBench's level1/19_ReLU")
     assert reasons[6][0] == "answer"
@@ -480,7 +480,7 @@ def test_a_log_of_another_teacher_is_refused(tmp_path: Path, capsys: pytest.Capt
     with chat_server(right) as server:
         assert run(out, server, "--implement", ops) == 0
         assert run(out, server, "--implement", ops, "--temperature", 0.5) == 2
-    assert "holds answers that were asked for otherwise: temperature was 1.0 and is 0.5" in capsys.readouterr().err
+    assert "holds answers with other settings: temperature was 1.0 and is 0.5" in capsys.readouterr().err
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> 
     folder = tmp_path / "level1"
     folder.mkdir()
     (folder / "19_ReLU.py").write_text(module(0, "torch.relu(x)"))
-    with pytest.raises(ValueError, match=r"there is nothing to ask, since .*: level1/19_ReLU: it is KernelBench's"):
+    with pytest.raises(ValueError, match=r"there are no questions: .*: level1/19_ReLU: it is KernelBench's"):
         make_questions(DistillPlan(convert=(str(folder),)))
 
 
@@ -561,13 +561,13 @@ def test_the_packaged_operations_are_of_training_families_and_none_comes_twice()
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "there is nothing to ask: give --implement"),
+        ([], "there are no questions: pass --implement"),
         (
             ["--implement", "no-such-file"],
             "--implement must be ops, generator or a text file; there is no file no-such-",
         ),
         (["--convert", "no-such-file"], "data.path names no file or folder: no-such-file"),
-        (["--implement", "generator"], "the generator has no end"),
+        (["--implement", "generator"], "the generator makes any number of questions: --count"),
         (["--implement", "ops", "--samples", "0"], "--samples must be at least 1; got 0"),
         (["--implement", "ops", "--count", "0"], "--count must be at least 1; got 0"),
         (["--implement", "ops", "--families", "relu"], "--families must be among"),

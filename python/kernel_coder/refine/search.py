@@ -211,7 +211,7 @@ class Search:
         self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
-        """The prompt of an answer: the task, then the earlier answers that the strategy shows, each with its feedback."""
+        """The prompt of an answer: the task, then the earlier answers that the strategy shows with their feedback."""
         shown = self.shown(turn, sample)
         messages = list(self.opening[:-1] if shown and self.opening[-1]["role"] == "assistant" else self.opening)
         for place, attempt in enumerate(shown):

@@ -349,7 +349,7 @@ class StaticEngine:
         slots.step.add_(1)
 
     def _move_together(self, slots: _Slots, live: Tensor, size: int, smaller: int, length: int) -> None:
-        """Moves the ``live`` slots among the first ``size`` into the first ``smaller`` ones; marks the rest as unused."""
+        """Moves the ``live`` slots among the first ``size`` into the first ``smaller`` ones; the rest become unused."""
         ended = slots.done[:smaller].nonzero()[:, 0]
         movers = live[live >= smaller]
         targets = ended[: len(movers)]

@@ -161,7 +161,7 @@ def growing_cache(config: Any) -> DynamicCache:
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens [B] and their log-probs [B], from logits [B, V] and uniform numbers [B] in [0, 1), by inverting the CDF."""
+    """Tokens [B] and their log-probs [B], from logits [B, V] and uniforms [B] in [0, 1), by inverting the CDF."""
     if sampling.temperature == 0:
         token = logits.argmax(dim=1)
         return token, torch.log_softmax(logits.float(), dim=1).gather(1, token[:, None])[:, 0]
