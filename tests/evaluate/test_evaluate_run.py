@@ -318,7 +318,7 @@ def test_problems_are_chosen_by_number_and_limited(tasks: Path, tmp_path: Path) 
         ({"tasks": "/no/such/folder"}, "--tasks names no file or folder: /no/such/folder"),
         ({"problems": "7"}, "there is no problem 7; .* has 3 problems, numbered 1 to 3"),
         ({"tasks": "kernelbench:level9"}, "kernelbench:level9 names no level of KernelBench"),
-        ({"tasks": "kernelbench:level1", "kernelbench_dir": "/no/copy"}, "/no/copy is no copy of KernelBench"),
+        ({"tasks": "kernelbench:level1", "kernelbench_dir": "/no/copy"}, "/no/copy is not a copy of KernelBench"),
         ({"prompt_template": "no_template"}, "prompt template no_template is neither"),
         ({"backend": "cpp", "one_shot": True}, "the one-shot example is written in Triton"),
     ],
