@@ -3,8 +3,8 @@
     python benchmarks/ops/bench_sequence_similarity.py        # benchmarks/results/sequence_similarity.csv
 
 The files are the first ones by name in CPython's standard library with 64,000 characters; the texts are their middle.
-"edited" compares a text with itself after changes to an eighth of its lines, "unrelated" with the next file. A number is
-the median over the pairs of the median CPU time over repetitions; p20 and p80 are over the pairs. The speedup is the
+"edited" compares a text with itself after changes to an eighth of its lines, "unrelated" with the next file. A number
+is the median over the pairs of the median CPU time over repetitions; p20 and p80 are over the pairs. The speedup is the
 median of the pairs' speedups. All results are compared: a rival with another ratio ends the run.
 """
 

@@ -36,10 +36,12 @@ def similarity_reward(
     with ``high``, let its weight decay, and combine it with rewards that run the code.
 
     Args:
-        prompts: not used. completions: texts or conversations. solution: the known solutions; default: those of
-        ``task``. task: the tasks. autojunk: difflib's rule to ignore frequent characters in long texts. Off by default,
-        because it makes the reward
-            depend on the length of the text.
+        prompts: not used.
+        completions: texts or conversations.
+        solution: the known solutions; default: those of ``task``.
+        task: the tasks.
+        autojunk: difflib's rule to ignore frequent characters in long texts. Off by default, because it makes the
+            reward depend on the length of the text.
         scale: the highest reward.
         low: similarity at which the reward begins. Any two Python files have some similarity.
         high: similarity at which the reward is highest.

@@ -54,13 +54,15 @@ class FollowUp:
     """Makes the prompt that follows a verdict.
 
     Attributes:
-        tokenizer: the model's tokenizer. max_turns: highest number of answers. template: the feedback template; see
-        :func:`kernel_coder.prompts.build_feedback`. chat_template: as for :func:`kernel_coder.prompts.encode_prompt`.
+        tokenizer: the model's tokenizer.
+        max_turns: highest number of answers.
+        template: the feedback template; see :func:`kernel_coder.prompts.build_feedback`.
+        chat_template: as for :func:`kernel_coder.prompts.encode_prompt`.
         context: the earlier turns that a prompt shows: ``all``, the ``last`` or the ``best`` ``context_turns`` of them.
-        context_turns: number of earlier turns for ``last`` and ``best``. rank: sort key of verdicts for ``best``;
-        better verdicts have a higher key. earlier_reasoning: ``keep`` shows earlier answers unchanged, ``drop`` without
-        their reasoning, ``summary`` with a
-            summary of it (as in Kevin, whose model writes the summary).
+        context_turns: number of earlier turns for ``last`` and ``best``.
+        rank: sort key of verdicts for ``best``; better verdicts have a higher key.
+        earlier_reasoning: ``keep`` shows earlier answers unchanged, ``drop`` without their reasoning, ``summary`` with
+            a summary of it (as in Kevin, whose model writes the summary).
         stop_when_correct: end the conversation after a correct answer.
         room: highest number of tokens in a prompt; a conversation whose next prompt is longer ends. None: no limit.
 
@@ -194,8 +196,8 @@ def converse(
             ready, so that a slow verdict delays only its own conversation.
         overlap: sample while answers are judged: those of earlier batches and, if the engine reports each answer's end,
             those of the same batch. Set it to False if both use one GPU, because sampling would disturb the timing.
-        poll: called often; may raise to stop. watch: returns a context manager for a name; entered as ``rollout`` while
-        sampling and as ``judge`` while waiting.
+        poll: called often; may raise to stop.
+        watch: returns a context manager for a name: ``rollout`` while sampling, ``judge`` while waiting.
     """
     poll = poll or (lambda: None)
     phase = watch or _unwatched

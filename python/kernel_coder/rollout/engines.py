@@ -26,9 +26,10 @@ def make_engine(
     """Makes the engine for a model.
 
     Args:
-        model: the model. tokenizer: its tokenizer. kind: ``static``: :class:`StaticEngine`; ``transformers``:
-        :class:`TransformersEngine`; ``auto``: ``static`` for a
-            supported model on a GPU, otherwise ``transformers``.
+        model: the model.
+        tokenizer: its tokenizer.
+        kind: ``static``: :class:`StaticEngine`; ``transformers``: :class:`TransformersEngine`; ``auto``: ``static`` for
+            a supported model on a GPU, otherwise ``transformers``.
         batch_size: number of answers sampled at once; None: the engine chooses.
         dtype: dtype of the computation; only ``static`` can use one that differs from the weights'.
     """
