@@ -37,7 +37,7 @@ format: $(VENV)/.dev
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*' | grep -E '\.(h|cpp|cu|cuh)$$')
 
 bench: $(VENV)/.built $(VENV)/.dev  ## every benchmark that runs here, rows into benchmarks/results/
-	failed=; for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || failed="$$failed $$bench"; done; \
+	failed=; for bench in benchmarks/*/bench_*.py; do PYTHONPATH=benchmarks $(BIN)/python $$bench || failed="$$failed $$bench"; done; \
 	test -z "$$failed" || { echo "did not run:$$failed" >&2; exit 1; }
 
 cuda: $(VENV)/.built  ## build with the CUDA library; an error without nvcc

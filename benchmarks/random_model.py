@@ -1,4 +1,4 @@
-"""A decoder with random weights, of a shape that a benchmark names."""
+"""Makes decoders with random weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 def random_model(
     shape: Any, device: str, *, kind: str = "llama", dtype: torch.dtype = torch.float32, positions: int, **others: Any
 ) -> Any:
-    """Tied embeddings, seed 0. `shape` has vocab, hidden, intermediate, layers, heads and key_heads."""
+    """A decoder with tied embeddings and seed 0; `shape` has vocab, hidden, intermediate, layers, heads, key_heads."""
     make_config, make_model = KINDS[kind]
     config = make_config(
         vocab_size=shape.vocab,

@@ -23,7 +23,8 @@ CHECKED = {
 
 @pytest.fixture(autouse=True)
 def benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in (BENCHMARKS, BENCHMARKS / "ops", BENCHMARKS / "judge", BENCHMARKS / "training"):
+        monkeypatch.syspath_prepend(str(folder))
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
@@ -166,7 +167,7 @@ def test_the_judge_s_gpu_steps_go_on_after_a_failure_begin_nothing_too_late_and_
     def run(seconds: int, out: str, *steps: str) -> tuple[int, list[str]]:
         added = {"OUT": str(tmp_path / out), "PYTHON": str(stub), "ASKED": str(asked), "THOUSAND": str(log)}
         done = subprocess.run(
-            [str(BENCHMARKS / "judge_gpu.sh"), *steps],
+            [str(BENCHMARKS / "judge" / "judge_gpu.sh"), *steps],
             env=os.environ | added | {"FOR": str(seconds), "LEVELS": "one two"},
             capture_output=True,
             text=True,

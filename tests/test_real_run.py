@@ -1,4 +1,4 @@
-"""The driver of the real run: every command that it gives can be read, and what they leave becomes rows."""
+"""The real run: its commands have valid flags, and their files become rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ KINDS = {"sft": SftConfig, "train": TrainConfig}
 
 @pytest.fixture(autouse=True)
 def benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in (BENCHMARKS, BENCHMARKS / "judge", BENCHMARKS / "training"):
+        monkeypatch.syspath_prepend(str(folder))
 
 
 def options(folder: Path, *more: str) -> Namespace:
-    from real_run import parse
+    from real_run.recipe import parse
 
     paths = ["--work", str(folder / "work"), "--results", str(folder / "results"), "--out", str(folder / "out")]
     given = ["--model", "models/m", "--gguf-file", "m.gguf", "--pairs", "pairs.parquet", "--kernelbench", "kb"]
@@ -43,7 +44,7 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 def pretend(driver: Any, commands: dict[str, Any], rates: dict[int, float]) -> Any:
     """In the place of ``Driver.call``: reads the flags as the command would, and leaves what it would leave."""
-    from real_run import Ended
+    from real_run.processes import Ended
 
     def call(name: str, command: list[str], limit_s: float, is_enough: Any = None, *, environment: Any = None) -> Ended:
         assert limit_s > 0
@@ -96,7 +97,9 @@ def leave_evaluation(config: EvaluateConfig) -> None:
 def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from real_run import HELD_OUT, Driver, records
+    from real_run.recipe import HELD_OUT
+    from real_run.results import records
+    from real_run.stages import Driver
 
     driver = Driver(options(tmp_path, "--target", "0.5"))
     commands: dict[str, Any] = {}
@@ -137,7 +140,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
 
 
 def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others(tmp_path: Path) -> None:
-    from real_run import Driver
+    from real_run.stages import Driver
 
     driver = Driver(options(tmp_path))
     folder = driver.work / "evaluations" / "rl-compositions"
@@ -146,7 +149,7 @@ def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others
         found = [example_verdict("correct", speedup=None if number < untimed else 1.5) for number in range(40)]
         lines = [{"task": f"t{i % 8}", "sample": i, "verdict": json.loads(v.to_json())} for i, v in enumerate(found)]
         write_lines(folder / "verdicts.jsonl", lines)
-        return driver.row("rl", "compositions") or {}
+        return driver.results.row("rl", "compositions") or {}
 
     assert [(row(n)["fast_1"], row(n)["untimed"], row(n)["correct"]) for n in (0, 2, 3)] == [
         (1.0, 0, 1.0),
@@ -156,7 +159,7 @@ def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from real_run import Driver
+    from real_run.stages import Driver
 
     first: dict[str, Any] = {}
     driver = Driver(options(tmp_path))
@@ -171,7 +174,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_command_is_asked_to_end_when_its_time_is_over(tmp_path: Path) -> None:
-    from real_run import Driver
+    from real_run.stages import Driver
 
     driver = Driver(options(tmp_path))
     code = (
@@ -189,20 +192,24 @@ def test_a_command_is_asked_to_end_when_its_time_is_over(tmp_path: Path) -> None
 def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path) -> None:
     """A real process, whose commands fail at once or wait."""
     code = (
-        "import sys, time; sys.path.insert(0, sys.argv.pop(1)); import real_run; "
-        "driver = real_run.Driver(real_run.parse()); slow = [sys.executable, '-c', 'import time; time.sleep(60)']; "
+        "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from real_run import recipe, stages; "
+        "driver = stages.Driver(recipe.parse()); slow = [sys.executable, '-c', 'import time; time.sleep(60)']; "
         "driver.sft = lambda: driver.call('sft', slow, 60); "
         "driver.evaluate_beside = lambda: driver.call('base', slow, 60); driver.run()"
     )
     words = ["--model", "m", "--pairs", "p", "--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
-    process = subprocess.Popen([sys.executable, "-c", code, str(BENCHMARKS), *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, f"{BENCHMARKS}:{BENCHMARKS / 'training'}", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     begun = [process.stdout.readline() for _ in range(2)]
     assert all("60 s" in line for line in begun)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     assert json.loads((tmp_path / "work/state.json").read_text())["elapsed"] > 0
 
 
@@ -211,7 +218,7 @@ def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path) -> None:
     [("", {}), ("--a 1 --b=x", {"a": "1", "b": "x"}), ("--a '1 2'", {"a": "1 2"})],
 )
 def test_further_flags_take_the_place_of_ours(text: str, found: dict[str, str]) -> None:
-    from real_run import flags_of
+    from real_run.recipe import flags_of
 
     assert flags_of(text) == found
 
@@ -247,7 +254,7 @@ def test_only_faster_answers_are_timed_again_the_surest_first(tmp_path: Path) ->
 def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from real_run import Driver
+    from real_run.stages import Driver
 
     driver = Driver(options(tmp_path, "--judge-gpus", "0", "--side-gpu", "1", "--straight"))
     commands: dict[str, Any] = {}

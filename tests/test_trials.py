@@ -19,7 +19,8 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for folder in (BENCHMARKS, BENCHMARKS / "training"):
+        monkeypatch.syspath_prepend(str(folder))
 
 
 def python(folder: Path, name: str, code: str) -> Any:

@@ -11,14 +11,14 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-#: Imported when they are first asked for: not everyone who uses an op reads parquet or renders prompts.
+#: Imported at first use, so that using an op does not import parquet and template libraries.
 _LAZY = ("judge", "prompts", "reference", "rewards", "rollout", "sft", "tasks", "train")
 
 try:
     from kernel_coder import ops
     from kernel_coder.ops import LossSpec
 except ImportError:
-    # The report of what is missing has to run above all where something is missing.
+    # ``kernel_coder.env`` reports what is missing, so it must run even if the core cannot be loaded.
     if sys.orig_argv[1:3] != ["-m", "kernel_coder.env"]:
         raise
 

@@ -1,4 +1,4 @@
-"""Loads the C++ core: the pybind11 module and the two libraries of tensor ops."""
+"""Loads the C++ core: the pybind11 module and the libraries with the CPU and CUDA ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OLDEST_TORCH = (2, 11)
 
 
 def torch_problem(version: str) -> str | None:
-    """The sentence to refuse this version of torch with, or None if it will do.
+    """Why this version of torch is not supported; None if it is.
 
     >>> torch_problem("2.10.1+cu128")
     'kernel_coder needs torch 2.11 or newer; found 2.10.1+cu128. Upgrade it: pip install -U torch'
@@ -42,7 +42,7 @@ CPU_LIBRARY = _here / "libkernel_coder_ops.so"
 CUDA_LIBRARY = _here / "libkernel_coder_cuda.so"
 
 _C.load_library(str(CPU_LIBRARY))
-#: Whether CUDA ops are registered: the CUDA library was built, and this torch has CUDA.
+#: Whether the CUDA ops are loaded. This needs the CUDA library and a torch with CUDA.
 cuda_loaded = CUDA_LIBRARY.exists() and torch.version.cuda is not None
 if cuda_loaded:
     _C.load_library(str(CUDA_LIBRARY))
@@ -50,5 +50,5 @@ _C.expose_ops()
 
 
 def has_cuda_kernel(op: str) -> bool:
-    """Whether the op of that name runs on CUDA tensors here."""
+    """Whether the op with this name has a CUDA kernel in this process."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"kernel_coder::{op}", "CUDA")

@@ -1,4 +1,4 @@
-"""``python -m kernel_coder.env``: versions, what was compiled, what is missing and how to get it."""
+"""``kernel-coder env``: prints versions, compiled parts, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = {
 
 
 def collect() -> dict[str, str]:
-    """Everything the report says, flat: name -> value; what is missing starts with "missing"."""
+    """The report as names and values. The value of a missing item begins with "missing" and names the remedy."""
     report = {
         "kernel_coder": _version("kernel-coder") or "not installed, run from a source tree",
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -73,7 +73,7 @@ def _nvcc() -> str:
 
 
 def _core() -> dict[str, str]:
-    """The three binaries: what they were built with and whether they are in use."""
+    """The three binaries: their build information, and whether they are loaded."""
     try:
         core = importlib.import_module("kernel_coder._core")
     except ImportError as error:
@@ -106,9 +106,9 @@ def _core() -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report; exit code 1 if the core cannot be loaded."""
-    parser = argparse.ArgumentParser(prog="python -m kernel_coder.env", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    """Prints the report. The exit code is 1 if the core cannot be loaded."""
+    parser = argparse.ArgumentParser(prog="kernel-coder env", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
     arguments = parser.parse_args(argv)
     report = collect()
     if arguments.json:

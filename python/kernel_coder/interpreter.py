@@ -1,4 +1,4 @@
-"""Whether Triton's interpreter, which runs kernels where there is no GPU, works with what is installed."""
+"""Checks that Triton's interpreter, which runs kernels without a GPU, works with the installed versions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.metadata
 import re
 
 FIRST_TRITON, FIRST_NUMPY = (3, 7), (2, 4)
-"""From this numpy on, which makes no scalar of an array of one element any more, it takes this Triton."""
+"""This and later versions of numpy no longer convert arrays of one element to scalars, which older Tritons rely on."""
 
 
 def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
-    """The sentence to refuse these versions with, or None if they will do; None of a version: it is not installed.
+    """Why the interpreter fails with these versions; None if it works. A version of None: not installed.
 
     >>> interpreter_problem("3.6.0", "2.5.0")
     "Triton 3.6.0's interpreter fails with numpy 2.5.0. Install one that fits: pip install 'triton>=3.7' or 'numpy<2.4'"
@@ -26,12 +26,12 @@ def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
 
 
 def problem_here() -> str | None:
-    """:func:`interpreter_problem` of what is installed."""
+    """:func:`interpreter_problem` for the installed versions."""
     return interpreter_problem(_installed("triton"), _installed("numpy"))
 
 
 def require_interpreter() -> None:
-    """ValueError, in one sentence, where the interpreter cannot work."""
+    """Raises ValueError if the interpreter does not work with the installed versions."""
     if problem := problem_here():
         raise ValueError(problem)
 

@@ -345,7 +345,7 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 75
-    assert said.strip().splitlines()[-1] == "stopped: the same command goes on where this one was"
+    assert said.strip().splitlines()[-1] == "stopped; the same command continues"
     assert "Traceback" not in said
     assert not parts.exists()
     assert journal.exists()

@@ -168,9 +168,9 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "unknown flag --rollout.max_turn; did you mean rollout.max_turns?"
     )
     bare = ["collect", "--out", str(tmp_path / "x.jsonl"), "--count", "1"]
-    assert mistake(bare).startswith("only judged answers are collected")
+    assert mistake(bare).startswith("collect needs a judge")
     assert main(flags(tmp_path, 4)) == 0
-    assert "conversations of another recipe" in mistake(flags(tmp_path, 8, "--rollout.temperature", "0.5"))
+    assert "conversations from another recipe" in mistake(flags(tmp_path, 8, "--rollout.temperature", "0.5"))
 
 
 def test_improved_is_better_than_everything_before() -> None:

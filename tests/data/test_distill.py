@@ -191,10 +191,10 @@ def test_only_the_right_ones_of_several_answers_are_kept_and_each_drop_has_a_rea
     assert row["op"] == "operation 0"
     drops = {d["id"]: (d["stage"], d["reason"]) for d in report_of(out)["drops"]}
     reasons = [drops[f"implement/{hashlib.sha256(f'operation {i}'.encode()).hexdigest()[:12]}"] for i in range(1, 9)]
-    assert reasons[0] == ("duplicate", "the same pair but for names and constants was kept before")
+    assert reasons[0] == ("duplicate", "an earlier pair differs only in names and constants")
     assert reasons[1][0] == "verification"
-    assert reasons[2] == ("answer", "the answer holds no code block that is closed")
-    assert reasons[3] == ("answer", "the answer has Model and ModelNew in one code block; two are wanted")
+    assert reasons[2] == ("answer", "the answer holds no closed code block")
+    assert reasons[3] == ("answer", "the answer has Model and ModelNew in one code block instead of two")
     assert reasons[4] == ("task", "the task is refused: the candidate that returns zeros would pass")
     assert reasons[5] == ("contamination", "it is KernelBench's level1/19_ReLU")
     assert reasons[6][0] == "answer"
@@ -258,7 +258,7 @@ def test_a_teacher_that_stays_silent_ends_the_run_and_the_same_command_goes_on(
         assert run(out, server, *arguments) == 75
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert "gave no answer in 2 tries" in error
-        assert error.endswith("every answer is saved: give the same command again to go on")
+        assert error.endswith("all answers are saved: the same command continues")
         assert len(rows_of(out)) == 3  # what is there is written
         assert report_of(out)["complete"] is False
         is_ill = False
@@ -428,7 +428,7 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
             process.kill()
         assert time.monotonic() - began < 100  # it does not wait for the server
     assert process.returncode == 75
-    sentence = f"error: stopped by {signal.Signals(number).name}; every answer is saved: give the same command again"
+    sentence = f"error: stopped by {signal.Signals(number).name}; all answers are saved: the same command continues"
     assert error.decode().strip().splitlines()[-1].startswith(sentence)
     assert len(rows_of(out)) == 3
     assert report_of(out)["complete"] is False
@@ -480,7 +480,7 @@ def test_a_log_of_another_teacher_is_refused(tmp_path: Path, capsys: pytest.Capt
     with chat_server(right) as server:
         assert run(out, server, "--implement", ops) == 0
         assert run(out, server, "--implement", ops, "--temperature", 0.5) == 2
-    assert "holds answers that were asked for otherwise: temperature was 1.0 and is 0.5" in capsys.readouterr().err
+    assert "holds answers with other settings: temperature was 1.0 and is 0.5" in capsys.readouterr().err
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
@@ -531,8 +531,8 @@ def test_cost_is_counted_over_everything_that_was_paid_for(tmp_path: Path, capsy
     assert (report["prompt_tokens"], report["completion_tokens"]) == (44, 28)
     assert report["cost"] == pytest.approx((44 * 1_000 + 28 * 10_000) / 1e6)
     said = capsys.readouterr().out
-    assert "4 pairs of 4 answers (100%) to 4 questions" in said
-    assert "44 prompt and 28 completion tokens, 0.324 in all, 0.081 a pair" in said
+    assert "4 pairs from 4 answers (100%) to 4 questions" in said
+    assert "44 prompt and 28 completion tokens, 0.324 in total, 0.081 per pair" in said
 
 
 def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> 
     folder = tmp_path / "level1"
     folder.mkdir()
     (folder / "19_ReLU.py").write_text(module(0, "torch.relu(x)"))
-    with pytest.raises(ValueError, match=r"there is nothing to ask, since .*: level1/19_ReLU: it is KernelBench's"):
+    with pytest.raises(ValueError, match=r"there are no questions: .*: level1/19_ReLU: it is KernelBench's"):
         make_questions(DistillPlan(convert=(str(folder),)))
 
 
@@ -561,13 +561,13 @@ def test_the_packaged_operations_are_of_training_families_and_none_comes_twice()
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "there is nothing to ask: give --implement"),
+        ([], "there are no questions: pass --implement"),
         (
             ["--implement", "no-such-file"],
             "--implement must be ops, generator or a text file; there is no file no-such-",
         ),
         (["--convert", "no-such-file"], "data.path names no file or folder: no-such-file"),
-        (["--implement", "generator"], "the generator has no end"),
+        (["--implement", "generator"], "the generator makes any number of questions: --count"),
         (["--implement", "ops", "--samples", "0"], "--samples must be at least 1; got 0"),
         (["--implement", "ops", "--count", "0"], "--count must be at least 1; got 0"),
         (["--implement", "ops", "--families", "relu"], "--families must be among"),

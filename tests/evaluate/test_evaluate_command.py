@@ -74,7 +74,10 @@ def test_a_servers_triton_kernels_are_judged_by_the_real_judge(
     assert found["interpreted"] is True
     assert (out / "table.md").read_text() in printed
     assert "| correct | 25.0%" in printed
-    assert printed.splitlines()[-1] == str((out / "summary.json").resolve())
+    assert printed.splitlines()[-2:] == [
+        f"open {(out / 'report.html').resolve()} in a browser to read the answers and verdicts",
+        "next: kernel-coder refine MODULE.py --model m",
+    ]
     page = (out / "report.html").read_text()
     assert "tl.lode" in page
     assert "kernels were run by an interpreter" in page
@@ -104,7 +107,7 @@ def test_a_local_model_is_evaluated_end_to_end(tmp_path: Path, capsys: pytest.Ca
             2,
             "error: --api-key-env names NO_SUCH_KEY",
         ),
-        ({"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}, 75, "go on with --resume"),
+        ({"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}, 75, "continue with --resume"),
     ],
     ids=["tasks", "model", "flag", "key", "server"],
 )
@@ -136,7 +139,7 @@ def test_a_machine_that_cannot_be_made_safe_is_exit_code_3(
     tasks = write_tasks(tmp_path / "tasks", count=1)
     with chat_server(by_task) as server:
         assert main(flags(tasks, tmp_path / "out", base_url=server.url)) == 3
-    assert "error: nothing can be judged on this machine: untrusted code is not run" in capsys.readouterr().err
+    assert "error: the judge cannot start on this machine: untrusted code is not run" in capsys.readouterr().err
     assert (tmp_path / "out" / "samples.jsonl").read_text().count("\n") == 1
 
 
@@ -148,10 +151,20 @@ def test_a_layer_that_does_not_exist_is_a_mistake(tmp_path: Path, capsys: pytest
     assert "error: require names layers that do not exist: ['no_such_layer']" in capsys.readouterr().err
 
 
-def test_the_command_is_known_and_helps() -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "kernel_coder.cli", "evaluate", "--help"], capture_output=True, text=True, check=False
+def test_help_shows_common_flags_and_what_is_packaged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    short = capsys.readouterr().out
+    for text in ("--model", "--tasks", "--resume", "nano, tiny", "kernelbench, nano", "packaged:heldout,"):
+        assert text in short
+    assert "--judge.checks" not in short
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("kernel-coder ")
+    everything = subprocess.run(
+        [sys.executable, "-m", "kernel_coder.cli", "evaluate", "--help-all"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert said.returncode == 0
-    for flag in ("--model", "--tasks", "--samples", "--top-p", "--base-url", "--judge.checks", "--resume"):
-        assert flag in said.stdout
+    assert everything.returncode == 0
+    for flag in ("--model", "--samples", "--top-p", "--base-url", "--judge.checks", "--resume"):
+        assert flag in everything.stdout

@@ -88,6 +88,7 @@ def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(m
     [
         ({"model": "./no/model"}, "^--model ./no/model is neither a folder nor a hub id"),
         ({"model": "no_such_model"}, "^--model no_such_model does not exist"),
+        ({"model": "nanoo"}, "did you mean nano"),
         ({"chat_template": "/no/template"}, "^--chat-template /no/template cannot be read"),
     ],
 )
@@ -108,7 +109,7 @@ def test_memory_that_does_not_suffice_is_said_with_the_remedy(monkeypatch: pytes
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(model.engine, "generate", fail)
-    with pytest.raises(UsageError, match="no memory for 1 answers of 6 tokens at a time; use a smaller --batch-size"):
+    with pytest.raises(UsageError, match="no memory for 1 answers of 6 tokens at once; use a smaller --batch-size"):
         list(model.answer([Request(TASK, 0, conversation("q"), seed=0)], lambda: None))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_the_page_counts_the_times_that_it_leaves_to_the_file() -> None:
 
 def test_a_baseline_that_was_not_timed_is_said() -> None:
     found = results([[example_verdict("correct", speedup=2.0)]], judge={"compile_baseline": True})
-    assert notes(found) == ["By torch.compile speedups are unknown: not every reference was timed under it."]
+    assert notes(found) == ["Speedups over torch.compile are unknown: not every reference was timed under it."]
 
 
 def test_the_page_shows_the_best_samples_and_says_how_many_there_are() -> None:
@@ -82,13 +83,38 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_header(number: int) -> No
     assert ("level 2" in text) == (number > 1)
 
 
-def test_what_was_not_measured_is_said_and_shown_as_a_dash() -> None:
+def test_a_metric_that_was_not_measured_has_no_row_and_a_note_says_why() -> None:
     found = results([[example_verdict("correct", interpreted=True)], [example_verdict("harness_failed")]])
-    assert "| fast_1 | – | – | – |" in table(found)
+    assert "| fast_1 |" not in table(found)
     assert "| fast_0 | 100.0% | – | 1 sample |" in table(found)
-    said = " ".join(notes(found))
-    assert "kernels were run by an interpreter" in said
-    assert "failed on 1 of 2 answers" in said
+    assert "best speedup" not in html(found)
+    text = " ".join(notes(found))
+    assert "kernels were run by an interpreter" in text
+    assert "failed on 1 of 2 answers" in text
+
+
+def test_answers_that_all_fail_in_the_same_way_get_a_hint() -> None:
+    def note(outcomes: list[str], finish_reason: str = "stop") -> str:
+        found = results([[example_verdict(outcome) for outcome in outcomes]])
+        cut = {key: replace(sample, finish_reason=finish_reason) for key, sample in found.all_samples.items()}
+        return " ".join(notes(replace(found, all_samples=cut)))
+
+    assert "All 2 answers failed with format_error" in note(["format_error"] * 2)
+    assert "--prompt-template that the model was trained with (kernelbench, nano or a file)" in note(
+        ["format_error"] * 2
+    )
+    assert "try a larger --max-new-tokens" in note(["format_error"] * 2, "length")
+    assert "--turns 2" in note(["wrong_output"] * 3)
+    for outcomes in (["wrong_output", "timeout"], ["correct"] * 2, ["wrong_output"]):
+        assert "failed" not in note(outcomes)
+
+
+def test_the_page_names_a_generated_task_by_its_operations() -> None:
+    found = results([[example_verdict("correct", speedup=2.0)]])
+    task = replace(found.tasks[0], metadata={"composition": ["sigmoid", "scale"]})
+    page = html(replace(found, tasks=[task]))
+    assert '<button type="button" aria-expanded="false">sigmoid + scale</button>' in page
+    assert f"Task {task.id}" in page
 
 
 def test_the_script_is_javascript(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_problems_are_chosen_by_number_and_limited(tasks: Path, tmp_path: Path) 
         ({"tasks": "/no/such/folder"}, "--tasks names no file or folder: /no/such/folder"),
         ({"problems": "7"}, "there is no problem 7; .* has 3 problems, numbered 1 to 3"),
         ({"tasks": "kernelbench:level9"}, "kernelbench:level9 names no level of KernelBench"),
-        ({"tasks": "kernelbench:level1", "kernelbench_dir": "/no/copy"}, "/no/copy is no copy of KernelBench"),
+        ({"tasks": "kernelbench:level1", "kernelbench_dir": "/no/copy"}, "/no/copy is not a copy of KernelBench"),
         ({"prompt_template": "no_template"}, "prompt template no_template is neither"),
         ({"backend": "cpp", "one_shot": True}, "the one-shot example is written in Triton"),
     ],
@@ -385,7 +385,7 @@ def test_a_refused_task_can_be_kept_and_is_named_all_the_same(tasks: Path, tmp_p
     results = run(config(tasks, tmp_path / "out", refused_tasks="keep"))
     assert names_of(results) == ["1_scale", "2_scale", "3_scale"]
     assert not summary(results.folder)["refused_tasks"][0]["left_out"]
-    assert "2_scale is asked all the same: level1/2_scale is not admitted" in (results.folder / "table.md").read_text()
+    assert "2_scale is evaluated anyway: level1/2_scale is not admitted" in (results.folder / "table.md").read_text()
     left = run(config(tasks, tmp_path / "out"), resume=True)
     assert names_of(left) == ["1_scale", "3_scale"]
 
@@ -483,7 +483,7 @@ def test_a_run_does_not_go_on_with_another_text_of_a_task(tmp_path: Path) -> Non
     tasks = write_tasks(tmp_path / "scales")
     run(config(tasks, tmp_path / "out"))
     (tasks / "2_scale.py").write_text((tasks / "1_scale.py").read_text())
-    with pytest.raises(UsageError, match="task scales/2_scale is not the text that"):
+    with pytest.raises(UsageError, match="the text of task scales/2_scale changed since"):
         run(config(tasks, tmp_path / "out"), resume=True)
 
 
@@ -554,5 +554,5 @@ def test_a_killed_process_goes_on_where_it_was(tasks: Path, tmp_path: Path) -> N
             assert len(server.requests) == 2 + (number is not None)
         if number == signal.SIGTERM:
             assert "error: stopped by SIGTERM; the work so far is saved in" in err
-    assert printed.splitlines()[-1] == str((out / "summary.json").resolve())
+    assert printed.splitlines()[-1] == "next: kernel-coder refine MODULE.py --model m"
     assert summary(out)["metrics"]["correct"]["value"] == 1.0

@@ -143,7 +143,7 @@ def test_a_slow_answer_is_given_up_after_the_time_limit() -> None:
 @pytest.mark.parametrize(
     ("reply", "sentence"),
     [
-        (refusal(401, "no key"), r"refuses access \(401\): name a variable with its key by --api-key-env"),
+        (refusal(401, "no key"), r"refuses access \(401\): name a variable that holds its key with --api-key-env"),
         (refusal(404, "the model m does not exist"), r"refuses the request \(404\): .*the model m does not exist"),
         (refusal(400, "temperature must be below 1"), r"refuses the request \(400\): .*temperature must be below 1"),
     ],
@@ -200,7 +200,7 @@ def test_a_named_key_must_be_there(value: str | None, monkeypatch: pytest.Monkey
     monkeypatch.delenv("MY_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("MY_KEY", value)
-    with pytest.raises(UsageError, match="--api-key-env names MY_KEY, but there is no such environment variable"):
+    with pytest.raises(UsageError, match="--api-key-env names MY_KEY, but this environment variable is missing"):
         api_key("MY_KEY")
 
 

@@ -1,4 +1,4 @@
-"""Evaluation over several turns: who is asked again, what is shown, and what the numbers are of."""
+"""Evaluation over several turns: which samples get another turn, their prompts, and the metrics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_numbers_after_every_turn_are_of_the_best_so_far(tasks: Path, tmp_path: 
     table = (tmp_path / "turns.md").read_text()
     assert table.count("\n") == 5
     assert "best of 2 samples" in table
-    assert "best of 3 turns counts" in (tmp_path / "table.md").read_text()
+    assert "The best of 3 turns counts" in (tmp_path / "table.md").read_text()
     assert json.loads((tmp_path / "summary.json").read_text())["metrics"]["correct"]["value"] == 0.75
 
 

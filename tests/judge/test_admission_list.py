@@ -32,7 +32,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 def pack(rows: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "judge"))
     import bench_admission
 
     monkeypatch.setattr(sys, "argv", ["bench_admission", "--pack", str(rows), "--out", str(out)])
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_list_is_said_so(text: str, tmp_path: Path) -> None:
 
 
 def test_the_packaged_list_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After new rows: python benchmarks/bench_admission.py --pack benchmarks/results/admission_cuda.csv"""
+    """After new rows: python benchmarks/judge/bench_admission.py --pack benchmarks/results/admission_cuda.csv"""
     pack(BENCHMARKS / "results" / "admission_cuda.csv", tmp_path / "list.json", monkeypatch)
     assert PACKAGED.read_text() == (tmp_path / "list.json").read_text()
 

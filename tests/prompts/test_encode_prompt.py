@@ -74,14 +74,14 @@ def test_a_tokenizer_without_a_chat_template_names_the_field_to_set() -> None:
     with pytest.raises(ValueError, match="has no chat template") as caught:
         encode_prompt(byte_tokenizer(), MESSAGES)
     assert str(caught.value) == (
-        "the tokenizer mine has no chat template; set model.chat_template to plain (the text alone, for a model that "
-        "was never taught to chat) or to a file with a Jinja chat template"
+        "the tokenizer mine has no chat template; set model.chat_template to plain (text without role marks, for a "
+        "base model) or to a file with a Jinja chat template"
     )
 
 
 def test_a_template_that_refuses_a_role_says_so() -> None:
     template = "{{ raise_exception('no system role here') }}"
-    with pytest.raises(ValueError, match="refused messages of the roles system, user: no system role here"):
+    with pytest.raises(ValueError, match="refused messages with the roles system, user: no system role here"):
         encode_prompt(byte_tokenizer(template), MESSAGES)
 
 

@@ -133,10 +133,14 @@ def test_serial_conversations_carry_what_the_judge_said_and_the_best_is_kept(
     assert model.closed == 1
 
 
-def test_serial_conversations_side_by_side_see_only_their_own(module: Path) -> None:
+def test_serial_conversations_side_by_side_see_only_their_own(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = Model(lambda turn, sample: "timeout" if sample else "crashed")
     code, folder = search(module, model, turns=3, parallel=2, context_turns=4)
     assert code == 1  # nothing correct
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2] == "no correct kernel found: 3 crashed, 3 timeout"
+    assert printed[-1] == f"next: more answers, as in kernel-coder refine {module} --resume --turns 6"
+    assert "<svg" not in (folder / "report.html").read_text()
     assert not (folder / "best.py").exists()
     for record in records(folder, "answer"):
         told = [m["content"].split("\n")[0] for m in record["messages"][2::2]]
@@ -419,7 +423,7 @@ def test_interrupt_keeps_the_best_so_far(module: Path, capsys: pytest.CaptureFix
     code, folder = search(module, Interrupted(lambda turn, sample: ("correct", float(turn))), turns=9)
     assert code == 75
     assert "# 2 0" in (folder / "best.py").read_text()
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "continue with --resume" in capsys.readouterr().err
     assert (folder / "report.html").exists()
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -504,7 +508,7 @@ def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[s
 
     given = {"make_model": Model(lambda turn, sample: "timeout"), "make_judge": PretendJudge()}
     out = ["--output", str(tmp_path / "o"), "--device", "cpu"]
-    assert mistake(str(module), "--trun", "3").startswith("unknown flag --trun")
+    assert mistake(str(module), "--trun", "3") == "unknown flag --trun; did you mean --turns?"
     assert mistake(str(module), "--turns", "0").startswith("--turns: input should be greater than or equal to 1")
     assert mistake(str(module), "--strategy", "tree").startswith("--strategy: input should be 'serial'")
     assert mistake(str(module), "--judge.chekcs", "3").startswith("unknown flag --judge.chekcs")
@@ -519,7 +523,7 @@ def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[s
     assert "for another module" in mistake(str(tmp_path / "2.py"), *out, "--resume", **given)
 
     def unsafe(**arguments: Any) -> Any:
-        raise HarnessFailed("nothing can be judged on this machine: no sandbox")
+        raise HarnessFailed("the judge cannot start on this machine: no sandbox")
 
     assert main([str(module), "--output", str(tmp_path / "p")], make_model=given["make_model"], make_judge=unsafe) == 3
 

@@ -40,10 +40,10 @@ def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> N
     assert first.label == "conversations solved within 10 turns"
     assert (first.first, first.last) == (pytest.approx(0.5), pytest.approx(0.8))
     assert "On held-out tasks, conversations solved within 10 turns: from 50%" in " ".join(story(run))
-    assert "More than luck on held-out tasks" not in warnings(run)
+    assert "More than chance on held-out tasks" not in warnings(run)
     flat = run_with(tmp_path / "flat", lambda step: {} if step % 10 else {"eval/correct_by_turn/3": 0.5 + step / 1000})
-    assert "More than luck on held-out tasks" in warnings(flat)  # though single answers have become better
-    told = next(check.sentence for check in checks(flat) if check.name == "More than luck on held-out tasks")
+    assert "More than chance on held-out tasks" in warnings(flat)  # though single answers have become better
+    told = next(check.sentence for check in checks(flat) if check.name == "More than chance on held-out tasks")
     assert told.startswith("Solved held-out conversations went from 51% to 54%")
 
 
@@ -85,7 +85,7 @@ def test_a_model_that_was_sure_from_the_start_has_not_collapsed_and_is_warned_of
         ("No tricks", lambda step: {"judge/rejected": 0.01 * step}),
         ("Answers end", lambda step: {"completions/clipped_ratio": 0.9}),
         ("Updates happen", lambda step: {"skipped_updates": float(step % 3 == 0)}),
-        ("More than luck on held-out tasks", lambda step: {} if step % 10 else {"eval/judge/correct": 0.01}),
+        ("More than chance on held-out tasks", lambda step: {} if step % 10 else {"eval/judge/correct": 0.01}),
     ],
 )
 def test_each_way_to_mislead_has_its_warning(
@@ -96,7 +96,7 @@ def test_each_way_to_mislead_has_its_warning(
 
 def test_a_share_that_only_rose_in_training_is_learned_by_heart(tmp_path: Path) -> None:
     found = warnings(run_with(tmp_path, lambda step: {} if step % 10 else {"eval/judge/correct": 0.0}))
-    assert {"Not learned by heart", "More than luck on held-out tasks"} <= found
+    assert {"Not memorised", "More than chance on held-out tasks"} <= found
 
 
 def test_few_steps_and_few_tasks_are_said(tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ def test_a_run_without_judge_or_held_out_tasks_is_warned_about(tmp_path: Path) -
 
 def test_never_correct_is_said_first(tmp_path: Path) -> None:
     run = run_with(tmp_path, lambda step: {"judge/correct": 0.0} | ({} if step % 10 else {"eval/judge/correct": 0.0}))
-    assert story(run)[0].startswith("No answer was ever correct")
+    assert story(run)[0].startswith("No answer was correct")
 
 
 def test_a_supervised_run_that_learns_by_heart_is_warned_about(tmp_path: Path) -> None:
     worse = {10: 2.0, 20: 1.0, 30: 1.5, 40: 2.0}
     lines = [sft_metrics(step, **({"eval/loss": worse[step]} if step in worse else {})) for step in range(1, 41)]
     run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
-    (said,) = [check.sentence for check in checks(run) if check.name == "Not learned by heart"]
+    (said,) = [check.sentence for check in checks(run) if check.name == "Not memorised"]
     assert "lowest at step 20 (1)" in said
 
 

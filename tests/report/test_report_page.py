@@ -28,7 +28,7 @@ def test_a_finished_run_has_every_section(tmp_path: Path) -> None:
     text = text_of(page)
     for title in (
         "What it learned, and when",
-        "Whether to believe it",
+        "Can it be trusted?",
         "Held-out tasks",
         "Reward",
         "Part: compiles",

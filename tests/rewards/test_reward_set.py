@@ -246,7 +246,7 @@ def test_a_column_of_the_wrong_length_is_named() -> None:
     [
         ([], "rewards is empty; name at least one"),
         (["format", "format"], "two rewards are called format; give one of them a label"),
-        ([{"name": "format", "weight": 0}], "every reward has weight 0; nothing could be learned"),
+        ([{"name": "format", "weight": 0}], "every reward has weight 0; at least one must have another weight"),
         ([{"name": "format", "weight": math.nan}], "the weight of reward format must be a finite number; got nan"),
         ([{"name": "format", "weight": "1"}], "the weight of reward format must be a finite number; got '1'"),
         ([{"name": "format", "wieght": 1}], "a reward has no field wieght; it has name, weight, params, schedule"),

@@ -51,7 +51,7 @@ def test_a_level_that_is_none_is_named(path: str, copy: Path) -> None:
 
 
 def test_a_folder_without_the_level_is_named(copy: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="copy is no copy of KernelBench: it has no folder level3"):
+    with pytest.raises(FileNotFoundError, match="copy is not a copy of KernelBench: it has no folder level3"):
         load_tasks("kernelbench:level3", kernelbench_dir=copy)
 
 

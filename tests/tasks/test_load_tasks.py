@@ -135,7 +135,7 @@ def test_broken_rows_are_named_and_the_rest_is_loaded(write: Callable[[list[Row]
         f"{path.name} row 4 (uuid 4): the reference has no class Other",
         f"{path.name} row 5 (uuid 5): python_code is missing",
         f"{path.name} row 6 (uuid 6): the solution has no class ModelNew or SumNew",
-        f"{path.name} row 7 (uuid 1): its id Sum/1 was seen before",
+        f"{path.name} row 7 (uuid 1): an earlier row has the same id Sum/1",
         f"{path.name} row 8 (uuid 7): python_code is empty",
     ]
     assert "7 rows dropped" in tasks.summary()
@@ -321,7 +321,7 @@ def test_a_revision_may_stand_behind_the_name_or_in_its_field(hub: dict[str, Any
 
 def test_an_unknown_data_set_must_be_pinned(hub: dict[str, Any]) -> None:
     with pytest.raises(
-        ValueError, match=r"someone/pairs is no local file or folder; .* set data\.revision to a commit"
+        ValueError, match=r"someone/pairs is not a local file or folder; .* set data\.revision to a commit"
     ):
         load_tasks("someone/pairs")
     assert "call" not in hub
@@ -403,7 +403,7 @@ def test_a_format_that_does_not_fit_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_text("not parquet")
-    with pytest.raises(ValueError, match=r"rows\.parquet is not a parquet file that can be read: "):
+    with pytest.raises(ValueError, match=r"rows\.parquet cannot be read as a parquet file: "):
         load_tasks(tmp_path / "rows.parquet")
 
 

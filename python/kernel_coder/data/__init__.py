@@ -1,1 +1,1 @@
-"""Training data: the packaged pairs, and what makes more: ``python -m kernel_coder.data build`` and ``distill``."""
+"""Training data: the packaged pairs, and ``kernel-coder data``, which makes more."""

@@ -1,11 +1,11 @@
-"""``python -m kernel_coder.data build --out FILE.parquet --from generator --count N [--seed S] ...``
-``python -m kernel_coder.data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
-``python -m kernel_coder.data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
-``python -m kernel_coder.data mix PAIRS --out FILE.parquet ...``: see ``kernel_coder.data.mix``
+"""``kernel-coder data build --out FILE.parquet --from generator --count N [--seed S] ...``
+``kernel-coder data distill --out FILE.parquet --model M --implement ops --convert packaged ...``
+``kernel-coder data collect --out FILE.jsonl --count N ...``: see ``kernel_coder.data.collect``
+``kernel-coder data mix PAIRS --out FILE.parquet ...``: see ``kernel_coder.data.mix``
 
-Exit codes: 0 done; 2 a mistake in the arguments or their files (one sentence on stderr); 75 stopped by Ctrl-C, of
-distill also by SIGTERM or by a server that gives no more answers. Of build 1: fewer pairs than asked for; of distill 3:
-nothing can be judged. Either goes on where it was when the same command is given again.
+Exit codes: 0: done. 1: build made fewer pairs than requested. 2: the arguments or their files are wrong (one sentence
+on stderr). 3: the judge cannot start, or failed on every answer of distill. 75: stopped by Ctrl-C, and in distill also
+by SIGTERM or a failing server. The same command continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel_coder import __version__
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.mix import add_mix, run_mix
@@ -26,74 +27,77 @@ from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 MAX_ELEMENTS = 16384
+"""Default limit for the elements of a tensor: the interpreter, at 1 to 2 ms per program, then stays within seconds."""
 
 
 def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
-    """Runs the command and returns its exit code; ``injected`` is for `kernel_coder.data.distill_command`."""
+    """Runs the command and returns its exit code; ``injected`` is passed to ``run_distill``."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["collect"]:  # its flags are those of a training recipe
+    if given[:1] == ["collect"]:  # its flags are the fields of a training recipe
         from kernel_coder.data.collect import main as collect
 
         return collect(given[1:])
-    parser = FlagParser(prog="python -m kernel_coder.data", description="Training data.")
+    parser = FlagParser(prog="kernel-coder data", description="Makes training data.")
+    parser.add_argument("--version", action="version", version=f"kernel-coder {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="make verified pairs")
     _add_build(building)
     _add_screen(building)
-    asking = commands.add_parser("distill", help="ask a teacher for pairs; keep what is right", description=DESCRIPTION)
+    asking = commands.add_parser("distill", help="ask a teacher for pairs; keep correct ones", description=DESCRIPTION)
     add_distill(asking)
     _add_screen(asking)
-    add_mix(commands.add_parser("mix", help="right and wrong answers, and second turns, for a warm-up"))
-    commands.add_parser("collect", help="conversations of a model with the judge, and answers to learn", add_help=False)
+    add_mix(commands.add_parser("mix", help="make right and wrong answers and second turns for a warm-up"))
+    commands.add_parser(
+        "collect", help="record conversations with the judge and extract answers to learn", add_help=False
+    )
     try:
         options = parser.parse(arguments)
         if options.command == "mix":
             return run_mix(options)
         return _build(options) if options.command == "build" else run_distill(options, **injected)
     except KeyboardInterrupt:
-        print("stopped: the same command goes on where this one was", file=sys.stderr)
+        print("stopped; the same command continues", file=sys.stderr)
         return EXIT_STOPPED
     except (OSError, ModuleNotFoundError, ValueError) as error:
         return end(error, 2)
 
 
 def _add_screen(parser: argparse.ArgumentParser) -> None:
-    """What both commands have: the generator's share, and what is not wanted."""
+    """Flags of build and distill: the generator's settings, and which tasks to leave out."""
     add = parser.add_argument
-    add("--seed", type=int, default=0, help="of the generator, and of a teacher's answers")
-    add("--families", nargs="+", help="of the generator; default: all of the wanted splits")
-    add("--levels", nargs="+", type=int, default=list(LEVELS), help="difficulty of generated tasks")
-    add("--splits", nargs="+", choices=SPLITS, default=["train"], help="sides of the split that are wanted")
-    add("--per-structure", type=int, default=1, help="pairs that may differ in names and constants alone")
-    add("--against", metavar="FOLDER", help="problems that no pair may resemble, such as a copy of KernelBench")
-    add("--max-size", type=int, help="halve larger sizes of modules from files: the interpreter is slow")
-    add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: to measure, not to train on")
+    add("--seed", type=int, default=0, help="seed of the generator and of a teacher's answers")
+    add("--families", nargs="+", help="families of generated tasks; default: all in the chosen splits")
+    add("--levels", nargs="+", type=int, default=list(LEVELS), help="levels of difficulty of generated tasks")
+    add("--splits", nargs="+", choices=SPLITS, default=["train"], help="splits of generated tasks")
+    add("--per-structure", type=int, default=1, help="number of pairs with equal syntax trees but for names, constants")
+    add("--against", metavar="FOLDER", help="no pair may resemble a problem in this folder, such as KernelBench's")
+    add("--max-size", type=int, help="halve larger sizes in modules from files, because the interpreter is slow")
+    add("--allow-kernelbench", action="store_true", help="keep KernelBench's own modules: for measuring, not training")
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE.parquet", help="what to write; drops go beside it")
+    add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write; dropped rows go beside it")
     add(
         *("--from", "-f"),
         dest="sources",
         nargs="+",
         default=[GENERATOR],
         metavar="SOURCE",
-        help="files and folders of PyTorch modules, of which those without a solution go through Inductor; generator, "
-        "which comes after them",
+        help="files and folders of PyTorch modules (Inductor makes missing solutions), or generator, which comes last",
     )
-    add("--count", type=int, help="verified pairs that are wanted; needed for the generator")
+    add("--count", type=int, help="number of verified pairs to make; required for the generator")
     add(
         "--max-elements",
         type=int,
         default=MAX_ELEMENTS,
-        help="modules that go through Inductor get smaller sizes until no tensor of theirs has more elements; 0 leaves "
-        f"them (default: {MAX_ELEMENTS})",
+        help="reduce the sizes of modules for Inductor until no tensor has more elements; 0: keep the sizes "
+        f"(default: {MAX_ELEMENTS})",
     )
-    add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
-    add("--workers", type=int, default=2, help="processes")
-    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
-    add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="who says that a pair is right")
+    add("--negatives", type=int, default=0, help="wrong solutions for each pair, written to a separate file")
+    add("--workers", type=int, default=2, help="number of processes")
+    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit for one candidate")
+    add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="how pairs are verified")
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -144,7 +148,7 @@ def _print(report: Report, out: Path, seconds: float) -> None:
     if report.negatives or report.negative_drops:
         console.print(f"{report.negatives:,} negatives: {out.with_suffix('.negatives.parquet')}")
     if not report.complete:
-        console.print("fewer than asked for: the files have no more, or nearly all repeats (see --per-structure)")
+        console.print("fewer than requested: the files have no more, or nearly all are repeats (see --per-structure)")
     if len(report.rows_by_source) > 1:
         console.print(", ".join(f"{number:,} from {source}" for source, number in report.rows_by_source.items()))
     if table := report.table():
@@ -154,6 +158,7 @@ def _print(report: Report, out: Path, seconds: float) -> None:
             shown.add_row("/".join(Path(source).parts[-2:]), stage, reason, f"{number:,}")
         console.print(shown)
     console.print(f"rows' SHA-256: {report.content_hash}", soft_wrap=True)
+    console.print(f"next: kernel-coder data mix {out} --out {out.stem}-mixed.parquet", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""``python -m kernel_coder.data collect --out FILE.jsonl --count N [--config RECIPE] [--keep ...] [--field value ...]``
+"""``kernel-coder data collect --out FILE.jsonl --count N [--config RECIPE] [--keep ...] [--field value ...]``
 
-Conversations of a model with the judge, written down with verdicts, rewards and log-probs, and out of them the answers
-that are worth learning, in a file that ``python -m kernel_coder.sft`` takes as it is. Every field of a training recipe
-is a flag: model, tasks, rewards, judge and conversation are those of ``python -m kernel_coder.train``.
+Records conversations of a model with the judge, with verdicts, rewards and log-probs. Extracts the answers to learn
+into a file for ``kernel-coder sft``. Every field of a training recipe is a flag, as in ``kernel-coder train``.
 
-Exit codes: 0 done; 2 a mistake (one sentence on stderr); 75 stopped by SIGTERM or SIGINT. The same command goes on
-where an earlier one was broken off.
+Exit codes: 0: done. 2: a mistake (one sentence on stderr). 75: stopped by SIGTERM or SIGINT; the same command
+continues.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ KEEP = ("solved", "improved", "concise", "mended")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m kernel_coder.data collect",
-        description="Conversations with the judge, and the answers in them that are worth learning.",
-        epilog="Every field of a training recipe is a flag too: --rollout.max_turns 3.",
+        prog="kernel-coder data collect",
+        description="Records conversations with the judge and extracts the answers to learn.",
+        epilog="Every field of a training recipe is a flag too, as in --rollout.max_turns 3.",
         allow_abbrev=False,
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="what to write")
-    parser.add_argument("--count", type=int, required=True, help="conversations that are wanted")
-    parser.add_argument("--config", help="recipe, as for kernel_coder.train")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file to write")
+    parser.add_argument("--count", type=int, required=True, help="number of conversations")
+    parser.add_argument("--config", help="recipe, as for kernel-coder train")
     parser.add_argument(
         "--keep",
         nargs="+",
         choices=KEEP,
         default=["solved"],
-        help="answers for FILE.sft.jsonl: solved, the first correct one of a conversation; improved, each that is "
-        "better than all before it; concise, of a task's solved ones the one with the shortest reasoning; mended, to "
-        "what was said about a wrong answer the task's known solution",
+        help="answers for FILE.sft.jsonl. solved: the first correct answer of a conversation; improved: every answer "
+        "better than all before it; concise: of the solved answers to a task, the one with the shortest reasoning; "
+        "mended: the task's known solution as the reply to feedback on a wrong answer",
     )
     own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -57,18 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if own.count < 1:
             raise UsageError(f"--count must be at least 1; got {own.count}")
         if config.judge is None:
-            raise UsageError("only judged answers are collected: add the section judge (--judge.device cpu as a flag)")
+            raise UsageError(
+                "collect needs a judge: add the section judge to the config, or the flag --judge.device cpu"
+            )
         learnable = collect(config, own.out, own.count, own.keep)
     except (UsageError, RewardError) as error:
         return end(error, EXIT_MISTAKE)
     except StopRequested as error:
-        return end(f"stopped by {error}; go on with the same command", EXIT_STOPPED)
-    print(learnable)
+        return end(f"stopped by {error}; the same command continues", EXIT_STOPPED)
+    print(f"next: kernel-coder sft --data.path {learnable} --model.name_or_path {config.model.name_or_path}")
     return 0
 
 
 def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> Path:
-    """Has the conversations that are missing in ``out``, and writes the answers to learn; returns their file."""
+    """Records the conversations that ``out`` lacks and extracts the answers to learn; returns the latter's file."""
     import torch
     from rich.console import Console
 
@@ -103,7 +104,7 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
                 )
                 for i, rollout in enumerate(answers.rollouts)
             ]
-            with out.open("ab") as file:  # a step is there as a whole or, cut short, left out by open_file
+            with out.open("ab") as file:  # open_file drops a step that is not complete
                 file.write(b"".join(lines))
             there += len(lines)
             solved = sum(any(verdict.correct for verdict in rollout.verdicts) for rollout in answers.rollouts)
@@ -119,17 +120,17 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
 
 
 def open_file(config: TrainConfig, out: Path) -> int:
-    """How many conversations the file holds, after leaving out what was cut short.
+    """The number of conversations in the file, after dropping an incomplete step at its end.
 
     Raises:
-        UsageError: they were had under another recipe.
+        UsageError: the file was made with another recipe.
     """
     recipe = config.model_dump(mode="json", exclude={"run": {"output_dir", "max_steps", "save_steps"}, "optim": True})
     recipe["batch"] = config.generation_batch_size
     beside = out.with_suffix(".recipe.yaml")
     text = yaml.safe_dump(recipe, sort_keys=False)
     if out.exists() and beside.exists() and beside.read_text(encoding="utf-8") != text:
-        raise UsageError(f"{out} holds conversations of another recipe ({beside.name}); write to another --out")
+        raise UsageError(f"{out} holds conversations from another recipe ({beside.name}); use another --out")
     out.parent.mkdir(parents=True, exist_ok=True)
     beside.write_text(text, encoding="utf-8")
     if not out.exists():
@@ -142,7 +143,7 @@ def open_file(config: TrainConfig, out: Path) -> int:
 
 
 def describe(number: int, rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
-    """A line of the file: a conversation with all that was measured."""
+    """A line of the file: a conversation with its verdicts, rewards and log-probs."""
     turns = []
     for k, turn in enumerate(rollout.turns):
         shown = list(rollout.shown[k])
@@ -165,23 +166,23 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """The conversations of a file."""
     with path.open("rb") as lines:
         for line in lines:
-            yield json.loads(line)  # orjson would round a verdict's seeds, which can have more than 64 bits
+            yield json.loads(line)  # not orjson, which would round seeds of more than 64 bits
 
 
 def rows_to_learn(
     conversations: Iterator[dict[str, Any]], keep: Sequence[str], solutions: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows with ``prompt`` and ``completion``, as TRL has them: the conversation so far, and the answer to learn.
+    """Rows with ``prompt`` (the conversation so far) and ``completion`` (the answer to learn), in TRL's format.
 
-    Only answers in the form that the format reward asks for; each text once for each task. ``solutions``, by task, are
-    the answers that ``mended`` puts behind what was said about a wrong one; one without is passed over.
+    Only answers in the form of the format reward count, each text once for each task. ``solutions`` maps task ids to
+    known solutions; ``mended`` uses them as replies to the feedback on wrong answers.
     """
     from kernel_coder.judge import Verdict
     from kernel_coder.judge.verdict import rank
 
     solutions = solutions or {} if "mended" in keep else {}
     seen: set[tuple[str, str]] = set()
-    told: set[str] = set()
+    used: set[str] = set()  # prompts that have a row with a known solution
     shortest: dict[str, tuple[int, dict[str, Any]]] = {}
     for conversation in conversations:
         best, is_solved, was_wrong = None, False, False
@@ -191,8 +192,8 @@ def rows_to_learn(
             is_better = k > 0 and best is not None and here > best and verdict.is_scored
             is_first = verdict.correct and not is_solved
             best, is_solved = here if best is None else max(best, here), is_solved or verdict.correct
-            if was_wrong and task in solutions and (said := str(turn["prompt"])) not in told:
-                told.add(said)
+            if was_wrong and task in solutions and (prompt := str(turn["prompt"])) not in used:
+                used.add(prompt)
                 known = {"prompt": turn["prompt"], "completion": build_answer(solutions[task])}
                 yield {**known, "task": task, "turn": k + 1, "outcome": None, "reward": None}
             was_wrong = verdict.is_scored and not verdict.correct

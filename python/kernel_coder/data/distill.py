@@ -1,9 +1,8 @@
-"""Pairs from a teacher: it is asked, the judge decides, and what is right is kept.
+"""Asks a teacher model for pairs, judges them, and keeps the correct ones.
 
-Beside the output lie two logs that are only ever added to. ``<out>.answers.jsonl`` gets every answer, with what it
-cost, before anything is done with it; ``<out>.verdicts.jsonl`` gets what the judge found, by the hash of what was
-judged. Which rows come out follows from the questions and the logs alone: a run that was killed asks for what is
-missing and ends with the same rows.
+Two append-only logs lie beside the output: ``<out>.answers.jsonl`` holds every answer with its tokens, and
+``<out>.verdicts.jsonl`` every result of the judge, by the hash of its inputs. The rows depend only on the questions and
+the logs. So an interrupted run asks only for missing answers and ends with the same rows.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.evaluate.answers import Answer, Model, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
+from kernel_coder.evaluate.run import arriving
 from kernel_coder.evaluate.store import read_records
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.config import JudgeConfig
@@ -59,16 +60,18 @@ ANSWER_SETTINGS = (
     *("model", "revision", "gguf_file", "dtype", "chat_template", "extra_body"),
     *("temperature", "top_p", "top_k", "max_new_tokens", "seed"),
 )
-"""Fields that decide what a teacher answers: one log holds answers under one set of them."""
+"""Fields that determine a teacher's answers. All answers in a log have the same values of them."""
 
 POLL_S = 0.2
+"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+
 REFUSED = "the task is refused"
-"""How the judge's reason begins where a task is unfit for judging."""
+"""The judge's reason begins with this if it refuses a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer that is wanted."""
+    """Asks for one answer to a question."""
 
     question: Question
     sample: int
@@ -84,7 +87,7 @@ class Asked:
 
 
 class Judging(Protocol):
-    """What is used of :class:`kernel_coder.judge.Judge`."""
+    """The methods of :class:`kernel_coder.judge.Judge` that distill uses."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exception: Any) -> None: ...
@@ -93,7 +96,7 @@ class Judging(Protocol):
 
 
 class Progress(Protocol):
-    """What is told how far things are; see :class:`kernel_coder.evaluate.run.Counting`."""
+    """Shows progress; see :class:`kernel_coder.evaluate.run.Counting`."""
 
     def say(self, line: str) -> None: ...
     def start(self, what: str, done: int, total: int) -> None: ...
@@ -102,7 +105,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """In any currency, for a million tokens."""
+    """Prices of a million tokens, in any currency."""
 
     prompt: float = 0.0
     completion: float = 0.0
@@ -110,17 +113,17 @@ class Prices:
 
 @dataclass(slots=True)
 class DistillReport:
-    """What was asked, what it cost, and what became of every answer."""
+    """The numbers of questions, answers and rows, their cost, and the reason for each drop."""
 
     questions: int = 0
-    wanted: int = 0
+    wanted: int = 0  # number of requested answers
     answers: int = 0
     judged: int = 0
     rows: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    uncounted: int = 0  # answers whose server gave no usage
-    seconds: float = 0.0  # of the teacher, summed over its answers
+    uncounted: int = 0  # number of answers for which the server reported no tokens
+    seconds: float = 0.0  # the teacher's time, summed over its answers
     cost: float = 0.0
     rows_by_kind: dict[str, int] = field(default_factory=dict)
     drops: list[dict[str, Any]] = field(default_factory=list)
@@ -132,11 +135,12 @@ class DistillReport:
         return self.judged == self.wanted
 
     def table(self) -> list[tuple[str, str, int]]:
-        """Stage, reason, count, of answers; the most frequent first. Wrong ones are counted by the judge's outcome."""
+        """(stage, reason, number) of dropped answers, the most frequent first. Wrong answers are counted by outcome."""
         counts = Counter((drop["stage"], drop.get("outcome") or kind_of(drop["reason"])) for drop in self.drops)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
     def not_asked_table(self) -> list[tuple[str, str, int]]:
+        """(stage, reason, number) of questions that were not asked, the most frequent first."""
         counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in self.not_asked)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
@@ -153,26 +157,27 @@ def distill(
     prices: Prices | None = None,
     poll: Poll = lambda: None,
 ) -> DistillReport:
-    """Ask, judge, and write `out`, a ``.parquet`` file, with ``<out>.report.json`` and the two logs beside it.
+    """Asks and judges, and writes ``out`` with ``<out>.report.json`` and the two logs beside it.
 
-    However it ends, the files are written from the answers that are there; the report says whether that is all.
+    The files are also written after an error, from the answers so far; the report states whether it is complete.
 
     Args:
-        plan: what is asked and kept.
-        out: the file.
-        teacher: the model, its sampling, and the device (resolved) of a local model and of the judge.
-        judge: how answers are judged.
+        plan: the questions and the screening of answers.
+        out: a ``.parquet`` file.
+        teacher: the model, its sampling, and the resolved device of a local model and of the judge.
+        judge: the judge's config.
         make_model: loads the teacher.
         make_judge: called with ``device``, ``backend`` and ``config``.
-        progress: told how far things are.
-        prices: of the tokens.
+        progress: shows progress.
+        prices: prices of tokens.
         poll: called often; may raise to stop.
 
     Raises:
-        UsageError: the plan asks nothing; `out` is no parquet file; its logs are of another teacher or in use.
-        ServerFailed: the server gave no more answers; give the same command again.
-        HarnessFailed: there are answers, and the judge reached no verdict on any.
-        StopRequested: by `poll`.
+        UsageError: the plan has no questions, ``out`` is not a parquet file, or its logs belong to another teacher or
+            are in use.
+        ServerFailed: the server stopped answering; the same command continues.
+        HarnessFailed: the judge failed on every answer.
+        StopRequested: raised by ``poll``.
     """
     if out.suffix != ".parquet":
         raise UsageError(f"--out must end in .parquet; got {out}")
@@ -206,7 +211,7 @@ def distill(
 
 
 class Log:
-    """JSON lines that are only added to, by one process at a time. A torn last line is as if never written."""
+    """An append-only file of JSON lines, locked by one process. An incomplete last line is dropped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -215,20 +220,20 @@ class Log:
         except OSError as error:
             raise UsageError(f"--out: {path} cannot be written: {error.strerror or error}") from None
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder's death frees it
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the process ends
         except OSError:
             self._file.close()
             raise UsageError(f"another process is writing {path}; wait for it, or give another --out") from None
         try:
             self.records = read_records(path)
             if not all(isinstance(record, dict) for record in self.records):
-                raise UsageError(f"{path} holds a line that is no object; it is not a log of distill")
+                raise UsageError(f"{path} holds a line that is not an object; it is not a log of distill")
         except BaseException:
             self._file.close()
             raise
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """On the disk when this returns: it may have been paid for."""
+        """Appends a record and waits until it is on the disk, because the answer may have cost money."""
         self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -241,7 +246,7 @@ class Log:
 
 
 class AnswerLog(Log):
-    """Every answer of the teacher, by question and sample, after a line that says how it was asked."""
+    """The teacher's answers by question and sample. The first line holds the settings of the teacher."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         super().__init__(path)
@@ -269,7 +274,7 @@ class AnswerLog(Log):
             f"{name} was {before.get(name)} and is {now.get(name)}" for name in now if before.get(name) != now[name]
         ]
         if changed:
-            raise UsageError(f"{self.path} holds answers that were asked for otherwise: {'; '.join(changed)}")
+            raise UsageError(f"{self.path} holds answers with other settings: {'; '.join(changed)}")
 
     def keep(self, asked: Asked, answer: Answer) -> None:
         record = {
@@ -285,9 +290,9 @@ class AnswerLog(Log):
 
 
 class Findings:
-    """What the judge found, by the hash of everything that it depends on. A failure of the judge is not written down.
+    """Results of the judge, by the hash of all their inputs: code, task, settings, device and versions.
 
-    Another device or other settings or versions are other hashes: what was judged so is judged again.
+    Failures of the judge are not stored.
     """
 
     def __init__(self, log: Log, device: str, config: JudgeConfig) -> None:
@@ -313,21 +318,21 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a pair is dropped, or what its row says of the verdict."""
+    """The result of judging a pair."""
 
-    drop: Drop | None
-    facts: dict[str, Any]
+    drop: Drop | None  # why the pair is dropped; None: it is kept
+    facts: dict[str, Any]  # values for the row
     verdict: Verdict | None
-    is_final: bool = True
+    is_final: bool = True  # False: the judge failed, and the pair is judged again
 
 
 def versions() -> dict[str, str]:
-    """What a verdict may depend on."""
+    """The versions of the packages that can change a verdict."""
     return {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
 
 
 def examine(judge: Judging, pair: Pair, question: Question) -> Finding:
-    """What the judge says. A module of the teacher's own must be one that can be judged on, first of all."""
+    """Judges a pair. A module that the teacher wrote must first be admitted as a task."""
     if question.task is None:
         admission = judge.admit(pair.task)
         if not admission.admitted:
@@ -348,7 +353,7 @@ def examine(judge: Judging, pair: Pair, question: Question) -> Finding:
 
 
 class Distillation:
-    """Asks for the answers that the log lacks and judges as they come; then makes rows of what is there."""
+    """Asks for the answers that the log lacks, judges them as they arrive, and makes the rows."""
 
     def __init__(
         self, plan: DistillPlan, asked: Sequence[Asked], answers: AnswerLog, findings: Findings, progress: Progress
@@ -371,13 +376,13 @@ class Distillation:
         self.progress.start("answers", len(there), len(self.asked))
         if not missing and not any(self._open(one) for one in there):
             return
-        # The judge first: what cannot be judged here should not be paid for.
+        # Start the judge first: if it cannot start, no answer should be paid for.
         with ExitStack() as stack:
             most = askers(teacher.device, config)
             pool = stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix="verdict"))
             judge = stack.enter_context(make_judge(device=teacher.device, backend="triton", config=config))
             arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-            if teacher.base_url is None:  # a local model has the machine for itself, then the judge
+            if teacher.base_url is None:  # a local model answers everything before the judge uses the machine
                 self._ask(missing, teacher, make_model, poll, lambda one: None)
                 at_once = tasks_at_once(teacher.device, config)
                 ordered = in_turn(self.asked, lambda one: one.question.hash, at_once)
@@ -388,7 +393,7 @@ class Distillation:
             )
             asking.add_done_callback(lambda _: arrived.put(None))
             try:
-                self._judge(_chained(there, arrived), judge, pool, most, poll)
+                self._judge(chain(there, arriving(arrived)), judge, pool, most, poll)
             finally:
                 self.abandoned.set()
             asking.result()
@@ -407,7 +412,7 @@ class Distillation:
         def poll_or_leave() -> None:
             poll()
             if self.abandoned.is_set():
-                raise StopRequested("the judge's end")
+                raise StopRequested("the end of judging")
 
         model = make_model(teacher)
         try:
@@ -421,7 +426,7 @@ class Distillation:
     def _judge(
         self, ready: Iterator[Asked | None], judge: Judging, pool: ThreadPoolExecutor, most: int, poll: Poll
     ) -> None:
-        """`ready` gives what has its answer, and None where the next one has not come yet."""
+        """``ready`` yields requests that were answered, and None while it waits for the next answer."""
         running: dict[Future[Finding], str] = {}
         exhausted = False
         self.progress.start("verdicts", 0, len(self.asked))
@@ -446,7 +451,7 @@ class Distillation:
                 self.progress.advance("verdicts")
 
     def _open(self, one: Asked) -> str | None:
-        """The hash of what is to be judged, if nothing is known of it and nothing else decides."""
+        """The hash of a pair that must be judged; None if its result is known or it is dropped without the judge."""
         pair = self._reading(one)
         if not isinstance(pair, Pair):
             return None
@@ -459,7 +464,7 @@ class Distillation:
         return pair
 
     def _reading(self, one: Asked) -> Pair | Drop:
-        """The pair in the answer, or why it is not judged at all."""
+        """The pair in the answer, or the reason why it is dropped without the judge."""
         if one.key not in self._read:
             self._read[one.key] = self._fresh_reading(one)
         return self._read[one.key]
@@ -470,21 +475,21 @@ class Distillation:
             return "answer", record["problem"]
         pair = read_answer(one.question, record["text"], record["reasoning"])
         if isinstance(pair, str):
-            return "answer", f"{pair} (it was cut short)" if record["finish_reason"] == "length" else pair
+            return "answer", f"{pair} (it reached the token limit)" if record["finish_reason"] == "length" else pair
         if one.question.task is None and (
             drop := self.screen.kernelbench(pair.task) or self.screen.resemblance(pair.task)
         ):
             return drop
         return pair
 
-    # ---- what comes out
+    # ---- rows and report
 
     def write(
         self, out: Path, prices: Prices, not_asked: Sequence[dict[str, Any]], settings: Mapping[str, Any]
     ) -> DistillReport:
         report = DistillReport(len(self.asked) // self.plan.samples, len(self.asked), not_asked=list(not_asked))
         rows = list(self._rows(report))
-        for record in self.answers.answers.values():  # all that was paid for under this name
+        for record in self.answers.answers.values():  # all answers in the log, also those of earlier plans
             report.prompt_tokens += record["prompt_tokens"] or 0
             report.completion_tokens += record["completion_tokens"] or 0
             report.uncounted += record["completion_tokens"] is None
@@ -492,7 +497,7 @@ class Distillation:
         report.cost = (report.prompt_tokens * prices.prompt + report.completion_tokens * prices.completion) / 1e6
         report.rows, report.content_hash = len(rows), content_hash(rows)
         report.rows_by_kind = dict(Counter(str(one["kind"]) for one in rows))
-        if not report.answers:  # the teacher never spoke
+        if not report.answers:
             return report
         write_table(out, rows, (*COLUMNS, *MORE_COLUMNS, *DISTILLED_COLUMNS))
         record = {
@@ -512,7 +517,7 @@ class Distillation:
         return report
 
     def _rows(self, report: DistillReport) -> Iterable[dict[str, Any]]:
-        """The rows, in the order of the questions; the rest goes into the report's drops."""
+        """The rows in the order of the questions. Dropped answers go into the report."""
         screen = Screen(per_structure=self.plan.per_structure)
         pairs: set[tuple[str, str]] = set()
         uuids: set[int] = set()
@@ -533,13 +538,13 @@ class Distillation:
             structure = one.question.structure or fingerprint(pair.task.reference)
             whole = (structure, fingerprint(pair.code))
             if whole in pairs:
-                drop = ("duplicate", "the same pair but for names and constants was kept before")
+                drop = ("duplicate", "an earlier pair differs only in names and constants")
             elif not screen.count(structure):
-                drop = ("duplicate", "a module with the same syntax tree but for names and constants was kept before")
+                drop = ("duplicate", "an earlier module differs only in names and constants")
             else:
                 pairs.add(whole)
                 made = self._row(one, pair, structure, finding)
-                if made["uuid"] in uuids:  # another answer for a module that has one: a task's id is its module's
+                if made["uuid"] in uuids:  # two answers for the same module, whose hash gives the uuid
                     made["uuid"] = int(sha256_text(f"{pair.task.reference}\0{pair.code}")[:12], 16)
                 uuids.add(made["uuid"])
                 yield made
@@ -580,17 +585,3 @@ def _dropped(one: Asked, drop: Drop) -> dict[str, Any]:
     stage, reason = drop
     outcome = {"outcome": reason.partition(":")[0]} if stage == "verification" else {}
     return {"id": one.question.id, "sample": one.sample, "stage": stage, **outcome, "reason": reason}
-
-
-def _chained(there: Sequence[Asked], arrived: queue.SimpleQueue[Asked | None]) -> Iterator[Asked | None]:
-    """What was there, then what arrives; None after a while without anything, until a None arrives."""
-    yield from there
-    while True:
-        try:
-            one = arrived.get(timeout=POLL_S)
-        except queue.Empty:
-            yield None
-            continue
-        if one is None:
-            return
-        yield one

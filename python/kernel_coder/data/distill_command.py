@@ -1,4 +1,4 @@
-"""The flags of ``python -m kernel_coder.data distill``, and what it prints."""
+"""The flags and the output of ``kernel-coder data distill``."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from kernel_coder.run.flags import end, validated
 from kernel_coder.run.signals import listening
 
 DESCRIPTION = """\
-Asks a teacher for Triton solutions and keeps those that the judge finds correct. Every answer is written to
-<out>.answers.jsonl before anything is done with it, every verdict to <out>.verdicts.jsonl: the same command given again
-asks and judges only what is missing."""
+Asks a teacher model for Triton solutions and keeps those that the judge finds correct. Every answer goes to
+<out>.answers.jsonl and every verdict to <out>.verdicts.jsonl, so the same command continues an interrupted one."""
 
-GO_ON = "give the same command again to go on"
+CONTINUE = "the same command continues"
 
 
 def add_distill(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FILE.parquet", help="what to write; report and logs go beside it")
+    add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write; report and logs go beside it")
     add(
         "--implement",
         nargs="+",
         default=[],
         metavar="SOURCE",
-        help="ask for module and solution: ops (the packaged list), text files with an operation a line, generator",
+        help="ask for a module and its solution: ops (packaged list), text files with one operation a line, generator",
     )
     add(
         "--convert",
@@ -44,39 +43,43 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="ask for solutions of modules: packaged, files and folders of pairs or tasks, generator",
     )
-    add("--count", type=int, help="questions of each source at most; needed for the generator")
+    add("--count", type=int, help="highest number of questions from each source; required for the generator")
     add("--samples", type=int, default=4, help="answers to each question (default 4)")
     add(
-        "--prompt-template", default="kernel_coder", help="of conversions: kernel_coder, kernelbench, nano, .jinja file"
+        "--prompt-template",
+        default="kernel_coder",
+        help="prompt template of --convert: kernel_coder, kernelbench, nano or a .jinja file",
     )
-    add("--implement-template", metavar="FILE.jinja", help="of implementations, in the place of the packaged one")
-    add("--one-shot", action="store_true", help="show a solved example in conversions")
-    add("--drop-thinking", action="store_true", help="rows without reasoning, for models that are to answer at once")
+    add("--implement-template", metavar="FILE.jinja", help="prompt template of --implement (default: packaged)")
+    add("--one-shot", action="store_true", help="show a solved example in prompts of --convert")
+    add("--drop-thinking", action="store_true", help="write rows without reasoning, for models that answer directly")
 
     teacher = parser.add_argument_group("teacher").add_argument
-    teacher("--model", required=True, help="local folder or hub id; with --base-url the name that the server knows")
-    teacher("--base-url", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1")
-    teacher("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
-    teacher("--concurrency", type=int, default=8, help="requests that a server has at a time (default 8)")
-    teacher("--request-timeout-s", type=float, default=600.0, metavar="SECONDS", help="for one answer (default 600)")
-    teacher("--max-retries", type=int, default=6, help="of a request that failed on the way (default 6)")
-    teacher("--extra-body", type=_json, default={}, metavar="JSON", help="further fields of each request")
-    teacher("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
-    teacher("--top-p", type=float, default=1.0, help="(default 1)")
-    teacher("--max-new-tokens", type=int, default=8192, help="length of an answer (default 8192)")
-    teacher("--price-prompt", type=float, default=0.0, metavar="PRICE", help="of a million prompt tokens")
-    teacher("--price-completion", type=float, default=0.0, metavar="PRICE", help="of a million completion tokens")
-    teacher("--dtype", default="auto", help="of a local model: auto, float32, bfloat16, float16")
-    teacher("--batch-size", type=int, default=16, help="answers that a local model writes at a time (default 16)")
-    teacher("--chat-template", metavar="FILE", help="of a local model that has none; plain for none at all")
-    teacher("--gguf-file", metavar="NAME", help="of a local model, in its folder")
-    teacher("--revision", help="of a local model on the hub")
+    teacher("--model", required=True, help="local folder or hub id; with --base-url the server's name for a model")
+    teacher("--base-url", metavar="URL", help="URL of an OpenAI-compatible server, such as http://localhost:8000/v1")
+    teacher("--api-key-env", metavar="NAME", help="environment variable that holds the server's API key")
+    teacher("--concurrency", type=int, default=8, help="number of requests sent to the server at once (default 8)")
+    teacher(
+        "--request-timeout-s", type=float, default=600.0, metavar="SECONDS", help="limit for a request (default 600)"
+    )
+    teacher("--max-retries", type=int, default=6, help="retries of a failed request (default 6)")
+    teacher("--extra-body", type=_json, default={}, metavar="JSON", help="more fields for each request")
+    teacher("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy decoding (default 1)")
+    teacher("--top-p", type=float, default=1.0, help="probability mass of nucleus sampling (default 1)")
+    teacher("--max-new-tokens", type=int, default=8192, help="length limit of an answer, in tokens (default 8192)")
+    teacher("--price-prompt", type=float, default=0.0, metavar="PRICE", help="price of a million prompt tokens")
+    teacher("--price-completion", type=float, default=0.0, metavar="PRICE", help="price of a million completion tokens")
+    teacher("--dtype", default="auto", help="dtype of a local model: auto, float32, bfloat16, float16")
+    teacher("--batch-size", type=int, default=16, help="answers that a local model generates at once (default 16)")
+    teacher("--chat-template", metavar="FILE", help="chat template of a local model without one, or plain")
+    teacher("--gguf-file", metavar="NAME", help="name of a GGUF file inside the model's folder")
+    teacher("--revision", help="commit or tag of a model on the hub")
 
     judge = parser.add_argument_group("judge").add_argument
-    judge("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda, cuda:N; of a local model too")
-    judge("--workers", type=int, help="candidates at a time (default: one a core, at most 12)")
-    judge("--timeout", type=float, metavar="SECONDS", help="for one candidate (default 60)")
-    judge("--timing", action="store_true", help="measure a speedup on a GPU, for the column of that name")
+    judge("--device", default="auto", help="device of judge and local model: auto, cpu, cuda or cuda:N")
+    judge("--workers", type=int, help="number of candidates judged at once (default: one per core, at most 12)")
+    judge("--timeout", type=float, metavar="SECONDS", help="time limit for one candidate (default 60)")
+    judge("--timing", action="store_true", help="measure speedups on a GPU, for the column speedup")
 
 
 def run_distill(
@@ -84,6 +87,7 @@ def run_distill(
     make_model: Callable[[EvaluateConfig], Model] | None = None,
     make_judge: Callable[..., Judging] | None = None,
 ) -> int:
+    """Runs distill with parsed flags and returns the exit code."""
     from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
     from kernel_coder.evaluate.run import Counting, load_judge, load_model
 
@@ -117,13 +121,13 @@ def run_distill(
                 poll=stop.poll,
             )
     except HarnessFailed as error:
-        return end(f"{error}; every answer is saved: {GO_ON}", EXIT_HARNESS)
+        return end(f"{error}; all answers are saved: {CONTINUE}", EXIT_HARNESS)
     except ServerFailed as error:
-        return end(f"{error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
+        return end(f"{error}; all answers are saved: {CONTINUE}", EXIT_STOPPED)
     except StopRequested as error:
-        return end(f"stopped by {error}; every answer is saved: {GO_ON}", EXIT_STOPPED)
+        return end(f"stopped by {error}; all answers are saved: {CONTINUE}", EXIT_STOPPED)
     except UsageError as error:
-        raise UsageError(str(error).replace("go on with --resume", GO_ON)) from None
+        raise UsageError(str(error).replace("continue with --resume", CONTINUE)) from None
     _print(report, options.out)
     return 0
 
@@ -175,16 +179,16 @@ def _print(report: DistillReport, out: Path) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     share = f" ({report.rows / report.answers:.0%})" if report.answers else ""
-    say(f"{report.rows:,} pairs of {report.answers:,} answers{share} to {report.questions:,} questions: {out}")
+    say(f"{report.rows:,} pairs from {report.answers:,} answers{share} to {report.questions:,} questions: {out}")
     tokens = f"{report.prompt_tokens:,} prompt and {report.completion_tokens:,} completion tokens"
-    price = f", {report.cost:,.4g} in all" if report.cost else ""
-    each = f", {report.cost / report.rows:,.4g} a pair" if report.cost and report.rows else ""
+    price = f", {report.cost:,.4g} in total" if report.cost else ""
+    each = f", {report.cost / report.rows:,.4g} per pair" if report.cost and report.rows else ""
     say(f"{tokens}{price}{each}; {report.seconds:,.0f} s of the teacher's time")
     if report.uncounted:
-        say(f"{report.uncounted:,} answers came without a count of their tokens")
+        say(f"the server reported no number of tokens for {report.uncounted:,} answers")
     if report.judged < report.answers:
-        say(f"{report.answers - report.judged:,} answers have no verdict, since the judge itself failed: {GO_ON}")
-    sections = (("answers that were dropped", report.table()), ("questions not asked", report.not_asked_table()))
+        say(f"{report.answers - report.judged:,} answers have no verdict, because the judge failed: {CONTINUE}")
+    sections = (("dropped answers", report.table()), ("questions not asked", report.not_asked_table()))
     for title, table in sections:
         if table:
             shown = Table("stage", "reason", "number", title=f"{title}, each in {out.with_suffix('.report.json').name}")
@@ -192,3 +196,5 @@ def _print(report: DistillReport, out: Path) -> None:
                 shown.add_row(stage, reason, f"{number:,}")
             console.print(shown)
     say(f"rows' SHA-256: {report.content_hash}")
+    if report.rows:
+        say(f"next: kernel-coder sft --data.path {out} --model.name_or_path MODEL")

@@ -1,4 +1,4 @@
-"""What a teacher is asked, and the pair of modules in what it says."""
+"""Makes the questions to a teacher, and reads the pair of modules in an answer."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ PACKAGED_OPS = Path(__file__).with_name("ops.txt")
 Kind = Literal["implement", "convert"]
 
 REFERENCE_IMPORTS = frozenset({"__future__", "collections", "functools", "math", "torch", "typing"})
-"""What a reference of a teacher may import: the judge trusts references more than it trusts candidates."""
+"""Packages that a teacher's reference may import: the judge trusts references more than candidates."""
 
 TAGS = ("<thinking>", "</thinking>", "<answer>", "</answer>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillPlan:
-    """What is asked, and which of the right answers are wanted.
+    """The questions to a teacher, and which correct answers to keep.
 
     Attributes:
-        implement: what to ask for implementations of: ``ops``, text files, ``generator``.
-        convert: modules to ask for conversions of: whatever ``load_tasks`` reads, ``generator``.
-        count: questions of each source at most; the generator needs it.
-        samples: answers to each question.
-        seed: of the generator, and of the answers.
-        families, levels, splits: of the generator; see :class:`kernel_coder.data.build.Plan`.
-        per_structure: pairs whose modules may have the same syntax tree but for names and constants.
+        implement: sources of operations, for which the teacher writes module and solution: ``ops``, text files,
+            ``generator``.
+        convert: sources of modules, for which the teacher writes a solution: those of ``load_tasks``, ``generator``.
+        count: highest number of questions from each source; required for the generator.
+        samples: number of answers to each question.
+        seed: seed of the generator and of the answers.
+        families, levels, splits: settings of the generator; see :class:`kernel_coder.data.build.Plan`.
+        per_structure: highest number of pairs whose modules differ only in names and constants.
         against: a folder of problems that no pair may resemble.
-        max_size: halve larger sizes of modules from files.
+        max_size: halve larger sizes in modules from files.
         allow_kernelbench: ask about KernelBench's own modules, to measure a teacher; never train on the answers.
-        prompt_template: of conversions; see :func:`kernel_coder.prompts.build_messages`.
-        implement_template: of implementations; None takes the packaged one.
-        one_shot: show a solved example in conversions.
-        drop_thinking: leave the reasoning out of the rows; the log has it.
+        prompt_template: template for ``convert``; see :func:`kernel_coder.prompts.build_messages`.
+        implement_template: template for ``implement``; None: the packaged one.
+        one_shot: show a solved example in prompts of ``convert``.
+        drop_thinking: leave the reasoning out of the rows; the log keeps it.
     """
 
     implement: tuple[str, ...] = ()
@@ -74,17 +75,17 @@ class DistillPlan:
     def __post_init__(self) -> None:
         if not self.implement and not self.convert:
             raise UsageError(
-                "there is nothing to ask: give --implement (ops, a text file, generator) or --convert (packaged, "
+                "there are no questions: pass --implement (ops, a text file, generator) or --convert (packaged, "
                 "generator, files and folders)"
             )
         if self.samples < 1:
             raise UsageError(f"--samples must be at least 1; got {self.samples}")
         if self.count is None and GENERATOR in (*self.implement, *self.convert):
-            raise UsageError("the generator has no end: say with --count how many questions are wanted")
+            raise UsageError("the generator makes any number of questions: --count must limit it")
         self.stream()
 
     def stream(self) -> Plan:
-        """The generator's part; making it checks the fields."""
+        """The settings of the generator. Plan checks them."""
         return Plan(
             sources=(GENERATOR,) if self.count is not None else tuple(self.convert or self.implement),
             count=self.count,
@@ -107,7 +108,7 @@ class DistillPlan:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt. A conversion has its task; an implementation has only words."""
+    """One prompt. A question of ``convert`` has a task; one of ``implement`` only a description."""
 
     kind: Kind
     id: str
@@ -118,19 +119,19 @@ class Question:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what is asked: the same question is known by it in another run."""
+        """SHA-256 of the messages. It identifies the question in later runs."""
         return sha256_text(orjson.dumps(self.messages).decode())
 
 
 def make_questions(plan: DistillPlan) -> tuple[list[Question], list[dict[str, Any]]]:
-    """The questions in order, none twice, and what is not asked and why: held out, seen before, KernelBench's."""
+    """The distinct questions in order, and those not asked with the reason: held out, a duplicate, from KernelBench."""
     drops: list[dict[str, Any]] = []
     questions: dict[str, Question] = {}
     for question in (*_implementations(plan, drops), *_conversions(plan, drops)):
         questions.setdefault(question.hash, question)
     if not questions:
         why = f": {drops[0]['id']}: {drops[0]['reason']}" if drops else ""
-        raise UsageError(f"there is nothing to ask, since every source is empty or all of it was dropped{why}")
+        raise UsageError(f"there are no questions: every source is empty, or all its tasks were dropped{why}")
     return list(questions.values()), drops
 
 
@@ -147,7 +148,7 @@ def _implementations(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator
 
 
 def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
-    """The operations of the packaged list or of a text file: one a line, perhaps ``family | operation``.
+    """The operations in the packaged list or a text file. A line holds an operation, or ``family | operation``.
 
     >>> read_ops("ops")[0][1]
     {'family': 'elementwise'}
@@ -166,18 +167,18 @@ def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
             family, bar, op = text.partition(" | ")
             found.append((op.strip(), {"family": family.strip()}) if bar else (text, {}))
     if not found:
-        raise UsageError(f"--implement: {source} names no operation; write one a line")
+        raise UsageError(f"--implement: {source} names no operation; write one on each line")
     return found
 
 
 def _generated_ops(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compositions of the generator in words."""
+    """Compositions of the generator, described in words."""
     seen: set[tuple[str, ...]] = set()
     for made in _stream(plan):
         if made.split not in plan.splits:
             drops.append(_drop(made.task, ("split", f"its composition is {made.split}")))
         elif made.composition in seen:
-            drops.append(_drop(made.task, ("duplicate", "the same composition was seen before")))
+            drops.append(_drop(made.task, ("duplicate", "an earlier task has the same composition")))
         else:
             seen.add(made.composition)
             yield in_words(made.composition), _about(made.task)
@@ -186,7 +187,8 @@ def _generated_ops(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[t
 
 
 def in_words(composition: Sequence[str]) -> str:
-    """
+    """A description of a composition.
+
     >>> in_words(["matmul_bt", "gelu", "l2_norm"])
     'matmul bt, then gelu, then l2 norm'
     """
@@ -216,7 +218,7 @@ def _conversions(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[Que
 
 
 def _stream(plan: DistillPlan) -> Iterator[GeneratedTask]:
-    """Generated tasks, an end to them even if hardly any is wanted."""
+    """Generated tasks; their number is limited, in case most of them are dropped."""
     assert plan.count is not None
     stream = plan.stream()
     made = generate_many(plan.seed, stream.stream_families(), plan.levels)
@@ -238,7 +240,7 @@ def _drop(task: Task, drop: Drop) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is judged: a task, and the teacher's code for it."""
+    """A task and the teacher's code for it."""
 
     task: Task
     code: str
@@ -246,13 +248,13 @@ class Pair:
 
 
 def read_answer(question: Question, text: str, reasoning: str | None = None) -> Pair | str:
-    """The pair that an answer holds, or why it holds none."""
-    said = text.rpartition("</think>")[2].partition("<think>")[0]
-    thinking = _thinking(text, said, reasoning)
+    """The pair in an answer, or the reason why there is none."""
+    visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    thinking = _thinking(text, visible, reasoning)
     if question.task is not None:
         code, problem = candidate(text)
         return Pair(question.task, code, thinking) if code is not None else problem or "the answer holds no code"
-    found = _two_modules(said)
+    found = _two_modules(visible)
     if isinstance(found, str):
         return found
     reference, code = found
@@ -262,9 +264,9 @@ def read_answer(question: Question, text: str, reasoning: str | None = None) -> 
     return Pair(task, code, thinking)
 
 
-def _thinking(text: str, said: str, reasoning: str | None) -> str | None:
-    """What is in the answer's own form, else what the server gives apart, else what stands before ``</think>``."""
-    found = parse_response(said).thinking if "<thinking>" in said else None
+def _thinking(text: str, visible: str, reasoning: str | None) -> str | None:
+    """The reasoning: from the answer's ``<thinking>``, else from the server's field, else before ``</think>``."""
+    found = parse_response(visible).thinking if "<thinking>" in visible else None
     before = text.rpartition("</think>")[0].rpartition("<think>")[2]
     chosen = (found or reasoning or before or "").strip()
     return chosen if chosen and not any(tag in chosen for tag in TAGS) else None
@@ -273,20 +275,19 @@ def _thinking(text: str, said: str, reasoning: str | None) -> str | None:
 _BLOCK = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
-def _two_modules(said: str) -> tuple[str, str] | str:
-    """Reference and solution, the first code blocks that define what each has to, or what is wrong."""
-    if "<answer>" in said:
-        said = said.rpartition("<answer>")[2]
-    blocks = [match[2].rstrip() + "\n" for match in _BLOCK.finditer(said.replace("\r\n", "\n") + "\n")]
+def _two_modules(text: str) -> tuple[str, str] | str:
+    """Reference and solution: the first code blocks that define their classes; or a sentence with the problem."""
+    text = text.rpartition("<answer>")[2]
+    blocks = [match[2].rstrip() + "\n" for match in _BLOCK.finditer(text.replace("\r\n", "\n") + "\n")]
     if not blocks:
-        return "the answer holds no code block that is closed"
+        return "the answer holds no closed code block"
     named = [(block, frozenset() if isinstance(tree := parse(block), str) else classes(tree)) for block in blocks]
     references = [block for block, names in named if "Model" in names and SOLUTION_CLASS not in names]
     solutions = [block for block, names in named if SOLUTION_CLASS in names and "def get_inputs" not in block]
     if references and solutions:
         return references[0], solutions[0]
     if any({"Model", SOLUTION_CLASS} <= names for _, names in named):
-        return "the answer has Model and ModelNew in one code block; two are wanted"
+        return "the answer has Model and ModelNew in one code block instead of two"
     for block in blocks:
         if isinstance(tree := parse(block), str):
             return f"a code block of the answer does not parse: {tree}"
@@ -295,7 +296,7 @@ def _two_modules(said: str) -> tuple[str, str] | str:
 
 
 def _reference_problem(reference: str) -> str | None:
-    """Why a teacher's module is no specification; the judge decides on what it computes."""
+    """Why a teacher's module cannot be a reference; None if it can. The judge checks its results later."""
     if problem := reference_problem(reference):
         return problem
     tree = parse(reference)

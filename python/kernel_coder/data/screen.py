@@ -1,4 +1,4 @@
-"""What may not become training data, whoever wrote it: seen before, held out, or a problem of a benchmark."""
+"""Screens tasks for training data: drops duplicates, held-out compositions and problems of benchmarks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kernel_coder.tasks.generator.fingerprint import Problems, fingerprint
 from kernel_coder.tasks.task import Task
 
 KERNELBENCH = Path(__file__).parent / "kernelbench_fingerprints.txt"
-"""Fingerprints of KernelBench's modules, so that none is trained on whether or not a copy is at hand."""
+"""Fingerprints of KernelBench's modules, so that they are recognised without a copy of KernelBench."""
 
 Drop = tuple[str, str]
-"""Stage and reason."""
+"""The stage at which a task is dropped, and the reason."""
 
 
 class Screen:
-    """Looks at tasks in order and says which are dropped.
+    """Decides for tasks, in order, which are dropped.
 
     Args:
-        splits: sides of the generator's split that are wanted; a task without a side is on ``train``.
-        per_structure: tasks that may have the same syntax tree but for names and constants.
-        allow_kernelbench: let KernelBench's own modules pass, to measure; never train on them.
+        splits: splits to keep; a task without one belongs to ``train``.
+        per_structure: highest number of tasks that differ only in names and constants.
+        allow_kernelbench: keep KernelBench's own modules, for measuring; never train on them.
         against: a folder of problems that no task may resemble.
     """
 
@@ -40,26 +40,26 @@ class Screen:
         self._problems = None if against is None else Problems(against)
 
     def look(self, task: Task) -> tuple[str, Drop | None]:
-        """The task's fingerprint, and why it is dropped: by its side, as a duplicate, as KernelBench's. Counts it."""
+        """The task's fingerprint, and why it is dropped: its split, a duplicate, or KernelBench. Counts the task."""
         own = fingerprint(task.reference)
         if (split := task.metadata.get("split", "train")) not in self.splits:
             return own, ("split", f"its composition is {split}")
         if not self.count(own):
-            return own, ("duplicate", "the same syntax tree but for names and constants was seen before")
+            return own, ("duplicate", "an earlier task differs only in names and constants")
         return own, self.kernelbench(task)
 
     def count(self, structure: str) -> bool:
-        """Whether one more of this fingerprint is wanted; it counts as seen from now on."""
+        """Counts a task with this fingerprint; returns whether it is kept."""
         self._seen[structure] += 1
         return self._seen[structure] <= self.per_structure
 
     def kernelbench(self, task: Task) -> Drop | None:
-        """Whether its module is KernelBench's, by its syntax tree."""
+        """A drop if the task's module has the syntax tree of one of KernelBench's."""
         problem = self._kernelbench.get(fingerprint(task.reference, class_name=task.entry_point))
         return None if problem is None else ("contamination", f"it is KernelBench's {problem}")
 
     def resemblance(self, task: Task) -> Drop | None:
-        """Whether it is, or is near, a problem of the folder."""
+        """A drop if the task is equal or similar to a problem in the folder ``against``."""
         if self._problems is None:
             return None
         match = self._problems.nearest(task)
@@ -69,13 +69,13 @@ class Screen:
 
 
 def kernelbench_fingerprints() -> dict[str, str]:
-    """Fingerprint of each KernelBench module's class, and the problem it belongs to."""
+    """KernelBench's problems by the fingerprint of their module class."""
     lines = KERNELBENCH.read_text(encoding="utf-8").splitlines()
     return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
 
 
 def kernelbench_listing(folder: str | Path) -> str:
-    """The text of `kernelbench_fingerprints.txt`, from a copy of KernelBench."""
+    """The contents of ``kernelbench_fingerprints.txt``, made from a copy of KernelBench."""
     lines = ["# Fingerprints of the modules of KernelBench (MIT), levels 1 to 3, which are never trained on."]
     for path in sorted(Path(folder).rglob("*.py")):
         name = f"{path.parent.name}/{path.stem}"

@@ -1,6 +1,6 @@
-"""Making modules from files small enough for Triton's interpreter, by halving the sizes that their text names.
+"""Makes modules small enough for Triton's interpreter, by halving the sizes in their source.
 
-Benchmarks size their modules for a GPU; the interpreter takes a millisecond or two for each program of a grid.
+Benchmarks choose sizes for GPUs; the interpreter takes 1 to 2 ms for each program of a grid.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from kernel_coder.tasks.task import HELPERS, init_arguments, parse
 
 SMALLEST = 4
-"""No size is halved below this: what is left of a module must still have rows and columns."""
+"""No size is halved below this, so that tensors keep several rows and columns."""
 
 
 def shrunk(reference: str, max_size: int) -> str:
-    """The module with every integer constant of its top level halved until it is at most `max_size`.
+    """The module with every integer in its top-level assignments halved until it is at most ``max_size``.
 
     >>> shrunk("batch, dim = 4096, 20\\nshape = (1024, 3)", 64)
     'batch, dim = 64, 20\\nshape = (64, 3)'
@@ -35,19 +35,19 @@ def shrunk(reference: str, max_size: int) -> str:
 
 
 def fitted(reference: str, entry_point: str, max_elements: int) -> str:
-    """The module with sizes halved until no tensor that it makes has more than `max_elements` elements.
+    """The module with sizes halved until none of its tensors has more than ``max_elements`` elements.
 
-    Sizes are the integers of the top level's assignments, of ``get_inputs`` and of ``get_init_inputs``. The largest
-    goes first; equal ones stay equal and others different, so that channels do not become as few as their groups. One
-    whose halving breaks the module, or makes no tensor smaller that is too large, stays as it is. The module is run on
-    tensors without memory, never on numbers; its text is executed, so it must be trusted. One that cannot be run so
-    comes back unchanged.
+    Sizes are the integers in top-level assignments, ``get_inputs`` and ``get_init_inputs``. The largest size is halved
+    first. Equal sizes stay equal and different ones stay different, so that, for example, there remain more channels
+    than groups. A size is kept if halving it breaks the module or does not make a too large tensor smaller. The module
+    runs on fake tensors, which hold no data. Its source is executed, so it must be trusted. A module that cannot run on
+    fake tensors is returned unchanged.
     """
     excess = _excess(reference, entry_point, max_elements)
     fixed: set[int] = set()
     while excess:
         tree = parse(reference)
-        assert not isinstance(tree, str)  # it has been executed
+        assert not isinstance(tree, str)  # _excess has executed it
         places = [
             node
             for statement in tree.body
@@ -87,7 +87,7 @@ def _with_sizes(source: str, places: list[ast.Constant], change: Callable[[int],
 
 
 def _excess(reference: str, entry_point: str, max_elements: int) -> int | None:
-    """By how many elements the module's tensors are too large, all together; None where it cannot be run."""
+    """The number of elements above ``max_elements``, summed over the module's tensors; None if it cannot run."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,10 +105,10 @@ def _excess(reference: str, entry_point: str, max_elements: int) -> int | None:
 
     try:
         namespace: dict[str, Any] = {}
-        exec(compile(reference, f"<{entry_point}>", "exec"), namespace)  # what it imports must not remember the mode
+        exec(compile(reference, f"<{entry_point}>", "exec"), namespace)  # outside the mode, which imports must not see
         with FakeTensorMode(allow_non_fake_inputs=True), Counting(), torch.no_grad():
             args, kwargs = init_arguments(namespace["get_init_inputs"]())
             namespace[entry_point](*args, **kwargs).eval()(*namespace["get_inputs"]())
-    except Exception:  # whatever the module raises
+    except Exception:  # the module can raise anything
         return None
     return total

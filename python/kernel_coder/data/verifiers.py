@@ -1,4 +1,4 @@
-"""What decides whether a candidate is right: an interface, the interpreter's check, and the judge."""
+"""Verifiers decide whether a candidate is correct: with Triton's interpreter, or with the judge."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from kernel_coder.tasks.task import SOLUTION_CLASS, Task
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A solution to be verified.
+    """A solution to verify.
 
     Attributes:
-        with_nan: it must also keep NaNs in their places, where that is checked.
-        with_other_inputs: the module must give something else for other inputs; the judge asks that of every module.
+        task: its task.
+        code: its source.
+        with_nan: also check that NaNs in the inputs give the reference's NaNs (interpreter only).
+        with_other_inputs: also check that the module's results depend on its inputs (the judge always does).
     """
 
     task: Task
@@ -30,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`correct` is None where the verifier itself failed: nothing is known. `reason` says why it is not True."""
+    """A verifier's result. ``correct`` is None if the verifier itself failed; ``reason`` explains False and None."""
 
     correct: bool | None
     reason: str | None = None
@@ -38,7 +40,7 @@ class Finding:
 
 
 class Verifier(AbstractContextManager["Verifier"], Protocol):
-    """Findings for candidates: one each, in order, lazily."""
+    """Yields a finding for each candidate, in order and lazily."""
 
     name: str
 
@@ -46,9 +48,9 @@ class Verifier(AbstractContextManager["Verifier"], Protocol):
 
 
 class InterpreterVerifier:
-    """Runs reference and candidate in Triton's interpreter, against the reference in fp64. The code must be trusted.
+    """Compares reference and candidate in Triton's interpreter with the reference in fp64. The code must be trusted.
 
-    ValueError where the interpreter cannot work.
+    Raises ValueError if the interpreter does not work with the installed packages.
     """
 
     name = "interpreter"
@@ -82,10 +84,12 @@ class InterpreterVerifier:
 
 
 class JudgeVerifier:
-    """The judge: its sandbox, its hidden inputs and shapes, its tolerance.
+    """Verifies with the judge, which has a sandbox, hidden inputs and shapes, and its own tolerance.
 
     Args:
-        options: of :class:`kernel_coder.judge.JudgeConfig`; a speedup is not measured unless `timing` asks for it.
+        device: the judge's device.
+        workers: number of candidates judged at once.
+        options: fields of :class:`kernel_coder.judge.JudgeConfig`; ``timing`` is False by default.
     """
 
     name = "judge"

@@ -1,8 +1,8 @@
-"""Processes that run jobs on text that must be trusted, one fork a job: a crash or a hang ends that job alone.
+"""Worker processes that fork for each job, so that a crash or a hang ends only that job. The code must be trusted.
 
-A worker imports torch and triton once and forks for every job, which costs some ten milliseconds. Under
-TRITON_INTERPRET=1 kernels run on the CPU; lowering through Inductor wants the real compiler's front, so its workers are
-others. `python -m kernel_coder.data.workers` is the worker's main: JSON lines in, JSON lines out.
+A worker imports torch and triton once and forks for each job, which takes about 10 ms. With TRITON_INTERPRET=1 kernels
+run on the CPU. Inductor needs Triton's real compiler, so its jobs have other workers. A worker runs
+``python -m kernel_coder.data.workers``, which reads and writes JSON lines.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from typing import Any
 
 Job = Mapping[str, Any]
 WINDOW = 4
-"""Jobs a worker that are read ahead: enough that none waits, few enough that little is lost when a build stops."""
+"""Number of jobs per worker that are read ahead: enough to keep it busy, few enough to lose little when a build stops.
+"""
 
 
 class Workers:
-    """A pool of workers; results come in the order of the jobs.
+    """A pool of workers.
 
     Args:
-        count: processes.
-        interpret: whether Triton runs in its interpreter there.
-        timeout_s: a job's life. One that takes longer gets the result `{"failure": "..."}`, as does one that dies.
+        count: number of processes.
+        interpret: run Triton in its interpreter.
+        timeout_s: time limit of a job, in seconds. A job that exceeds it or dies has the result ``{"failure": "..."}``.
     """
 
     def __init__(self, count: int, *, interpret: bool, timeout_s: float = 60.0) -> None:
@@ -47,7 +48,7 @@ class Workers:
         self._free: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
         self._started: list[subprocess.Popen[str]] = []
         for _ in range(count):
-            self._free.put(None)  # a process is started by its first job
+            self._free.put(None)  # the first job starts the process
 
     def __enter__(self) -> Workers:
         return self
@@ -61,11 +62,11 @@ class Workers:
             process.kill()
         self._threads.shutdown(wait=True)
         for process in self._started:
-            with process:  # closes its pipes and waits for it
+            with process:  # closes the pipes and waits for the process
                 pass
 
     def map(self, jobs: Iterable[Job]) -> Iterator[dict[str, Any]]:
-        """The results, lazily; jobs are read a few ahead."""
+        """Yields the results in the order of the jobs, lazily."""
         waiting: deque[Future[dict[str, Any]]] = deque()
         for job in jobs:
             waiting.append(self._threads.submit(self._run, job))
@@ -181,11 +182,11 @@ class ModelNew(torch.nn.Module):
         return out
 """,
 }
-"""A pair that touches what torch, Inductor and the interpreter import and remember when they are first used."""
+"""A pair that makes torch, Inductor and the interpreter do their lazy imports and fill their caches."""
 
 
 def _warm_up() -> None:
-    """Pay once, not in every fork, for what the first job of a process costs."""
+    """Runs a first job, so that its extra cost occurs once and not in every fork."""
     if os.environ.get("TRITON_INTERPRET") == "0":
         from kernel_coder.tasks.inductor import import_inductor
 
@@ -199,7 +200,7 @@ JOBS: dict[str, Callable[[Job], dict[str, Any]]] = {"check": _check, "lower": _l
 
 
 def _forked(job: Job) -> dict[str, Any]:
-    """The job's result from a child; why there is none, if it dies or takes too long."""
+    """Runs the job in a child process. Returns its result, or the failure if the child dies or takes too long."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -228,7 +229,7 @@ def _forked(job: Job) -> dict[str, Any]:
 
 
 def _in_child(job: Job, reading: int, writing: int) -> None:
-    """Run the job, write its result, and end without a trace of the parent's state."""
+    """Runs the job, writes its result, and exits without the parent's cleanup."""
     try:
         os.close(reading)
         quiet = os.open(os.devnull, os.O_RDWR)
@@ -237,7 +238,7 @@ def _in_child(job: Job, reading: int, writing: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             result = JOBS[job["kind"]](job)
-        except Exception as error:  # the job's own, whatever it is
+        except Exception as error:  # a job can raise anything
             text = str(error).strip().splitlines() or [""]
             result = {"failure": f"{type(error).__name__}: {text[-1][:200]}"}
         data = json.dumps(result).encode()
@@ -251,12 +252,12 @@ def main() -> None:
     import torch
     from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # Inductor's bars would start a thread, and forks want none
+    tqdm.monitor_interval = 0  # Inductor's progress bars would start a thread, and forking needs a single thread
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    with contextlib.suppress(Exception):  # what is wrong is said by each job
+    with contextlib.suppress(Exception):  # each job reports the problem itself
         _warm_up()
-    # Candidates may print: the protocol keeps a descriptor of its own.
+    # Candidates may print to stdout, so the protocol uses its own descriptor.
     protocol = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         protocol.write(json.dumps(_forked(json.loads(line))) + "\n")

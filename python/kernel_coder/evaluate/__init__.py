@@ -1,1 +1,1 @@
-"""How good a model is at writing kernels: answers sampled, judged and counted; ``python -m kernel_coder.evaluate``."""
+"""``kernel-coder evaluate``: samples a model's answers to tasks, judges them and computes metrics."""

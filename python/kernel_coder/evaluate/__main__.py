@@ -1,8 +1,8 @@
-"""``python -m kernel_coder.evaluate --model M --tasks T [--config FILE] [--resume] [--field value ...]``
+"""``kernel-coder evaluate --model M --tasks T [--config FILE] [--resume] [--field value ...]``
 
-Exit codes: 0 the evaluation is finished; 2 something in the config or its files is wrong (one sentence on stderr);
-3 the judge itself failed on every answer, or cannot be started; 75 stopped by SIGTERM or SIGINT, or by a server that
-gives no more answers: everything so far is saved, go on with ``--resume``.
+Exit codes: 0: the evaluation is finished. 2: the config or one of its files is wrong (one sentence on stderr says how).
+3: the judge failed on every answer or cannot be started. 75: SIGTERM, SIGINT or a failing server stopped the run; the
+work so far is saved, and ``--resume`` continues it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any
 
-from kernel_coder.evaluate.config import load_config
+from kernel_coder.evaluate.config import COMMON, USAGE, EvaluateConfig, load_config
 from kernel_coder.evaluate.errors import (
     EXIT_HARNESS,
     EXIT_MISTAKE,
@@ -20,37 +20,42 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
+from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
 
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
-    """Runs the command and returns its exit code; ``injected`` is for :func:`kernel_coder.evaluate.run.evaluate`."""
+    """Runs the command and returns its exit code; ``injected`` goes to :func:`kernel_coder.evaluate.run.evaluate`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if show_help(given, USAGE, EvaluateConfig, COMMON):
+        return 0
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     parser.add_argument("--resume", action="store_true")
-    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    own, flags = parser.parse_known_args(given)
     try:
         config = load_config(own.config, flags)
 
-        from kernel_coder.evaluate.run import evaluate  # torch takes seconds; a typo should not
-        from kernel_coder.evaluate.store import SUMMARY, TABLE
+        from kernel_coder.evaluate.run import evaluate  # imports torch, which takes seconds: parse the flags first
+        from kernel_coder.evaluate.store import REPORT, TABLE
         from kernel_coder.run.signals import listening
 
         with listening() as stop:
             results = evaluate(config, resume=own.resume, poll=stop.poll, **injected)
         print((results.folder / TABLE).read_text(encoding="utf-8"))
-        print((results.folder / SUMMARY).resolve())
+        print(f"open {(results.folder / REPORT).resolve()} in a browser to read the answers and verdicts")
+        print(f"next: kernel-coder refine MODULE.py --model {config.model}")
         return 0
     except UsageError as error:
         return end(error, EXIT_MISTAKE)
     except HarnessFailed as error:
         return end(error, EXIT_HARNESS)
     except ServerFailed as error:
-        return end(f"{error}; what it did answer is saved in {config.output}: go on with --resume", EXIT_STOPPED)
+        return end(f"{error}; its answers so far are saved in {config.output}: continue with --resume", EXIT_STOPPED)
     except StopRequested as error:
         return end(
-            f"stopped by {error}; the work so far is saved in {config.output}: go on with --resume", EXIT_STOPPED
+            f"stopped by {error}; the work so far is saved in {config.output}: continue with --resume", EXIT_STOPPED
         )
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a model, what comes back, and the code in it."""
+"""Requests to a model, its answers, and the code in an answer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from kernel_coder.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer that is wanted. ``messages`` is a conversation: it can hold earlier turns."""
+    """Asks for one answer. ``messages`` is a conversation, which may hold earlier turns."""
 
     task: Task
-    sample: int  # counted from 0
+    sample: int  # index of the sample among those of the task, from 0
     messages: tuple[Message, ...]
     seed: int
 
+    @property
+    def key(self) -> Key:
+        return self.task.id, self.sample
+
+
+Key = tuple[str, int]
+"""Identifies a sample: the task's id and the sample's index."""
+
 
 class Asked(Protocol):
-    """What a model needs to know of a request."""
+    """The part of a request that a model reads."""
 
     @property
     def messages(self) -> tuple[Message, ...]: ...
@@ -36,52 +44,55 @@ AskedT = TypeVar("AskedT", bound=Asked)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said, with the beginning that the template put into its mouth."""
+    """A model's answer. ``text`` includes the beginning of the answer if the prompt template wrote one."""
 
     text: str
-    finish_reason: str  # stop; length: cut short; refused: the model was not asked, and problem says why
+    finish_reason: str  # "stop"; "length": the token limit; "refused": the prompt does not fit, see problem
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     problem: str | None = None
-    reasoning: str | None = None  # what a server gives apart from the text
-    seconds: float | None = field(default=None, compare=False)  # taken; of several written together, each one's share
+    reasoning: str | None = None  # reasoning that a server returns in a separate field
+    seconds: float | None = field(default=None, compare=False)  # time taken; a batch's time is divided by its size
 
 
 Poll = Callable[[], None]
 
 
 class Model(Protocol):
-    """Anything that answers requests: in any order, each as soon as it is there."""
+    """Anything that answers requests."""
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
-        """``poll`` is called often. It may raise to abandon the work, and add requests, which may then be answered."""
+        """Yields each answer as soon as it is complete, in any order.
+
+        Calls ``poll`` often. ``poll`` may raise to stop the work, or append to ``requests``.
+        """
         ...
 
     def close(self) -> None:
-        """Gives memory and connections back."""
+        """Frees memory and closes connections."""
         ...
 
 
 def candidate(text: str) -> tuple[str | None, str | None]:
-    """The code that is judged, and why there is none; one of them is None.
+    """The code of an answer, or the reason why it holds none: (code, None) or (None, reason).
 
-    The form that :func:`kernel_coder.ops.parse_response` describes is read as leniently as it can be, so that any model
-    can be asked: the first code block of the answer. What a reasoning model thinks before ``</think>`` is passed over.
+    The code is the first code block. The tags that :func:`kernel_coder.ops.parse_response` describes are optional, so
+    that models that were not trained on them can be evaluated. Text before ``</think>`` is skipped.
 
     >>> candidate("<think>Maybe ```x```?</think> Here: \\n```python\\nclass ModelNew: ...\\n```")
     ('class ModelNew: ...', None)
     >>> candidate("I cannot do that.")
     (None, 'the answer holds no code block')
     """
-    said, begun, _ = text.rpartition("</think>")[2].partition("<think>")
-    response = parse_response(said)
+    visible, unclosed, _ = text.rpartition("</think>")[2].partition("<think>")
+    response = parse_response(visible)
     code = response.code
     if code is not None and code.strip():
         return code, None
-    if not said.strip() and not begun:
+    if not visible.strip() and not unclosed:
         return None, "the answer is empty"
-    if begun or "```" in (response.thinking or ""):
+    if unclosed or "```" in (response.thinking or ""):
         return None, "the answer holds no code block after its thinking"
-    if "```" in said:
+    if "```" in visible:
         return None, "the answer's code block is empty"
     return None, "the answer holds no code block"

@@ -1,6 +1,7 @@
-"""The one description of an evaluation: parsed, used and written down as the same frozen object.
+"""The config of an evaluation: one frozen object, read from flags and YAML and saved with the results.
 
-Precedence: flags, the YAML file, the defaults here. ``--max-new-tokens`` and ``--max_new_tokens`` are the same flag.
+Flags override the YAML file, which overrides the defaults here. ``--max-new-tokens`` and ``--max_new_tokens`` are the
+same flag.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from kernel_coder.run.flags import UsageError, rule
 from kernel_coder.run.recipe import flag_values, read_recipe
 
 PASS_AT = (1, 5, 10, 20, 50, 100)
-"""The k of pass@k that are reported, as far as there are so many samples."""
+"""pass@k is reported for these k up to the number of samples."""
 
 LISTS = {"--seeds", "--families", "--exclude-families", "--pass-at", "--judge.families", "--judge.require"}
-"""Flags whose values may also stand one behind the other."""
+"""Flags whose values may be separated by spaces as well as by commas."""
 
 ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
+
+COMMON = (
+    *("model", "tasks", "limit", "samples", "prompt_template", "max_new_tokens", "backend", "device", "base_url"),
+    "output",
+)
+"""Fields that ``--help`` shows."""
+
+USAGE = "kernel-coder evaluate [--config FILE] [--resume]"
 
 MAY_CHANGE = frozenset(
     {
@@ -35,96 +44,101 @@ MAY_CHANGE = frozenset(
         "judge.audit_dir", "remember",
     }
 )  # fmt: skip
-"""What a resumed run may do otherwise: which tasks it covers and how fast it goes, not what answers or verdicts are."""
+"""Fields that may differ when a run is resumed: they choose tasks, speed and reports, and change no answer or verdict.
+"""
 
 
 class EvaluateConfig(BaseModel):
-    """Every choice of an evaluation."""
+    """All settings of an evaluation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    model: str = Field(description="hub id, local folder, tiny, or with --base-url the name that the server knows")
+    model: str = Field(description="hub id, local folder, nano, tiny, or with --base-url the server's name for a model")
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside the model's folder")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="of a local model; auto: bfloat16 on a GPU, float32 on the CPU"
+        default="auto", description="dtype of a local model; auto: bfloat16 on a GPU, float32 on the CPU"
     )
     chat_template: str | None = Field(
-        default=None, description="file with a Jinja chat template, or plain, for a tokenizer that has none"
+        default=None, description="file with a Jinja chat template, or plain, for a tokenizer without one"
     )
     base_url: str | None = Field(
-        default=None, description="an OpenAI-compatible server, such as http://localhost:8000/v1"
+        default=None, description="URL of an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
-    api_key_env: str | None = Field(default=None, description="environment variable with the server's API key")
-    concurrency: int = Field(default=8, ge=1, description="requests that a server has at a time")
-    request_timeout_s: float = Field(default=600.0, gt=0, description="seconds that a server has for one answer")
-    max_retries: int = Field(default=6, ge=0, description="times that a request is repeated, waiting longer each time")
-    extra_body: dict[str, Any] = Field(default={}, description="further fields of each request, as JSON")
+    api_key_env: str | None = Field(default=None, description="environment variable that holds the server's API key")
+    concurrency: int = Field(default=8, ge=1, description="number of requests sent to the server at once")
+    request_timeout_s: float = Field(default=600.0, gt=0, description="time limit for one request, in seconds")
+    max_retries: int = Field(default=6, ge=0, description="retries of a failed request, with growing waits in between")
+    extra_body: dict[str, Any] = Field(default={}, description="more fields for each request, as JSON")
 
     tasks: str = Field(
         default="packaged",
-        description="kernelbench:level1[,level2], packaged, a folder, a .py, .parquet or .jsonl, a hub id",
+        description="task set: kernelbench:level1[,level2], packaged, a folder, a .py, .parquet or .jsonl, a hub id",
     )
     kernelbench_dir: str | None = Field(
-        default=None, description="a copy of KernelBench; default: $KERNELBENCH_DIR, the hub"
+        default=None, description="folder with a copy of KernelBench; default: $KERNELBENCH_DIR, then the hub"
     )
-    problems: str | None = Field(default=None, description="by number, as in 1,2,5-9")
+    problems: str | None = Field(default=None, description="only the tasks with these numbers, as in 1,2,5-9")
     families: tuple[str, ...] | None = Field(
         default=None, description="only tasks of these families (column family), as in softmax,loss"
     )
     exclude_families: tuple[str, ...] | None = Field(default=None, description="no tasks of these families")
-    max_level: int | None = Field(default=None, ge=0, description="no tasks that are harder than this (column level)")
-    limit: int | None = Field(default=None, ge=1, description="use only the first tasks")
+    max_level: int | None = Field(default=None, ge=0, description="no tasks above this level (column level)")
+    limit: int | None = Field(default=None, ge=1, description="only the first N tasks")
     refused_tasks: Literal["leave_out", "keep"] = Field(
         default="leave_out",
-        description="KernelBench's tasks that the packaged list of admissions refuses: named in the results either way",
+        description="what to do with KernelBench tasks that the packaged admission list refuses; the results name them",
     )
     backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
-        default="triton", description="what answers are written in"
+        default="triton", description="language that the answers are written in"
     )
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] | None = Field(
-        default=None, description="math mode; default: what each task says"
+        default=None, description="precision of the reference; default: that of each task"
     )
-    prompt_template: str = Field(default="kernel_coder", description="kernel_coder, kernelbench or a .jinja file")
-    one_shot: bool = Field(default=False, description="show a solved example first")
+    prompt_template: str = Field(
+        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano or a .jinja file"
+    )
+    one_shot: bool = Field(default=False, description="show a solved example in the prompt")
 
-    samples: int = Field(default=1, ge=1, description="answers to each task; --parallel is the same")
-    turns: int = Field(default=1, ge=1, description="answers of a conversation: each after a verdict on the last")
-    stop_when_correct: bool = Field(default=False, description="a correct answer is the last of its conversation")
-    feedback_template: str = Field(default="feedback", description="what is said to a verdict: or nano, a .jinja file")
-    context_turns: int = Field(default=4, ge=1, description="earlier answers that a prompt shows: the last so many")
-    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
-        default="drop", description="what earlier answers in a prompt keep of their reasoning"
+    samples: int = Field(default=1, ge=1, description="answers sampled for each task; also --parallel")
+    turns: int = Field(default=1, ge=1, description="answers in a conversation: each follows a verdict on the last one")
+    stop_when_correct: bool = Field(default=False, description="end a conversation after its first correct answer")
+    feedback_template: str = Field(
+        default="feedback", description="template of the message after a verdict: feedback, nano or a .jinja file"
     )
-    temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
-    top_p: float = Field(default=0.97, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0, description="0 is off")
-    max_new_tokens: int = Field(default=2048, ge=1, description="length of an answer")
+    context_turns: int = Field(default=4, ge=1, description="number of latest answers that a prompt shows")
+    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
+        default="drop", description="how much reasoning of earlier answers a prompt shows"
+    )
+    temperature: float = Field(default=1.0, ge=0, description="sampling temperature; 0: greedy decoding")
+    top_p: float = Field(default=0.97, gt=0, le=1, description="probability mass of nucleus sampling")
+    top_k: int = Field(default=0, ge=0, description="sample from the k likeliest tokens; 0: from all")
+    max_new_tokens: int = Field(default=2048, ge=1, description="length limit of an answer, in tokens")
     seed: int = Field(
-        default=42, ge=0, description="of the answers; a sample's own follows from it, the task and its number"
+        default=42, ge=0, description="seed of the run; each sample derives its own from it, the task and its index"
     )
     seeds: tuple[int, ...] | None = Field(
-        default=None, description="several seeds, as in 0,1,2, in the place of seed: so many samples with each of them"
+        default=None, description="several seeds instead of seed, as in 0,1,2; samples counts the answers with each"
     )
-    batch_size: int = Field(default=16, ge=1, description="answers that a local model writes at a time")
+    batch_size: int = Field(default=16, ge=1, description="answers that a local model generates at once")
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
 
     device: str = Field(
-        default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N: of judge and model"
+        default="auto", description="device of model and judge: auto (a GPU if there is one), cpu, cuda or cuda:N"
     )
     judge_device: str | None = Field(
-        default=None, description="where answers are judged, if not on device; several GPUs as in cuda:1,cuda:2"
+        default=None, description="device of the judge, if another; several GPUs as in cuda:1,cuda:2"
     )
-    remember: bool = Field(default=False, description="equal code for one task is judged once, and has one verdict")
+    remember: bool = Field(default=False, description="judge equal code for the same task only once")
     judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
 
     pass_at: tuple[int, ...] | None = Field(
         default=None,
-        description=f"the k of pass@k, as a JSON list; default: those of {PASS_AT} up to samples, and samples",
+        description=f"values of k for pass@k, as in 1,5; default: {PASS_AT} up to samples, and samples",
     )
-    bootstrap_seed: int = Field(default=0, ge=0, description="of the intervals")
-    report_samples: int = Field(default=4, ge=1, description="answers a task that report.html shows, best first")
-    output: str = Field(default="runs/evaluate", description="folder of the results")
+    bootstrap_seed: int = Field(default=0, ge=0, description="seed of the bootstrap for the intervals")
+    report_samples: int = Field(default=4, ge=1, description="answers to each task that report.html shows, best first")
+    output: str = Field(default="runs/evaluate", description="folder for the results")
 
     @model_validator(mode="after")
     def _consistent(self) -> EvaluateConfig:
@@ -142,15 +156,15 @@ class EvaluateConfig(BaseModel):
             parse_numbers(self.problems)
         if self.base_url is None:
             if self.api_key_env is not None or self.extra_body:
-                raise ValueError("api_key_env and extra_body are for a server; name it with base_url")
+                raise ValueError("api_key_env and extra_body need a server; set base_url")
         else:
             url = urlsplit(self.base_url)
             if url.scheme not in ("http", "https") or not url.hostname:
                 raise ValueError(f"base_url must look like http://localhost:8000/v1; got {self.base_url!r}")
             if url.username or url.password:
-                raise ValueError("base_url must not hold a password; put a key into a variable that api_key_env names")
+                raise ValueError("base_url must not hold a password; api_key_env names a variable that holds the key")
             if self.gguf_file or self.revision or self.chat_template or self.top_k:
-                raise ValueError("gguf_file, revision, chat_template and top_k are for local models; base_url is given")
+                raise ValueError("gguf_file, revision, chat_template and top_k are for local models, not for base_url")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
         if self.judge_device is not None:
@@ -166,11 +180,11 @@ class EvaluateConfig(BaseModel):
 
     @property
     def answers(self) -> int:
-        """To each task: so many samples with each seed."""
+        """The number of answers to each task: ``samples`` with each seed."""
         return self.samples * len(self.all_seeds)
 
     def seed_of(self, number: int) -> tuple[int, int]:
-        """The seed of a task's answer of this number, and which of that seed's samples it is.
+        """The seed of a task's answer with this index, and the answer's index among those with that seed.
 
         >>> config = EvaluateConfig(model="tiny", samples=2, seeds=(5, 6, 7))
         >>> [config.seed_of(number) for number in range(config.answers)]
@@ -180,18 +194,18 @@ class EvaluateConfig(BaseModel):
 
     @property
     def judged_on(self) -> str:
-        """The device, or the devices, of the judge."""
+        """The judge's device, or its devices separated by commas."""
         return self.judge_device or self.device
 
     @property
     def judged_elsewhere(self) -> bool:
-        """Whether the judge has only GPUs on which no model of this process writes."""
+        """Whether the judge uses only GPUs that a local model does not use."""
         on = ["cuda:0" if name == "cuda" else name for name in self.judged_on.split(",")]
         return "cpu" not in on and ("cuda:0" if self.device == "cuda" else self.device) not in on
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """The k of pass@k."""
+        """The values of k for which pass@k is reported."""
         if self.pass_at is not None:
             return tuple(sorted(set(self.pass_at)))
         return tuple(sorted({k for k in PASS_AT if k < self.answers} | {self.answers}))
@@ -201,7 +215,8 @@ class EvaluateConfig(BaseModel):
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What decides answers and verdicts and is not the same, a clause each; both as ``model_dump(mode="json")`` gives.
+    """The differences that change answers or verdicts, one clause each. Both configs as from
+    ``model_dump(mode="json")``.
 
     >>> differences({"temperature": 1.0, "samples": 1}, {"temperature": 0.5, "samples": 9})
     ['temperature was 1.0 and is 0.5']
@@ -216,7 +231,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
     flat = {name: value for name, value in values.items() if name != "judge"}
-    if "base_url" in flat:  # another address may serve the same model
+    if "base_url" in flat:  # only whether there is a server counts: the same model can move to another address
         flat["base_url"] = None if flat["base_url"] is None else "given"
     if "device" in flat:
         flat["judge_device"] = (flat.get("judge_device") or flat["device"]).partition(":")[0]
@@ -225,7 +240,7 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_numbers(text: str) -> list[int]:
-    """Numbers and ranges.
+    """The numbers in a list of numbers and ranges.
 
     >>> parse_numbers("1,2,5-9")
     [1, 2, 5, 6, 7, 8, 9]
@@ -240,7 +255,7 @@ def parse_numbers(text: str) -> list[int]:
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> EvaluateConfig:
-    """The config of a YAML file (None: the defaults) with flags on top; a mistake is a :class:`UsageError`.
+    """The config from a YAML file (None: the defaults) and flags, which override it. Raises :class:`UsageError`.
 
     >>> load_config(None, ["--model", "tiny", "--top-p", "0.9", "--judge.checks=3"]).judge.checks
     3
@@ -255,7 +270,7 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Eval
 
 
 def field_names() -> list[str]:
-    """Every flag, without its dashes."""
+    """The names of all flags, without the leading dashes."""
     own = [name for name in EvaluateConfig.model_fields if name != "judge"]
     return [name.replace("_", "-") for name in (*own, *(f"judge.{name}" for name in JudgeConfig.model_fields))]
 
@@ -281,16 +296,15 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
         positive = re.sub(r"^(judge\.)?no-", r"\1", name)
         if positive != name and _is_switch(positive):
             name, equals, value = positive, "=", "false"
-        if name not in (*valid, "help"):
+        if name not in (*valid, "help-all"):
             raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
         name = ALIASES.get(name, name)
         given.append(f"--{name}{equals}{value}")
         bare = index + 1 == len(flags) or flags[index + 1].startswith("--")
         if not equals and bare and _is_switch(name):
             given.append("true")
-    given = ["--help" if flag == "-h" else flag for flag in given]
-    program = "kernel-coder evaluate [--config FILE] [--resume]"
-    return flag_values(EvaluateConfig, given, program, kebab_case=True, parse_none_str="none")
+    given = ["--help" if flag == "--help-all" else flag for flag in given]
+    return flag_values(EvaluateConfig, given, USAGE, kebab_case=True, parse_none_str="none")
 
 
 def _nearest(name: str, valid: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which device a run is on."""
+"""Resolves ``auto`` in the names of devices and dtypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kernel_coder.run import devices
 
 
 def resolve_device(name: str, flag: str = "--device") -> str:
-    """The device that a flag names; see :func:`kernel_coder.run.devices.resolve_device`.
+    """``auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. Raises :class:`UsageError` for a missing GPU.
 
     >>> resolve_device("cpu")
     'cpu'

@@ -1,4 +1,4 @@
-"""How an evaluation can end other than by finishing, and the exit code of each."""
+"""Errors that end an evaluation, and their exit codes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ EXIT_HARNESS = 3
 
 
 class ServerFailed(RuntimeError):
-    """The server that is asked for answers stopped giving any; what it gave is saved."""
+    """The server stopped answering. The answers so far are saved."""
 
 
 class HarnessFailed(RuntimeError):
-    """The judge reached no verdict on any answer."""
+    """The judge cannot start, or failed on every answer."""

@@ -1,4 +1,4 @@
-"""A model in this process, asked through the rollout engine that training uses."""
+"""A model in this process. It generates with the same rollout engine as training."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
+from kernel_coder.evaluate.help import PACKAGED_MODELS, suggestion
 from kernel_coder.policy.config import PLAIN, ModelConfig
 from kernel_coder.policy.model import load_policy
 from kernel_coder.prompts import encode_prompt
@@ -23,11 +24,11 @@ FLAGS = {
     "model.chat_template": "--chat-template",
     "model.gguf_file": "--gguf-file",
 }
-"""What the fields that the loader's messages speak of are called here."""
+"""The loader's messages name config fields of training; these are the flags of ``evaluate`` for them."""
 
 
 class LocalModel:
-    """Loads the model of the config, whose device and dtype are resolved; :class:`UsageError` if there is none."""
+    """Loads the config's model. Device and dtype must be resolved. Raises :class:`UsageError` if this fails."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         if config.num_threads is not None:
@@ -37,13 +38,13 @@ class LocalModel:
             "revision": config.revision,
             "gguf_file": config.gguf_file,
             "dtype": config.dtype,
-            "device": "cpu",  # moved below: an evaluation needs none of the ops that training on a GPU needs
+            "device": "cpu",  # moved to the GPU below: the loader would demand the GPU ops that only training needs
             "chat_template": config.chat_template,
         }
         try:
             policy = load_policy(ModelConfig.model_validate(description))
         except UsageError as error:
-            raise UsageError(_in_our_flags(str(error))) from None
+            raise UsageError(_in_our_flags(str(error)) + suggestion(config.model, PACKAGED_MODELS)) from None
         policy.model.to(config.device)
         self.config = config
         self.plain = PLAIN if config.chat_template == PLAIN else None
@@ -53,7 +54,7 @@ class LocalModel:
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         assert self.engine is not None, "the model was closed"
-        for (_, room), group in itertools.groupby(self._encoded(requests), key=lambda one: (one[2] < 1, one[2])):
+        for room, group in itertools.groupby(self._encoded(requests), key=lambda item: item[2]):
             while part := list(itertools.islice(group, self.config.batch_size)):
                 if room < 1:
                     yield from ((request, self._refused(ids)) for request, ids, _ in part)
@@ -70,8 +71,8 @@ class LocalModel:
                     turns = self.engine.generate(prompts, sampling, seeds, poll=poll)
                 except torch.OutOfMemoryError:
                     raise UsageError(
-                        f"{self.config.device} has no memory for {len(part)} answers of {room} tokens at a time; "
-                        "use a smaller --batch-size and go on with --resume"
+                        f"{self.config.device} has no memory for {len(part)} answers of {room} tokens at once; "
+                        "use a smaller --batch-size and continue with --resume"
                     ) from None
                 seconds = (time.monotonic() - began) / len(part)
                 for (request, ids, _), turn in zip(part, turns, strict=True):
@@ -81,7 +82,7 @@ class LocalModel:
                     yield request, Answer(begun + turn.text, turn.finish_reason, *counts, seconds=seconds)
 
     def _encoded(self, requests: Sequence[AskedT]) -> Iterator[tuple[AskedT, list[int], int]]:
-        """Each request with its prompt's ids and the tokens that its answer may have."""
+        """Each request with its prompt's token ids and the number of tokens that its answer may have."""
         known: tuple[tuple[object, ...], list[int]] | None = None
         for request in requests:
             if known is None or known[0] is not request.messages:

@@ -1,4 +1,4 @@
-"""What is left of an evaluation for people and programs: summary.json, table.md and report.html."""
+"""Writes the results of an evaluation: summary.json for programs, table.md and report.html for people."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from typing import Any
 
 import orjson
 
+from kernel_coder.evaluate.answers import Key
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.metrics import CONFIDENCE, Baseline, Estimate, Summary, speedup, summarise
-from kernel_coder.evaluate.store import REPORT, SUMMARY, TABLE, Key, Sample, write
-from kernel_coder.judge import Verdict
+from kernel_coder.evaluate.store import REPORT, SUMMARY, TABLE, Sample, write
+from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import KnownAdmission
 from kernel_coder.pages import NONE, percent, render, times
+from kernel_coder.prompts import template_names
 from kernel_coder.tasks import Task
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
-UNTIMED = "Speedups are unknown, and with them fast_p for p > 0: {why}."
+UNTIMED = "Speedups are unknown, and so are fast_p for p > 0: {why}."
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A task that the packaged list of admissions refuses."""
+    """A task that the packaged admission list refuses."""
 
     task: str
     known: KnownAdmission
     is_left_out: bool
 
     def __str__(self) -> str:
-        what = "left out" if self.is_left_out else "asked all the same"
+        what = "left out" if self.is_left_out else "evaluated anyway"
         return f"Task {self.task} is {what}: {self.known}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """An evaluation that is finished: the answers and verdicts that the config asks for, and what they add up to."""
+    """A finished evaluation: the answers and verdicts that the config asks for, and their metrics."""
 
     config: EvaluateConfig
     tasks: Sequence[Task]
@@ -52,7 +54,7 @@ class Results:
 
     @cached_property
     def keys(self) -> list[Key]:
-        """Of this config's samples, task by task; the folder can hold more, of a run with more tasks."""
+        """The keys of this config's samples, task by task. The folder can hold more, from a run with more tasks."""
         return [(task.id, sample) for task in self.tasks for sample in range(self.config.answers)]
 
     @cached_property
@@ -69,7 +71,7 @@ class Results:
 
     @cached_property
     def by_group(self) -> dict[str, Summary]:
-        """By level of KernelBench; empty unless there are several."""
+        """Metrics by KernelBench level; empty unless there are several."""
         levels = [task.metadata.get("level") for task in self.tasks]
         names = [level for level in dict.fromkeys(levels) if level is not None]
         if len(names) < 2:
@@ -83,8 +85,7 @@ class Results:
 
     @cached_property
     def by_seed(self) -> dict[str, Summary]:
-        """By seed of the answers; empty unless there are several. Their mean is the summary's, whose interval is over
-        tasks."""
+        """Metrics by seed; empty unless there are several. ``summary`` pools all seeds, with intervals over tasks."""
         seeds = self.config.all_seeds
         if len(seeds) < 2:
             return {}
@@ -111,11 +112,11 @@ def write_results(folder: Path, results: Results) -> None:
 
 
 def summary_record(results: Results) -> dict[str, Any]:
-    """summary.json."""
+    """The contents of summary.json."""
     config, verdicts = results.config, results.verdicts
     answers = [results.all_samples[key] for key in results.keys]
     lengths = [sample.completion_tokens for sample in answers if sample.completion_tokens is not None]
-    judged = [verdict for verdict in verdicts.values() if "torch" in verdict.versions]  # not those that no judge saw
+    judged = [verdict for verdict in verdicts.values() if "torch" in verdict.versions]  # leaves out format errors
     return {
         "model": config.model,
         "tasks": config.tasks,
@@ -144,7 +145,7 @@ def summary_record(results: Results) -> dict[str, Any]:
 
 
 def task_row(results: Results, task: Task) -> dict[str, Any]:
-    """What became of a task's samples."""
+    """The counts and the best speedups of a task's samples."""
     verdicts = results.of_task(task)
     scored = [verdict for verdict in verdicts if verdict.is_scored]
     ratios = {
@@ -162,7 +163,7 @@ def task_row(results: Results, task: Task) -> dict[str, Any]:
 
 
 def table(results: Results) -> str:
-    """table.md: every metric, in Markdown."""
+    """The contents of table.md: all metrics as Markdown tables."""
     config, summary = results.config, results.summary
     with_seeds = f" with each of the seeds {', '.join(map(str, config.seeds))}" if config.seeds else ""
     lines = [
@@ -182,31 +183,55 @@ def table(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader has to know to read the numbers."""
-    summary, said = results.summary, []
+    """Sentences that a reader needs to understand the numbers."""
+    summary, found = results.summary, []
     if results.config.turns > 1:
         turns = results.config.turns
-        said.append(f"Of each sample the best of {turns} turns counts; turns.md has the numbers after every turn.")
+        found.append(f"The best of {turns} turns counts for each sample; turns.md has the metrics after every turn.")
     if summary.harness_failed:
-        said.append(
-            f"The judge itself failed on {summary.harness_failed} of {summary.samples} answers. They are in no number "
-            "below; --resume judges them again."
+        found.append(
+            f"The judge itself failed on {summary.harness_failed} of {summary.samples} answers. No number below "
+            "includes them; --resume judges them again."
         )
+    if advice := advice_on_failure(results):
+        found.append(advice)
     if any(estimate.value is None for estimate in summary.fast_p["eager"].values()) and summary.correct.of:
         interpreted = any(verdict.interpreted for verdict in results.verdicts.values())
         why = "kernels were run by an interpreter" if interpreted else "correct answers were not timed"
-        said.append(UNTIMED.format(why=why))
+        found.append(UNTIMED.format(why=why))
     elif "compile" in summary.fast_p and summary.fast_p["compile"]["1"].value is None and summary.correct.of:
-        said.append("By torch.compile speedups are unknown: not every reference was timed under it.")
-    said += [f"{one}." for one in results.refused]
-    return said
+        found.append("Speedups over torch.compile are unknown: not every reference was timed under it.")
+    found += [f"{one}." for one in results.refused]
+    return found
+
+
+def advice_on_failure(results: Results) -> str | None:
+    """What to try if all answers failed with the same outcome; None otherwise."""
+    scored = [key for key in results.keys if results.verdicts[key].is_scored]
+    outcomes = {results.verdicts[key].outcome for key in scored}
+    if len(scored) < 2 or len(outcomes) > 1 or Outcome.CORRECT in outcomes:
+        return None
+    (outcome,) = outcomes
+    reasons = Counter(results.verdicts[key].reason or "" for key in scored)
+    cut_short = sum(results.all_samples[key].finish_reason == "length" for key in scored)
+    if outcome is Outcome.FORMAT_ERROR and cut_short > len(scored) / 2:
+        hint = (
+            f"{cut_short} were cut off at {results.config.max_new_tokens} tokens: try a larger --max-new-tokens, or "
+            "another --prompt-template"
+        )
+    elif outcome is Outcome.FORMAT_ERROR:
+        others = [name for name in template_names() if name != results.config.prompt_template]
+        hint = f"try the --prompt-template that the model was trained with ({', '.join(others)} or a file)"
+    else:
+        hint = "read an answer and its verdict in report.html; --turns 2 shows the verdicts to the model"
+    return f"All {len(scored)} answers failed with {outcome}, most often: {reasons.most_common(1)[0][0]}. Hint: {hint}."
 
 
 Table = tuple[list[str], list[list[str]]]
 
 
 def tables(results: Results) -> list[Table]:
-    """The tables of the report: a header and rows of text each."""
+    """The tables of the report, each a header and rows of text. Metrics that were not measured have no row."""
     summary = results.summary
     found: list[Table] = []
     rows = [
@@ -221,26 +246,23 @@ def tables(results: Results) -> list[Table]:
         for name, label in (("correct", "correct"), ("correct_and_faster", "correct and faster")):
             estimate = summary.geometric_mean[baseline][name]
             rows.append([f"geometric mean of speedup, {label}{by}", *cells(estimate, times), samples(estimate)])
-    found.append((["metric", "value", "interval", "of"], rows))
+    found.append((["metric", "value", "interval", "of"], [row for row in rows if row[1] != NONE]))
     if len(results.config.ks) > 1:
         header = ["pass@k", *(f"k = {k}" for k in results.config.ks)]
-        found.append(
-            (
-                header,
-                [[name, *(with_interval(one) for one in by_k.values())] for name, by_k in summary.pass_at_k.items()],
-            )
-        )
+        rows = [[name, *(with_interval(one) for one in by_k.values())] for name, by_k in summary.pass_at_k.items()]
+        found.append((header, [row for row in rows if set(row[1:]) != {NONE}]))
+    timed = [p for p, estimate in summary.fast_p["eager"].items() if p != "0" and estimate.value is not None]
     for what, groups in (("tasks of", results.by_group), ("answers of", results.by_seed)):
         if groups:
-            header = [what, "tasks", "compiled", "correct", *(f"fast_{p}" for p in summary.fast_p["eager"] if p != "0")]
-            found.append((header, [group_row(name, one) for name, one in groups.items()]))
+            header = [what, "tasks", "compiled", "correct", *(f"fast_{p}" for p in timed)]
+            found.append((header, [group_row(name, one, timed) for name, one in groups.items()]))
     outcomes = [[name, str(count), percent(count / summary.samples)] for name, count in summary.outcomes.items()]
     found.append((["outcome", "samples", "share"], outcomes))
     return found
 
 
-def group_row(name: str, summary: Summary) -> list[str]:
-    fast = [percent(one.value) for p, one in summary.fast_p["eager"].items() if p != "0"]
+def group_row(name: str, summary: Summary, thresholds: Sequence[str]) -> list[str]:
+    fast = [percent(summary.fast_p["eager"][p].value) for p in thresholds]
     return [name, str(summary.tasks), percent(summary.compiled.value), percent(summary.correct.value), *fast]
 
 
@@ -250,12 +272,13 @@ def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
     >>> cells(Estimate(0.5, 0.25, 0.75, 8))
     ['50.0%', '25.0% to 75.0%']
     """
-    there = estimate.low is not None and estimate.high is not None
-    return [shown(estimate.value), f"{shown(estimate.low)} to {shown(estimate.high)}" if there else NONE]
+    known = estimate.low is not None and estimate.high is not None
+    return [shown(estimate.value), f"{shown(estimate.low)} to {shown(estimate.high)}" if known else NONE]
 
 
 def samples(estimate: Estimate) -> str:
-    """
+    """The number of samples that a metric averages over.
+
     >>> samples(Estimate(0.5, of=2)), samples(Estimate(1.0, of=1)), samples(Estimate(None))
     ('2 samples', '1 sample', '–')
     """
@@ -268,7 +291,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def html(results: Results) -> str:
-    """report.html: one page that needs nothing else."""
+    """The contents of report.html, a self-contained page."""
     return render(
         __package__,
         TEMPLATE,
@@ -280,22 +303,24 @@ def html(results: Results) -> str:
         tables=tables(results),
         tasks=[task_view(results, task) for task in results.tasks],
         outcomes=list(results.summary.outcomes),
-        baselines=results.baselines,
+        baselines=[
+            name for name in results.baselines if any(speedup(verdict, name) for verdict in results.verdicts.values())
+        ],
         shown=results.config.report_samples,
     )
 
 
 def task_view(results: Results, task: Task) -> dict[str, Any]:
-    """A task as the page shows it: its row, its prompt once, and its best samples."""
+    """A task as the page shows it: its row, its prompt and its best samples."""
     keys = [(task.id, sample) for sample in range(results.config.answers)]
-    best = sorted(keys, key=lambda key: rank(results.verdicts[key]))[: results.config.report_samples]
+    best = sorted(keys, key=lambda key: best_first(results.verdicts[key]))[: results.config.report_samples]
     row = task_row(results, task)
     ratios = row["best_speedup"]
     return {
         **row,
+        "title": task.title,
         "messages": results.all_samples[keys[0]].messages,
-        "numbers": [-1 if ratios[baseline] is None else ratios[baseline] for baseline in results.baselines],
-        "speedups": [times(ratios[baseline]) for baseline in results.baselines],
+        "speedups": ratios,
         "samples": [sample_view(results, key) for key in best],
         "hidden": len(keys) - len(best),
     }
@@ -328,7 +353,7 @@ def sample_view(results: Results, key: Key) -> dict[str, Any]:
 
 
 def shown_verdict(verdict: Verdict) -> str:
-    """The verdict for people: one field a line, and single times only counted."""
+    """The verdict as the page shows it: one field a line; of the measured times only their number."""
     fields = orjson.loads(verdict.to_json())
     for name in ("runtimes_ms", "reference_runtimes_ms"):
         if fields[name]:
@@ -336,6 +361,6 @@ def shown_verdict(verdict: Verdict) -> str:
     return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode()
 
 
-def rank(verdict: Verdict) -> tuple[bool, float, bool, bool]:
-    """A sort key under which the best comes first: correct and fast, then compiled, the harness's failures last."""
+def best_first(verdict: Verdict) -> tuple[bool, float, bool, bool]:
+    """A sort key: correct verdicts first, the fastest first, then compiled ones; ``harness_failed`` last."""
     return not verdict.correct, -(verdict.speedup or 0.0), not verdict.compiled, not verdict.is_scored

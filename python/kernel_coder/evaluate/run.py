@@ -1,4 +1,4 @@
-"""The flow of an evaluation: tasks, answers, verdicts, numbers. What was done before is not done again."""
+"""Runs an evaluation: selects tasks, collects answers and verdicts, writes the results. Resuming repeats nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -25,12 +25,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kernel_coder.evaluate.answers import Model, Poll, Request
+from kernel_coder.evaluate.answers import Key, Model, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
 from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Refused, Results, write_results
-from kernel_coder.evaluate.store import Key, Sample, Store
+from kernel_coder.evaluate.store import Sample, Store
 from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
@@ -43,13 +43,19 @@ from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.order import in_turn
 
 MEASURED_IN = "fp32"
-"""The precision of the packaged list of admissions."""
+"""The precision for which the packaged admission list was measured."""
 
 SHOWN_PROBLEMS = 5
+"""Number of dropped tasks that the log names."""
+
 POLL_S = 0.2
+"""Longest wait for an answer or a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon.
+"""
+
+Item = TypeVar("Item")
 
 MakeJudge = Callable[..., Any]
-"""Called with ``device``, ``backend``, ``config`` and ``log``; gives a Judge or its like."""
+"""Called with ``device``, ``backend``, ``config`` and ``log``; returns a Judge or an object with its methods."""
 
 
 def evaluate(
@@ -61,20 +67,20 @@ def evaluate(
     poll: Poll = lambda: None,
     log: IO[str] | None = None,
 ) -> Results:
-    """Runs what is missing in ``config.output`` and writes the results there.
+    """Collects the answers and verdicts that ``config.output`` lacks and writes the results there.
 
     Args:
-        config: what to do.
-        resume: go on with the run that the folder holds.
-        make_judge: in the place of :class:`kernel_coder.judge.Judge`.
-        make_model: in the place of the model that ``config`` names.
-        poll: called often; may raise to stop. Nothing that was written is lost.
-        log: where progress is shown; None: stderr.
+        config: the evaluation.
+        resume: continue the run that the folder holds.
+        make_judge: makes the judge; None: :class:`kernel_coder.judge.Judge`.
+        make_model: makes the model; None: the model that ``config`` names.
+        poll: called often; may raise to stop the run. Finished answers and verdicts stay in the folder.
+        log: shows progress; None: stderr.
 
     Raises:
-        UsageError: something in the config or its files is wrong.
-        ServerFailed: the server gave no more answers.
-        HarnessFailed: there are answers, and the judge reached no verdict on any. The results are written all the same.
+        UsageError: the config or one of its files is wrong.
+        ServerFailed: the server stopped answering.
+        HarnessFailed: the judge failed on every answer. The results are still written.
     """
     config = config.model_copy(update={"device": resolve_device(config.device)})
     if config.judge_device is not None:
@@ -90,10 +96,10 @@ def evaluate(
             progress.say(str(one))
         for task in tasks:
             store.check_task(task.id, task.reference)
-        made = make_model or load_model, make_judge or load_judge
+        factories = make_model or load_model, make_judge or load_judge
 
-        def collect(wanted: Sequence[Request], kept: Store) -> None:
-            Collector(wanted, kept, config, *made, poll, progress).run()
+        def collect(wanted: Sequence[Request], target: Store) -> None:
+            Collector(wanted, target, config, *factories, poll, progress).run()
 
         collect(requests, store)
         results = Results(config, tasks, store.samples, store.verdicts)
@@ -109,7 +115,7 @@ def evaluate(
 
 
 def select_tasks(config: EvaluateConfig) -> TaskSet:
-    """The tasks of the config, all for its backend and precision."""
+    """The config's tasks, set to its backend and precision."""
     try:
         tasks = load_tasks(
             config.tasks,
@@ -136,9 +142,9 @@ def _in_our_flags(message: str) -> str:
 
 
 def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tuple[Refused, ...]]:
-    """The tasks that are asked, and those that the list of admissions refuses.
+    """The tasks to evaluate, and those that the packaged admission list refuses.
 
-    It was measured in fp32; of tasks in another precision, and of texts that it does not hold, it says nothing.
+    The list covers only tasks in fp32 whose text it holds.
     """
     leaves_out = config.refused_tasks == "leave_out"
     refused = {
@@ -152,12 +158,12 @@ def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tu
         return tasks, tuple(refused.values())
     kept = [task for task in tasks if task.id not in refused]
     if refused and not kept:
-        raise UsageError(f"no task is left: {next(iter(refused.values()))}; ask all the same with --refused-tasks keep")
+        raise UsageError(f"no task is left: {next(iter(refused.values()))}; --refused-tasks keep evaluates it anyway")
     return TaskSet(kept, tasks.problems, tasks.source), tuple(refused.values())
 
 
 def make_requests(tasks: Sequence[Task], config: EvaluateConfig) -> list[Request]:
-    """Every answer that is wanted, task by task."""
+    """A request for each answer, task by task."""
     requests: list[Request] = []
     for task in tasks:
         try:
@@ -183,7 +189,7 @@ def load_model(config: EvaluateConfig) -> Model:
         raise UsageError(f"a local model needs the package {error.name}: pip install 'kernel-coder[train]'") from None
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # of loading, which would break into ours
+    logging.disable_progress_bar()  # the loader's bar would disturb the progress display
     return LocalModel(config)
 
 
@@ -194,16 +200,17 @@ def load_judge(**arguments: Any) -> Any:
     try:
         return open_judge(**arguments)
     except SandboxError as error:
-        raise HarnessFailed(f"nothing can be judged on this machine: {error}") from None
+        raise HarnessFailed(f"the judge cannot start on this machine: {error}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
 class Collector:
-    """Asks for the answers that the store lacks, and for the verdicts on them.
+    """Collects the answers and verdicts that the store lacks.
 
-    A local model answers everything first: its memory is then given back, and nothing runs beside what is timed. The
-    answers of a server, or of a model on a GPU that the judge does not use, are judged as they come.
+    A local model first answers all requests, then frees its memory, so that nothing runs beside timed candidates.
+    Answers
+    from a server, or from a model on a GPU that the judge does not use, are judged as they arrive.
     """
 
     def __init__(
@@ -221,9 +228,9 @@ class Collector:
         self.abandoned = threading.Event()
 
     def run(self) -> None:
-        missing = [request for request in self.requests if _key(request) not in self.store.samples]
-        there = [request for request in self.requests if _key(request) in self.store.samples]
-        self.progress.start("answers", len(there), len(self.requests))
+        missing = [request for request in self.requests if request.key not in self.store.samples]
+        answered = [request for request in self.requests if request.key in self.store.samples]
+        self.progress.start("answers", len(answered), len(self.requests))
         if self.config.base_url is None and not self.config.judged_elsewhere:
             self.ask(missing, lambda request: None)
             at_once = tasks_at_once(self.config.judged_on, self.config.judge)
@@ -235,12 +242,13 @@ class Collector:
             asking = pool.submit(self.ask, missing, arrived.put)
             asking.add_done_callback(lambda _: arrived.put(None))
             try:
-                self.judge(chain(there, _arriving(arrived)))
+                self.judge(chain(answered, arriving(arrived)))
             finally:
                 self.abandoned.set()
             asking.result()
 
     def ask(self, requests: Sequence[Request], then: Callable[[Request], None]) -> None:
+        """Stores the model's answer to each request, then calls ``then`` with the request."""
         if not requests:
             return
         model = self.make_model(self.config)
@@ -253,14 +261,14 @@ class Collector:
             model.close()
 
     def judge(self, requests: Iterator[Request | None]) -> None:
-        """Judges the answers that have no verdict, or one that the harness failed on.
+        """Judges the answers whose verdict is missing or ``harness_failed``.
 
-        ``requests`` gives those whose answer is there, and None where the next one is not there yet.
+        ``requests`` yields requests that were answered, and None while it waits for the next answer.
         """
         config = self.config
         most = askers(config.judged_on, config.judge)
         running: dict[Future[Verdict], list[Key]] = {}
-        known: dict[tuple[str, str], Verdict | Future[Verdict]] = {}  # by task and code, if they are remembered
+        known: dict[tuple[str, str], Verdict | Future[Verdict]] = {}  # by task and code; for config.remember
         self.progress.start("verdicts", 0, len(self.requests))
         with ExitStack() as stack:
             judge = None
@@ -275,7 +283,7 @@ class Collector:
                         break
                     if request is None:
                         break
-                    key = _key(request)
+                    key = request.key
                     sample, before = self.store.samples[key], self.store.verdicts.get(key)
                     same = (request.task.id, sample.code or "")
                     if before is not None and before.is_scored:
@@ -290,7 +298,7 @@ class Collector:
                     else:
                         if judge is None:
                             judge = stack.enter_context(self._open_judge())
-                            stack.callback(self._keep_the_last, running, judge)
+                            stack.callback(self._keep_unfinished, running, judge)
                         future = pool.submit(judge.evaluate, request.task, sample.code, config.backend)
                         running[future] = [key]
                         known[same] = future
@@ -312,8 +320,8 @@ class Collector:
         self.store.add_verdict(key, verdict)
         self.progress.advance("verdicts")
 
-    def _keep_the_last(self, running: dict[Future[Verdict], list[Key]], judge: AnyJudge) -> None:
-        """Of a run that ends early: verdicts that are being made come to their end; the others are not begun."""
+    def _keep_unfinished(self, running: dict[Future[Verdict], list[Key]], judge: AnyJudge) -> None:
+        """Ends a run early: waits for the candidates that are being judged, stores their verdicts, starts no others."""
         if running:
             judge.give_up_waiting()
         for future, keys in running.items():
@@ -325,37 +333,33 @@ class Collector:
     def _poll_or_leave(self) -> None:
         self.poll()
         if self.abandoned.is_set():
-            raise StopRequested("the judge's end")
+            raise StopRequested("the end of judging")
 
 
-def _arriving(arrived: queue.SimpleQueue[Request | None]) -> Iterator[Request | None]:
-    """What arrives; None after a while without anything, until a None arrives."""
+def arriving(arrived: queue.SimpleQueue[Item | None]) -> Iterator[Item | None]:
+    """Yields the items of the queue, and None every ``POLL_S`` seconds without one. A None in the queue ends it."""
     while True:
         try:
-            request = arrived.get(timeout=POLL_S)
+            item = arrived.get(timeout=POLL_S)
         except queue.Empty:
             yield None
             continue
-        if request is None:
+        if item is None:
             return
-        yield request
+        yield item
 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
-    """The verdict of an answer that holds no code: no judge is needed for it."""
+    """The verdict on an answer without code, which needs no judge."""
     problem = sample.problem or "the answer holds no code"
-    told = f"{problem}: put the whole module, with its class ModelNew, into one code block."
+    feedback = f"{problem}: put the whole module, with its class ModelNew, into one code block."
     names = {"backend": task.backend, "device": config.judged_on}
-    verdict = unjudged(task, "", Outcome.FORMAT_ERROR, problem, **names, feedback=told)
+    verdict = unjudged(task, "", Outcome.FORMAT_ERROR, problem, **names, feedback=feedback)
     return replace(verdict, interpreted=config.judged_on == "cpu" and task.backend == "triton")
 
 
-def _key(request: Request) -> Key:
-    return request.task.id, request.sample
-
-
 class Counting:
-    """How far things are: bars on a terminal; elsewhere a line at the beginning and at every tenth of the work."""
+    """Shows progress: bars on a terminal; elsewhere one line at the start and one after every tenth of the work."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file

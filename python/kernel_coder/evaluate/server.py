@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible server, asked by several requests at a time."""
+"""A model behind an OpenAI-compatible server. Several requests run at once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import ServerFailed, UsageError
 
 NO_KEY = "none"
-"""What is sent where no key is named: servers of one's own ask for none, but the client wants some text."""
+"""API key that is sent if no key is configured: a local server needs none, but the client requires one."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
+"""Shortest and longest wait before a retry, in seconds; the wait doubles with each retry. The client's own defaults."""
+
 POLL_S = 0.2
+"""Longest wait for an answer before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+
 DEAD_AFTER = 3
-"""Requests in a row that came to nothing, each after all its tries."""
+"""After this many failed requests in a row, each with all its retries, the client gives up on the server."""
+
 NEW_LENGTH_FIELD = "max_completion_tokens"
+"""The name by which newer OpenAI models know ``max_tokens``."""
 
 TOO_LONG = ("context_length_exceeded", "context length", "context size", "maximum context", "too long", "max_model_len")
-"""How servers say that a prompt does not fit, in the code or the message of their 400."""
+"""Texts in the code or message of a status 400 by which servers say that a prompt does not fit the context."""
 
 
 class Server:
-    """A client of the server. What a server refuses for good is a :class:`UsageError`, or an answer with a ``problem``
-    if only this prompt is too long; where it fails, the client repeats the request, waiting longer each time (or as
-    long as the server says), and then gives up with :class:`ServerFailed`."""
+    """A client of the server.
+
+    Failed requests are retried; each wait is longer than the last, or as long as the server asks. Then the client gives
+    up with :class:`ServerFailed`. A request that the server refuses is a :class:`UsageError`; if only its prompt is too
+    long, the result is an answer with a ``problem``.
+    """
 
     def __init__(self, config: EvaluateConfig) -> None:
         try:
@@ -38,7 +47,7 @@ class Server:
             raise UsageError("--base-url needs the package openai: pip install 'kernel-coder[eval]'") from None
         self.config = config
         self.openai = openai
-        # The client retries what failed on the way, 408, 409, 429 and 5xx, and heeds Retry-After.
+        # The client itself retries connection errors and statuses 408, 409, 429 and 5xx, and obeys Retry-After.
         self.client = openai.AsyncOpenAI(
             base_url=config.base_url,
             api_key=api_key(config.api_key_env),
@@ -51,20 +60,20 @@ class Server:
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         if any(request.messages[-1]["role"] == "assistant" for request in requests[:1]):
             raise UsageError(
-                f"prompt template {self.config.prompt_template} begins the answer itself, which a chat server "
-                "cannot go on with; use another --prompt-template"
+                f"prompt template {self.config.prompt_template} begins the answer itself, and a chat server cannot "
+                "continue it; use another --prompt-template"
             )
-        begun = 0
+        started = 0
         running: dict[asyncio.Task[Answer], AskedT] = {}
         failure: Exception | None = None
         failed_in_a_row = 0
         try:
             while True:
                 while failed_in_a_row < DEAD_AFTER and len(running) < self.config.concurrency:
-                    if begun == len(requests):
+                    if started == len(requests):
                         break
-                    running[self.loop.create_task(self._ask(requests[begun]))] = requests[begun]
-                    begun += 1
+                    running[self.loop.create_task(self._ask(requests[started]))] = requests[started]
+                    started += 1
                 if not running:
                     break
                 poll()
@@ -82,7 +91,7 @@ class Server:
                     else:
                         if failed_in_a_row < DEAD_AFTER:
                             failed_in_a_row = 0
-                        yield request, answer  # also of one that was under way when the others failed
+                        yield request, answer  # also answers that arrive after other requests failed
             if failure is not None:
                 raise failure
         finally:
@@ -92,7 +101,7 @@ class Server:
                 self.loop.run_until_complete(asyncio.wait(running))
 
     async def _ask(self, request: Asked) -> Answer:
-        """One answer; a reply that is none is asked for again, like a failure of the server."""
+        """One answer. A reply that is no chat completion is retried like a failed request."""
         openai, problem = self.openai, ""
         began = time.monotonic()
         for attempt in range(self.config.max_retries + 1):
@@ -102,12 +111,12 @@ class Server:
                 return replace(self._answer(await self._post(request)), seconds=time.monotonic() - began)
             except openai.APIStatusError as error:
                 if error.status_code >= 500 or error.status_code in (408, 409, 429):
-                    raise self._failed(f"{error.status_code}: {_said(error)}") from None
+                    raise self._failed(f"{error.status_code}: {_one_line(error)}") from None
                 return self._refused(error)
             except openai.APIConnectionError as error:  # timeouts too
-                raise self._failed(f"{_said(error)} {_said(error.__cause__)}".strip()) from None
+                raise self._failed(f"{_one_line(error)} {_one_line(error.__cause__)}".strip()) from None
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-                problem = f"its reply is no chat completion ({type(error).__name__}: {_said(error)})"
+                problem = f"its reply is no chat completion ({type(error).__name__}: {_one_line(error)})"
         raise self._failed(problem)
 
     async def _post(self, request: Asked) -> Any:
@@ -115,7 +124,7 @@ class Server:
         try:
             return await self._create(request, field)
         except self.openai.BadRequestError as error:
-            # Newer models of OpenAI's know the length by this name alone, older servers by the other.
+            # Newer OpenAI models accept only the new name, older servers only the old one.
             if field == NEW_LENGTH_FIELD or NEW_LENGTH_FIELD not in str(error):
                 raise
             self.length_field = NEW_LENGTH_FIELD
@@ -127,7 +136,7 @@ class Server:
             messages=[dict(message) for message in request.messages],  # type: ignore[misc]
             temperature=self.config.temperature,
             top_p=self.config.top_p,
-            seed=request.seed % 2**31,  # some servers keep it in 32 bits
+            seed=request.seed % 2**31,  # some servers store seeds in 32 bits
             extra_body={length_field: self.config.max_new_tokens, **self.config.extra_body},
         )
 
@@ -136,7 +145,7 @@ class Server:
         text = choice.message.content
         if text is not None and not isinstance(text, str):
             raise TypeError(f"content is {type(text).__name__}")
-        # Not OpenAI's: vLLM, SGLang and DeepSeek say the one or the other.
+        # Fields beyond OpenAI's: vLLM, SGLang and DeepSeek use one of the two names.
         reasoning = getattr(choice.message, "reasoning_content", None) or getattr(choice.message, "reasoning", None)
         usage = reply.usage
         return Answer(
@@ -148,14 +157,18 @@ class Server:
         )
 
     def _refused(self, error: Any) -> Answer:
-        said = _said(error)
-        if error.status_code in (400, 413, 422) and any(text in f"{error.code} {said}".lower() for text in TOO_LONG):
-            return Answer("", "refused", problem=f"the server refused the prompt: {said[:300]}")
+        message = _one_line(error)
+        if error.status_code in (400, 413, 422) and any(text in f"{error.code} {message}".lower() for text in TOO_LONG):
+            return Answer("", "refused", problem=f"the server refused the prompt: {message[:300]}")
         if error.status_code in (401, 403):
-            named = self.config.api_key_env
-            hint = f"the key in {named} is not accepted" if named else "name a variable with its key by --api-key-env"
+            name = self.config.api_key_env
+            hint = (
+                f"it does not accept the key in {name}"
+                if name
+                else "name a variable that holds its key with --api-key-env"
+            )
             raise UsageError(f"the server at {self.config.base_url} refuses access ({error.status_code}): {hint}")
-        raise UsageError(f"the server at {self.config.base_url} refuses the request ({error.status_code}): {said}")
+        raise UsageError(f"the server at {self.config.base_url} refuses the request ({error.status_code}): {message}")
 
     def _failed(self, problem: str) -> ServerFailed:
         tries = self.config.max_retries + 1
@@ -168,19 +181,19 @@ class Server:
 
 
 def api_key(variable: str | None) -> str:
-    """The key that the environment variable holds."""
+    """The API key in the environment variable. Raises :class:`UsageError` if the variable is missing or empty."""
     if variable is None:
         return NO_KEY
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise UsageError(f"--api-key-env names {variable}, but there is no such environment variable, or it is empty")
+        raise UsageError(f"--api-key-env names {variable}, but this environment variable is missing or empty")
     return key
 
 
 def _writable(text: str) -> str:
-    """A reply can hold half of a surrogate pair, which no file takes."""
+    """Replaces unpaired surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _said(error: BaseException | None) -> str:
+def _one_line(error: BaseException | None) -> str:
     return "" if error is None else " ".join(str(error).split())[:500]

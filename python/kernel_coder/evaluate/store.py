@@ -1,4 +1,4 @@
-"""The results folder: records that are written as they come, so that a run that was killed anywhere can go on."""
+"""The results folder. Records are written as they arrive, so that a run can be resumed wherever it was killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 import orjson
 import yaml
 
-from kernel_coder.evaluate.answers import Answer, Request, candidate
+from kernel_coder.evaluate.answers import Answer, Key, Request, candidate
 from kernel_coder.evaluate.config import EvaluateConfig, differences
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.judge import Verdict
@@ -27,21 +27,18 @@ TABLE = "table.md"
 REPORT = "report.html"
 LOCK = ".lock"
 
-Key = tuple[str, int]
-"""A task's id and the number of a sample."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A line of samples.jsonl: one answer, and the code in it that is judged."""
+    """A line of samples.jsonl: one answer and its code."""
 
-    task: str
-    sample: int
+    task: str  # id of the task
+    sample: int  # index of the sample among those of the task, from 0
     task_hash: str  # SHA-256 of the reference
     messages: tuple[Message, ...]
     text: str
     code: str | None
-    problem: str | None  # why there is no code
+    problem: str | None  # why code is None
     finish_reason: str
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -53,7 +50,8 @@ class Sample:
 
     @classmethod
     def of(cls, request: Request, answer: Answer) -> Sample:
-        """
+        """The record of an answer.
+
         >>> from kernel_coder.tasks import Task
         >>> request = Request(Task(id="t", source="example", reference="..."), 0, (), seed=1)
         >>> Sample.of(request, Answer("No.", "stop")).problem
@@ -79,12 +77,13 @@ class Store:
     """The folder of one run, locked while it is open.
 
     Args:
-        folder: made if it is not there.
-        config: written to ``config.yaml``; of a run that goes on it must be the same in all that decides its results.
-        resume: go on with what the folder holds, rather than refuse to touch it.
+        folder: created if it does not exist.
+        config: written to ``config.yaml``. A resumed run must have the same config but for ``config.MAY_CHANGE``.
+        resume: continue the run in the folder.
 
     Raises:
-        UsageError: the folder holds a run already, another config, or records that are none; another process has it.
+        UsageError: the folder holds a run and ``resume`` is False, its config differs, a record cannot be read, or
+            another process has locked the folder.
     """
 
     def __init__(self, folder: Path, config: EvaluateConfig, *, resume: bool) -> None:
@@ -114,7 +113,7 @@ class Store:
 
     def _take_lock(self) -> None:
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder's death frees it
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the process ends
         except OSError:
             raise UsageError(
                 f"another process is writing to {self.folder}; wait for it or give another --output"
@@ -122,31 +121,28 @@ class Store:
 
     def _check(self, config: EvaluateConfig, resume: bool) -> None:
         paths = (self.folder / name for name in (SAMPLES, VERDICTS))
-        there = any(path.exists() and path.stat().st_size for path in paths)
-        if not there:
+        if not any(path.exists() and path.stat().st_size for path in paths):
             return
         if not resume:
-            raise UsageError(f"{self.folder} already holds a run: pass --resume to go on with it, or another --output")
+            raise UsageError(f"{self.folder} already holds a run: pass --resume to continue it, or another --output")
         try:
             before = yaml.safe_load((self.folder / CONFIG).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             before = None
         if not isinstance(before, dict):
             raise UsageError(
-                f"{self.folder / CONFIG} cannot be read, so nothing says what the run was; give another --output"
+                f"{self.folder / CONFIG} cannot be read, so the run cannot be resumed; give another --output"
             )
         if changed := differences(before, config.model_dump(mode="json")):
             raise UsageError(
-                f"{self.folder} holds a run with another config, of which --resume cannot go on: {'; '.join(changed)}"
+                f"{self.folder} holds a run with another config, which --resume cannot continue: {'; '.join(changed)}"
             )
 
     def check_task(self, task: str, reference: str) -> None:
-        """Refuses to mix answers to two texts of the same name."""
+        """Raises UsageError if the folder holds answers to another reference with the same task id."""
         for key, sample in self.samples.items():
             if key[0] == task and sample.task_hash != sha256_text(reference):
-                raise UsageError(
-                    f"task {task} is not the text that {self.folder} was begun with; give another --output"
-                )
+                raise UsageError(f"the text of task {task} changed since {self.folder} began; give another --output")
 
     def add_sample(self, sample: Sample) -> None:
         self.samples[sample.key] = sample
@@ -171,7 +167,7 @@ class Store:
 
 
 def read_records(path: Path) -> Sequence[Any]:
-    """The objects of a file of JSON lines. A last line that a crash cut short is removed from the file.
+    """The objects of a JSON lines file. An incomplete last line, which a crash leaves, is removed from the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -197,7 +193,7 @@ def read_records(path: Path) -> Sequence[Any]:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file at once, or as it was."""
+    """Writes the file atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
@@ -212,7 +208,7 @@ def _sample(record: Any, path: Path) -> Sample:
     try:
         return Sample(**{**record, "messages": tuple(record["messages"])})
     except (TypeError, KeyError):
-        raise UsageError(f"{path} holds a line that is no sample: {str(record)[:80]}") from None
+        raise UsageError(f"{path} holds a line that is not a sample: {str(record)[:80]}") from None
 
 
 def _verdict(record: Any, path: Path) -> tuple[Key, Verdict]:
@@ -220,4 +216,4 @@ def _verdict(record: Any, path: Path) -> tuple[Key, Verdict]:
         text = orjson.dumps(record["verdict"]).decode()
         return (record["task"], record["sample"]), Verdict.from_json(text)
     except (TypeError, KeyError, ValueError) as error:
-        raise UsageError(f"{path} holds a line that is no verdict: {error}") from None
+        raise UsageError(f"{path} holds a line that is not a verdict: {error}") from None

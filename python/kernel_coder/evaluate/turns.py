@@ -1,8 +1,8 @@
-"""Evaluation along both axes of test-time compute: further turns after feedback, and samples side by side.
+"""Evaluation over several turns: after each verdict the model gets feedback and answers again.
 
-The first turn is the evaluation that it would be without others. Each later one is a folder ``turn_2``, ``turn_3``, ...
-of the same form: answers to conversations that go on from the turn before. The results of the whole are those of each
-sample's best turn; ``turns.json`` and ``turns.md`` hold the numbers after every turn.
+The first turn is stored like an evaluation with one turn. Each later turn has a folder ``turn_2``, ``turn_3``, ... of
+the same form. The final results use the best turn of each sample; ``turns.json`` and ``turns.md`` hold the metrics
+after every turn.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from kernel_coder.evaluate.answers import Request
+from kernel_coder.evaluate.answers import Key, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
 from kernel_coder.evaluate.report import Results, percent, with_interval
-from kernel_coder.evaluate.store import Key, Sample, Store, write
+from kernel_coder.evaluate.store import Sample, Store, write
 from kernel_coder.judge import Verdict
 from kernel_coder.judge.verdict import rank
 from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
@@ -27,7 +27,7 @@ from kernel_coder.rollout import completion_seed
 from kernel_coder.tasks import Task, TaskSet
 
 Collect = Callable[[Sequence[Request], Store], None]
-"""Asks for the answers that a store lacks, and has them judged."""
+"""Collects the answers and verdicts that a store lacks."""
 
 RECORD, TABLE = "turns.json", "turns.md"
 
@@ -35,7 +35,7 @@ RECORD, TABLE = "turns.json", "turns.md"
 def further_turns(
     config: EvaluateConfig, tasks: TaskSet, first: Store, collect: Collect, *, resume: bool
 ) -> tuple[Results, list[Results]]:
-    """Has the turns after the first. Returns the results of each sample's best turn, and those after every turn."""
+    """Runs the turns after the first. Returns the results of the best turns, and the results after each turn."""
     try:
         check_feedback_template(config.feedback_template)
     except ValueError as error:
@@ -48,7 +48,7 @@ def further_turns(
         folder = Path(config.output) / f"turn_{turn}"
         with Store(folder, config, resume=resume) as store:
             collect(requests, store)
-            done = {_key(request) for request in requests}
+            done = {request.key for request in requests}
             last = (
                 {**last[0], **{key: store.samples[key] for key in done}},
                 {**last[1], **{key: store.verdicts[key] for key in done}},
@@ -67,8 +67,11 @@ def next_requests(
     verdicts: Mapping[Key, Verdict],
     turn: int,
 ) -> list[Request]:
-    """The answers of a later turn that are wanted: none after a correct one if that ends it, and none to a prompt that
-    was refused. Where the judge failed there is nothing to tell, and the same question is asked again."""
+    """The requests of a later turn.
+
+    A refused prompt gets none, nor does a correct answer with ``stop_when_correct``. After ``harness_failed`` there is
+    no feedback, so the same prompt is repeated.
+    """
     requests = []
     for task in tasks:
         opening = len(build_messages(task, config.prompt_template, one_shot=config.one_shot))
@@ -80,21 +83,21 @@ def next_requests(
             messages = sample.messages
             if verdict.is_scored:
                 reply = build_feedback(task, verdict, config.feedback_template, turn=turn - 1, max_turns=config.turns)
-                said = Message(role="assistant", content=shortened(sample.text, config.earlier_reasoning))
-                asked = messages[:-1] if messages[-1]["role"] == "assistant" else messages
-                begun = messages[opening - 1 : opening] if messages[opening - 1]["role"] == "assistant" else ()
-                opened = opening - len(begun)
-                earlier = asked[opened:][-2 * (config.context_turns - 1) :] if config.context_turns > 1 else ()
-                told = [message for message in reply if message["role"] != "assistant"]
-                messages = (*asked[:opened], *earlier, said, *told)
-            own, sample_of_it = config.seed_of(number)
-            seed = completion_seed(own, task.id, sample_of_it, "turn", turn)
+                answer = Message(role="assistant", content=shortened(sample.text, config.earlier_reasoning))
+                # A template may begin the answer in a last message, which the stored answer already includes.
+                prompt = messages[:-1] if messages[-1]["role"] == "assistant" else messages
+                fixed = opening - (messages[opening - 1]["role"] == "assistant")
+                earlier = prompt[fixed:][-2 * (config.context_turns - 1) :] if config.context_turns > 1 else ()
+                feedback = [message for message in reply if message["role"] != "assistant"]
+                messages = (*prompt[:fixed], *earlier, answer, *feedback)
+            run_seed, index = config.seed_of(number)
+            seed = completion_seed(run_seed, task.id, index, "turn", turn)
             requests.append(Request(task, number, tuple(messages), seed))
     return requests
 
 
 def shortened(text: str, reasoning: str) -> str:
-    """An answer as later turns see it.
+    """An answer as the prompts of later turns show it; ``reasoning`` is ``config.earlier_reasoning``.
 
     >>> shortened("<think>Hm.</think>\\n<thinking>Two loads.</thinking><answer>x</answer>", "drop")
     '<answer>x</answer>'
@@ -105,7 +108,7 @@ def shortened(text: str, reasoning: str) -> str:
 
 
 def write_turns(folder: Path, after: Sequence[Results]) -> None:
-    """Writes turns.json and turns.md: correct, fast_p and pass@k of the best of the first t turns, for every t."""
+    """Writes turns.json and turns.md: the metrics of each sample's best answer in the first t turns, for every t."""
     record = [{"turns": turn, **asdict(results.summary)} for turn, results in enumerate(after, start=1)]
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     write(folder / RECORD, orjson.dumps(record, option=options).decode())
@@ -113,7 +116,7 @@ def write_turns(folder: Path, after: Sequence[Results]) -> None:
 
 
 def table(after: Sequence[Results]) -> str:
-    """Rows are turns, columns are what the best of so many turns reaches with one sample and with several."""
+    """turns.md: a row for each number of turns, with columns for one sample and for the best of several."""
     first = after[0].summary
     ks = list(first.pass_at_k["correct"])
     thresholds = [p for p in first.fast_p["eager"] if p != "0"]
@@ -128,7 +131,3 @@ def table(after: Sequence[Results]) -> str:
         rows.append(row)
     lines = [f"| {' | '.join(header)} |", f"|{'|'.join([' --: '] * len(header))}|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), ""])
-
-
-def _key(request: Request) -> Key:
-    return request.task.id, request.sample

@@ -1,6 +1,6 @@
-"""Offline pages: one HTML file that needs nothing else, in which hostile text is shown and does nothing.
+"""Self-contained HTML pages that show untrusted text safely.
 
-A page extends ``base.html.jinja``, which forbids the browser everything but the page's own script and style.
+A page extends ``base.html.jinja``, whose content security policy allows only the page's own script and style.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ BASE = "base.html.jinja"
 
 
 def render(package: str, template: str, script: str | None, **values: Any) -> str:
-    """The page of a template, and perhaps a script, of a package. Every value is escaped unless it is ``Markup``."""
+    """Renders a package's template, with a script of that package if given. Values are escaped unless ``Markup``."""
     files = resources.files(package)
     code = "" if script is None else files.joinpath(script).read_text(encoding="utf-8")
     environment = Environment(
         loader=_loader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["visible"] = visible
+    environment.globals["times"] = times
     return environment.get_template(template).render(
         script=code,
-        # The browser runs this script and no other, whatever an answer may hold.
+        # With this hash in the content security policy, the browser runs no other script.
         script_hash=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
         **values,
     )
@@ -46,8 +47,9 @@ def _loader(package: str) -> BaseLoader:
 
 
 def visible(text: str) -> str:
-    """Without what HTML or UTF-8 does not allow, control characters and halves of characters, and without what turns
-    the direction of writing, so that code is read as it runs.
+    """Replaces control characters, unpaired surrogates and marks that change the text direction.
+
+    HTML or UTF-8 does not allow the former. The latter could make code look different from what it does.
 
     >>> visible("a\\x00b\\ud800\\u202e\\n")
     'a\\ufffdb\\ufffd\\ufffd\\n'
@@ -56,7 +58,8 @@ def visible(text: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """
+    """A share in percent.
+
     >>> percent(0.125), percent(None)
     ('12.5%', '–')
     """
@@ -64,7 +67,8 @@ def percent(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """
+    """A ratio, with three digits.
+
     >>> times(1.5)
     '1.50x'
     """

@@ -1,4 +1,4 @@
-"""Prompts and answers: what the model is asked, as messages and as token ids, and the form of a good answer."""
+"""Prompts as messages and as token ids, feedback after a verdict, and the form of an answer."""
 
 from kernel_coder.prompts.answers import build_answer
 from kernel_coder.prompts.blocks import Message

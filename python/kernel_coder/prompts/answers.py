@@ -1,4 +1,4 @@
-"""What a good answer looks like: the form that the prompt asks for and the format reward looks for."""
+"""The form of an answer that prompts request and the format reward checks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from kernel_coder.prompts.blocks import fence_for, plain_text
 
 
 def build_answer(code: str, thinking: str = "") -> str:
-    """The text of an answer with this code.
+    """The text of an answer with this code and thinking.
 
     Raises:
-        ValueError: there is no code, or code or thinking hold a tag of the form itself.
+        ValueError: the code is empty, or code or thinking contains a tag of the form.
 
     >>> print(build_answer("x = 1", "One."))
     <thinking>
@@ -27,7 +27,7 @@ def build_answer(code: str, thinking: str = "") -> str:
     for name, text in (("code", code), ("thinking", thinking)):
         for tag in ("<thinking>", "</thinking>", "<answer>", "</answer>"):
             if tag in text:
-                raise ValueError(f"{name} holds the tag {tag}, which an answer has once")
+                raise ValueError(f"{name} holds the tag {tag}, which an answer must have only once")
     fence = fence_for(code)
     inside = f"{thinking}\n" if thinking else ""
     return f"<thinking>\n{inside}</thinking>\n<answer>\n{fence}python\n{code}\n{fence}\n</answer>"

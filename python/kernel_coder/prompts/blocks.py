@@ -1,4 +1,4 @@
-"""Templates: text in Jinja blocks, each of which becomes one message."""
+"""Templates: Jinja files in which each block becomes one message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Message(TypedDict):
-    """One message of a conversation, as chat templates take it."""
+    """One message of a conversation, in the form that chat templates expect."""
 
     role: str
     content: str
@@ -22,12 +22,12 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class TemplateKind:
-    """What a template is for: where those that come with Kernel Coder lie, and which blocks one may have.
+    """A kind of template: its packaged files and its blocks.
 
     Attributes:
-        name: what messages call it: ``prompt template``.
-        folder: of the packaged ones.
-        roles: the blocks, in the order of their messages; ``user`` is one of them, and needed.
+        name: its name in error messages, such as ``prompt template``.
+        folder: holds the packaged templates.
+        roles: the allowed blocks, in the order of their messages; ``user`` is required.
     """
 
     name: str
@@ -35,11 +35,11 @@ class TemplateKind:
     roles: tuple[str, ...]
 
     def names(self) -> list[str]:
-        """The packaged ones."""
+        """The names of the packaged templates."""
         return sorted(path.stem for path in self.folder.glob("*.jinja"))
 
     def load(self, template: str | Path) -> Template:
-        """The packaged template of that name, or the file; ValueError unless it is a template of this kind."""
+        """The packaged template of this name, or the file. Raises ValueError if it is not a template of this kind."""
         known = self.names()
         path = self.folder / f"{template}.jinja" if str(template) in known else Path(template).expanduser()
         try:
@@ -51,7 +51,7 @@ class TemplateKind:
         return _compiled(source, str(template), self)
 
     def fill(self, template: str | Path, values: Mapping[str, Any], what: str = "") -> list[Message]:
-        """A message for each block that is there and gives any text; ``what`` says in an error what it was for."""
+        """One message for each block whose text is not empty. ``what`` is appended to error messages."""
         loaded = self.load(template)
         there = {role: loaded.blocks[role] for role in self.roles if role in loaded.blocks}
         try:
@@ -76,19 +76,19 @@ def _compiled(source: str, name: str, kind: TemplateKind) -> Template:
 
 @cache
 def _environment() -> Environment:
-    # A template can come from anyone; the sandbox keeps it from reaching beyond the values that it is given.
+    # A template may be untrusted: the sandbox limits it to the values that it is given.
     return ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, newline_sequence="\n", autoescape=False
     )
 
 
 def plain_text(text: str) -> str:
-    """One kind of line end, and none around the whole."""
+    """The text with ``\\n`` as the only line end, and no line ends at its beginning and end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
 
 
 def fence_for(text: str) -> str:
-    """A fence that the text cannot close: at least three backticks, one more than the longest run in it.
+    """A Markdown fence that the text does not close: at least three backticks, and more than any run in the text.
 
     >>> fence_for("x = 1"), fence_for("'''```'''")
     ('```', '````')

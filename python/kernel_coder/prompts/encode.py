@@ -1,4 +1,4 @@
-"""From messages to token ids."""
+"""Encodes messages as token ids."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 from kernel_coder.prompts.blocks import Message
 
 FIELD = "model.chat_template"
-"""The configuration's field that the messages below tell the user to set."""
+"""The config field that the error messages below name."""
 
 PLAIN = "plain"
+"""The value of a chat template that joins the messages without role marks."""
 
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> list[int]:
-    """The ids that the model is given, up to where its answer begins.
+    """The token ids of the prompt, up to the point where the answer begins.
 
     Args:
-        tokenizer: a transformers tokenizer, or anything with its ``apply_chat_template``, ``encode`` and
+        tokenizer: a transformers tokenizer, or an object with its ``apply_chat_template``, ``encode`` and
             ``chat_template``.
-        messages: of :func:`kernel_coder.prompts.build_messages`. A last message of the assistant is continued.
-        chat_template: ``None`` uses the tokenizer's own; ``"plain"`` writes the contents one under the other, with no
-            role marks, behind the tokenizer's beginning-of-sequence token if it has one; anything else is a Jinja chat
-            template, its text or its file.
+        messages: from :func:`kernel_coder.prompts.build_messages`. If the last one is the assistant's, the answer
+            continues it.
+        chat_template: ``None``: the tokenizer's own. ``"plain"``: the messages' contents without role marks, after the
+            tokenizer's beginning-of-sequence token if it has one. Otherwise a Jinja chat template or its file.
 
     Raises:
-        ValueError: the tokenizer has no chat template and none is given, it refuses these messages, or there are none.
+        ValueError: ``messages`` is empty, there is no chat template, or the template refuses the messages.
     """
     text = render_prompt(tokenizer, messages, chat_template)
     bos = getattr(tokenizer, "bos_token_id", None) if chat_template == PLAIN else None
@@ -34,12 +35,12 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The ids of what a chat template wrote: it writes the special tokens itself, and none is added."""
+    """The token ids of a text from a chat template, which already contains the special tokens."""
     return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
 
 
 def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> str:
-    """The text that :func:`encode_prompt` encodes (under ``"plain"``, behind a beginning-of-sequence token)."""
+    """The text that :func:`encode_prompt` encodes (with ``"plain"``, without the beginning-of-sequence token)."""
     if not messages:
         raise ValueError("messages is empty; a prompt needs at least one message")
     if chat_template == PLAIN:
@@ -48,8 +49,8 @@ def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
     if template is None and not getattr(tokenizer, "chat_template", None):
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ValueError(
-            f"the tokenizer {name} has no chat template; set {FIELD} to plain (the text alone, for a model that was "
-            "never taught to chat) or to a file with a Jinja chat template"
+            f"the tokenizer {name} has no chat template; set {FIELD} to plain (text without role marks, for a base "
+            "model) or to a file with a Jinja chat template"
         )
     continued = messages[-1]["role"] == "assistant"
     try:
@@ -62,13 +63,13 @@ def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
                 continue_final_message=continued,
             )
         )
-    except Exception as error:  # Jinja's errors, and whatever a template raises through raise_exception
+    except Exception as error:  # Jinja's errors, and those that a template raises with raise_exception
         roles = ", ".join(message["role"] for message in messages)
-        raise ValueError(f"the chat template refused messages of the roles {roles}: {error}") from error
+        raise ValueError(f"the chat template refused messages with the roles {roles}: {error}") from error
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:
-    """The contents alone, a blank line between two, and a line end where the answer begins, if it has not begun.
+    """The contents of the messages, separated by blank lines; a line end follows unless the answer has begun.
 
     >>> plain_prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}])
     'Be brief.\\n\\nWhy?\\n'
@@ -85,14 +86,14 @@ def check_prompt_length(
     context_length: int | None = None,
     max_completion_length: int = 1,
 ) -> str | None:
-    """Why this prompt is too long, in one sentence; None if it is not. The caller drops the task and counts it.
+    """A sentence that says why this prompt is too long; None if it fits. The caller drops the task and counts it.
 
     Args:
-        num_tokens: of the encoded prompt.
-        task_id: for the message.
-        max_prompt_length: the configured limit; None for no limit.
-        context_length: the positions that the model has; None if unknown.
-        max_completion_length: the tokens that have to fit behind the prompt.
+        num_tokens: number of tokens in the prompt.
+        task_id: for the sentence.
+        max_prompt_length: the config's limit in tokens; None: no limit.
+        context_length: the model's context in tokens; None: unknown.
+        max_completion_length: number of tokens that must fit after the prompt.
 
     >>> check_prompt_length(10, "relu", max_prompt_length=16, context_length=32, max_completion_length=16)
     >>> check_prompt_length(20, "relu", max_prompt_length=16)
@@ -111,7 +112,7 @@ def check_prompt_length(
 
 
 def _template_text(chat_template: str | Path) -> str:
-    if isinstance(chat_template, str) and "{" in chat_template:  # a template; no sane file name
+    if isinstance(chat_template, str) and "{" in chat_template:  # a template, because file names hold no brace
         return chat_template
     try:
         return Path(chat_template).expanduser().read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From a task to the messages that the model is asked with."""
+"""Builds the messages of a prompt from a task."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ ARITHMETIC = {
 
 
 def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_shot: bool = False) -> list[Message]:
-    """What the model is asked about this task.
+    """The messages that ask a model to solve the task.
 
     Args:
         task: the task.
-        template: the name of a template that comes with Kernel Coder (``kernel_coder``, ``kernelbench``, ``nano``) or
-            the path of a ``.jinja`` file. A template is text in up to three Jinja blocks, ``system``, ``user`` and
-            ``assistant`` (the last is an answer's beginning); each block that is there becomes one message. It may use
-            ``reference``, ``entry_point``, ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``,
-            ``task`` and ``example``.
+        template: the name of a packaged template (``kernel_coder``, ``kernelbench``, ``nano``) or the path of a
+            ``.jinja`` file. A template has the Jinja block ``user`` and may have ``system`` and ``assistant`` (the
+            beginning of the answer); each block becomes one message. It may use ``reference``, ``entry_point``,
+            ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task`` and ``example``.
         one_shot: show a solved example first (an elementwise addition in Triton).
 
     Returns:
-        Messages, the same bytes for the same task on every machine: a golden test holds the packaged templates to that.
+        The messages. They have the same bytes on every machine, which a golden test checks for the packaged templates.
 
     Raises:
-        ValueError: no such template, a template that is not one, or no example for the task's backend.
+        ValueError: the template does not exist or is invalid, or there is no example for the task's backend.
 
     >>> task = Task(id="t", source="example", reference="class Model: ...")
     >>> [message["role"] for message in build_messages(task)]
@@ -64,14 +63,14 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
 
 
 def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> list[Message]:
-    """What a model is asked that is to write both the PyTorch module and its Triton form, from words.
+    """The messages that ask a model for both a PyTorch module and its Triton kernels, from a description.
 
     Args:
-        op: what is to be computed, as it stands in "Write this as fused Triton kernels: ...".
-        template: a ``.jinja`` file as :func:`build_messages` takes it, which may use ``op``.
+        op: description of the operation, as in "Write this as fused Triton kernels: ...".
+        template: a ``.jinja`` file as for :func:`build_messages`, which may use ``op``.
 
     Raises:
-        ValueError: no such template, or one that is not.
+        ValueError: the template does not exist or is invalid.
 
     >>> messages = build_implementation_messages("bias and GELU of a matrix")
     >>> "Triton kernels: bias and GELU of a matrix." in messages[1]["content"]
@@ -81,7 +80,7 @@ def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> 
 
 
 def template_names() -> list[str]:
-    """The templates that come with Kernel Coder.
+    """The names of the packaged prompt templates.
 
     >>> template_names()
     ['kernel_coder', 'kernelbench', 'nano']

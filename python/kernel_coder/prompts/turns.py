@@ -1,8 +1,8 @@
-"""The turns after the first: what the model is told about its answer, and the ids that are put behind it.
+"""Later turns of a conversation: the feedback on an answer, and the token ids of the next prompt.
 
-The ids of what was said are never made anew. A text does not always give back the ids that it was sampled as, and a
-model that is trained on other ids than it saw is trained on the wrong probabilities. So the next prompt is the last
-prompt, the answer as sampled, and the *glue*: the ids that the chat template puts between an answer and the next one.
+An answer is never encoded again from its text. The same text can have other token ids than those sampled, and training
+on other ids would use wrong probabilities. So the next prompt consists of the last prompt, the sampled answer and the
+*glue*: the ids that the chat template puts between one answer and the next.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from kernel_coder.tasks import Task
 FEEDBACK = TemplateKind("feedback template", TEMPLATES / "feedback", ("user", "assistant"))
 MARK = "<think>\n{name}\n</think>\n<thinking>\n{name}\n</thinking>\n{name}"
 SUMMARY_CHARACTERS = 400
-"""What is kept of a reasoning that is summarised, at most."""
+"""Longest summary of an answer's reasoning, in characters (about 100 tokens): several must fit into a prompt."""
 
 
 def build_feedback(
     task: Task, verdict: Any, template: str | Path = "feedback", *, turn: int, max_turns: int, **facts: Any
 ) -> list[Message]:
-    """What the model is told about its answer.
+    """The messages that tell the model the verdict on its answer.
 
     Args:
         task: the task.
-        verdict: a :class:`kernel_coder.judge.Verdict` on the answer.
-        template: the name of a template that comes with Kernel Coder (``feedback``, ``nano``) or the path of a
-            ``.jinja`` file: a block ``user`` and, if the next answer is to begin in a certain way, a block
-            ``assistant``. It may use ``verdict``, ``turn``, ``max_turns``, ``task``, ``entry_point``, ``language``,
-            ``fence`` and ``facts``.
+        verdict: the :class:`kernel_coder.judge.Verdict` on the answer.
+        template: the name of a packaged template (``feedback``, ``nano``) or the path of a ``.jinja`` file with a block
+            ``user`` and, optionally, a block ``assistant`` with the beginning of the next answer. It may use
+            ``verdict``, ``turn``, ``max_turns``, ``task``, ``entry_point``, ``language``, ``fence`` and ``facts``.
         turn: the number of the answer, from 1.
-        max_turns: how many there may be.
-        facts: whatever else the template is to know, as ``facts.name``.
+        max_turns: the highest number of answers.
+        facts: further values for the template, as ``facts.name``.
 
     Raises:
-        ValueError: no such template, or one that is not one.
+        ValueError: the template does not exist or is invalid.
 
     >>> from kernel_coder.judge import example_verdict
     >>> task = Task(id="t", source="example", reference="class Model: ...")
@@ -49,14 +48,14 @@ def build_feedback(
     wrong_output
     output has the wrong shape.
     """
-    said = verdict.feedback or verdict.reason or ""
+    feedback = verdict.feedback or verdict.reason or ""
     context = {
         "task": task,
         "entry_point": task.entry_point,
         "language": LANGUAGES[task.backend],
         "verdict": verdict,
-        "feedback": said,
-        "fence": fence_for(said),
+        "feedback": feedback,
+        "fence": fence_for(feedback),
         "turn": turn,
         "max_turns": max_turns,
         "facts": facts,
@@ -65,7 +64,7 @@ def build_feedback(
 
 
 def feedback_template_names() -> list[str]:
-    """The feedback templates that come with Kernel Coder.
+    """The names of the packaged feedback templates.
 
     >>> feedback_template_names()
     ['feedback', 'nano']
@@ -74,7 +73,7 @@ def feedback_template_names() -> list[str]:
 
 
 def check_feedback_template(template: str | Path) -> None:
-    """Raises ValueError unless :func:`build_feedback` can use the template."""
+    """Raises ValueError if :func:`build_feedback` cannot use the template."""
     FEEDBACK.load(template)
 
 
@@ -88,20 +87,19 @@ def extend_prompt(
     *,
     ended: bool = True,
 ) -> list[int]:
-    """The ids of the next prompt: ``prompt_ids``, then ``completion_ids``, then the glue.
+    """The token ids of the next prompt: ``prompt_ids``, then ``completion_ids``, then the glue.
 
     Args:
-        tokenizer: as :func:`kernel_coder.prompts.encode_prompt` takes it.
+        tokenizer: as for :func:`kernel_coder.prompts.encode_prompt`.
         shown: the messages that ``prompt_ids`` encode.
-        prompt_ids: what the model was given.
-        completion_ids: what it said, as sampled.
-        reply: the messages that follow its answer, of :func:`build_feedback`.
+        prompt_ids: the ids of the last prompt.
+        completion_ids: the ids of the answer, as sampled.
+        reply: the messages after the answer, from :func:`build_feedback`.
         chat_template: as for ``encode_prompt``.
-        ended: the model ended its answer itself, and so the answer holds the mark of its end (if it is the template's).
+        ended: whether the model ended its answer itself. Then the answer already holds the end token of the glue.
 
     Raises:
-        ValueError: the template writes earlier turns in another way once there is a later one, so that no ids can be
-            put behind them.
+        ValueError: the template rewrites earlier turns once later ones follow, so ids cannot be appended.
     """
     glue = turn_glue(tokenizer, shown, reply, chat_template)
     if ended and completion_ids and glue and glue[0] == completion_ids[-1]:
@@ -112,13 +110,13 @@ def extend_prompt(
 def turn_glue(
     tokenizer: Any, shown: Sequence[Message], reply: Sequence[Message], chat_template: str | Path | None = None
 ) -> list[int]:
-    """The ids from the end of an answer to the beginning of the next, the mark of the answer's end included."""
+    """The ids between the end of an answer and the beginning of the next, including the answer's end token."""
     if chat_template == PLAIN:
         return encode_text(tokenizer, "\n\n" + plain_prompt(reply))
     whole = "".join(message["content"] for message in (*shown, *reply))
     names = (f"said-{number}-7f3a" for number in itertools.count())
-    # Marks stand for answers, whose ids are known. They look like reasoning and answer in both usual forms: a template
-    # that takes reasoning out of earlier turns shows itself by what it does to them.
+    # Marks replace the answers, whose ids are known. They contain reasoning in both usual forms, so that a template
+    # that removes reasoning from earlier turns changes them, which is detected below.
     free = (MARK.format(name=name) for name in names if name not in whole)
     begun = [Message(role=m["role"], content=next(free)) if m["role"] == "assistant" else m for m in shown[:-1]]
     last, mark = shown[-1], next(free)
@@ -132,17 +130,17 @@ def turn_glue(
     head, found, tail = after.partition(mark)
     if not found or head != before:
         raise ValueError(
-            "the chat template writes earlier turns in another way once there is a later one, so an answer cannot be "
-            "kept as it was sampled; set rollout.earlier_reasoning to drop, or take another model.chat_template"
+            "the chat template rewrites earlier turns once later ones follow, so an answer cannot be kept as it was "
+            "sampled; set rollout.earlier_reasoning to drop, or use another model.chat_template"
         )
     return encode_text(tokenizer, tail)
 
 
 def short_answer(answer: str, *, summary: bool = False) -> str:
-    """An answer for the context of later turns, without its reasoning, or with the end of it.
+    """An answer for the prompts of later turns: without its reasoning, or with a summary of it.
 
-    ``summary`` keeps the last paragraph of the reasoning, which is where a model says what it decided; a paragraph in
-    ``<summary>`` tags goes before it. Text in another form is returned as it is.
+    ``summary`` keeps the last paragraph of the reasoning, where a model usually states its decision, or of the text in
+    ``<summary>`` tags if there are any. Text in another form is returned unchanged.
 
     >>> short_answer("<thinking>Hm. Long.\\n\\nOne load a row.</thinking><answer>x</answer>")
     '<answer>x</answer>'

@@ -1,4 +1,4 @@
-"""The ops again: short, obvious, in float64. What the tests compare with, and where to look for what an op does."""
+"""Short reference versions of the ops in float64, for reading and for tests."""
 
 from kernel_coder.reference.compare import compare
 from kernel_coder.reference.group_advantages import group_advantages

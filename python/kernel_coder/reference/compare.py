@@ -13,7 +13,7 @@ from kernel_coder.ops.compare import ComparisonResult
 
 
 def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> ComparisonResult:
-    """The result, one element after another, in Python's numbers: double, or integers of any size."""
+    """Compares one element after another in Python numbers: doubles, or integers of any size."""
     exact = not (output.is_floating_point() or output.is_complex())
     tiny = 1.0 if exact else torch.finfo(output.dtype).smallest_normal
     mismatches = nan_added = nan_missing = inf_added = inf_missing = 0

@@ -145,7 +145,7 @@ def _clamp(x: Tensor, bound: float | None) -> Tensor:
 
 
 def _ratio(spec: LossSpec, log_ratio: Tensor, A: Tensor) -> Tensor:
-    """The ratio of each token at the level of the spec."""
+    """The probability ratio of each token, at the spec's importance sampling level."""
     if spec.surrogate == "gmpo":
         clipped = log_ratio.clamp(-spec.epsilon, spec.epsilon if spec.epsilon_high is None else spec.epsilon_high)
         log_ratio = torch.where(A > 0, torch.minimum(log_ratio, clipped), torch.maximum(log_ratio, clipped))
@@ -162,7 +162,7 @@ def _ratio(spec: LossSpec, log_ratio: Tensor, A: Tensor) -> Tensor:
 
 
 def _surrogate(spec: LossSpec, r: Tensor, logp: Tensor, old: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """The surrogate of each token, and where a bound changed it."""
+    """The surrogate loss of each token, and a mask of the tokens where clipping changed it."""
     low, high = spec.epsilon, spec.epsilon if spec.epsilon_high is None else spec.epsilon_high
     nowhere = torch.zeros_like(A, dtype=torch.bool)
     match spec.surrogate:

@@ -24,7 +24,7 @@ def token_logprobs(
     chosen = torch.zeros_like(z, dtype=torch.bool).scatter_(1, ids[:, None], True)
     others = z.masked_fill(chosen, -torch.inf).logsumexp(1)
     own = z.gather(1, ids[:, None])[:, 0]
-    # A margin keeps its digits only if the token is not in the sum that it is compared with.
+    # Compare the token's logit with the logsumexp of the others only: with the token in the sum, digits would be lost.
     logprobs = -torch.nn.functional.softplus(others - own, threshold=1000)
     log_p = torch.where(chosen, logprobs[:, None], z - torch.logaddexp(others, own)[:, None])
     entropies = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0.0)).sum(1)

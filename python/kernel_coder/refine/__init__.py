@@ -1,1 +1,1 @@
-"""One module made faster: answers, verdicts and further answers under a budget; the best verified kernel is kept."""
+"""``kernel-coder refine``: samples and judges kernels for one module until a budget is spent; keeps the best one."""

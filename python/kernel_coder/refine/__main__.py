@@ -1,8 +1,8 @@
-"""``python -m kernel_coder.refine module.py [--model M] [--strategy S] [--turns T] [--parallel P] [--flag value ...]``
+"""``kernel-coder refine module.py [--model M] [--strategy S] [--turns T] [--parallel P] [--flag value ...]``
 
-Exit codes: 0 a verified kernel is in ``best.py``; 1 the budget is spent and there is none; 2 a mistake in the flags or
-the module (one sentence on stderr); 3 the judge itself failed on every answer, or cannot be started; 75 stopped by
-SIGTERM or SIGINT, or by a server that gives no more answers: everything so far is saved, go on with ``--resume``.
+Exit codes: 0: ``best.py`` holds a verified kernel. 1: the budget is spent and no kernel is correct. 2: a mistake in the
+flags or the module (one sentence on stderr). 3: the judge failed on every answer or cannot be started. 75: SIGTERM,
+SIGINT or a failing server stopped the search; the work so far is saved, and ``--resume`` continues it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kernel_coder.evaluate.errors import (
     ServerFailed,
     UsageError,
 )
-from kernel_coder.refine.config import RefineConfig, parse
+from kernel_coder.evaluate.help import show_help
+from kernel_coder.refine.config import COMMON, USAGE, RefineConfig, parse
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
 
@@ -32,9 +33,12 @@ def main(
     make_model: Callable[..., Any] | None = None,
     make_judge: Callable[..., Any] | None = None,
 ) -> int:
-    """Runs the command and returns its exit code; ``make_model`` and ``make_judge`` take the place of the real ones."""
+    """Runs the command and returns its exit code; ``make_model`` and ``make_judge`` replace the real ones in tests."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if show_help(given, USAGE, RefineConfig, COMMON):
+        return 0
     try:
-        config, resume = parse(sys.argv[1:] if arguments is None else arguments)
+        config, resume = parse(given)
         return refine(config, resume, make_model, make_judge)
     except UsageError as error:
         return end(error, EXIT_MISTAKE)
@@ -48,8 +52,9 @@ def refine(
     make_model: Callable[..., Any] | None = None,
     make_judge: Callable[..., Any] | None = None,
 ) -> int:
-    """Searches, writes the report whatever happens, and returns the exit code."""
-    from kernel_coder.evaluate.devices import resolve_device, resolve_dtype  # torch takes seconds; a typo should not
+    """Runs the search, writes the report even after an error, and returns the exit code."""
+    # These import torch, which takes seconds: the flags are parsed first.
+    from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
     from kernel_coder.evaluate.run import load_judge, load_model
     from kernel_coder.refine.report import write_report
     from kernel_coder.refine.search import Search, load_module
@@ -78,16 +83,21 @@ def refine(
                 failure, ended = error, f"stopped: {error}"
             finally:
                 model.close()
-                page = write_report(config, task, trajectory, ended or "broken off")
+                page = write_report(config, task, trajectory, ended or "an error stopped the search")
         best = trajectory.best
         say(f"{ended}; {len(trajectory.attempts)} answers, {trajectory.evaluations} evaluations: {page}")
-        if best is not None:
-            say(str((config.folder / BEST).resolve()))
+        if best is None and failure is None:
+            say(f"no correct kernel found: {trajectory.failures()}")
+            say(f"next: more answers, as in kernel-coder refine {config.module} --resume --turns {2 * config.turns}")
+        elif best is not None:
+            best_file = (config.folder / BEST).resolve()
+            say(f"the best kernel is {best_file}")
+            say(f"next: kernel-coder judge --task {config.module} --candidate {best_file} --backend {config.backend}")
         if isinstance(failure, HarnessFailed):
             raise failure
         if failure is not None:
             return end(
-                f"stopped by {failure}; the work so far is in {config.folder}: go on with --resume", EXIT_STOPPED
+                f"stopped by {failure}; the work so far is in {config.folder}: continue with --resume", EXIT_STOPPED
             )
         return 0 if best is not None else NOTHING_FOUND
 

@@ -1,4 +1,4 @@
-"""What is left of a search for a person: one page that needs nothing else."""
+"""Writes the report of a search: one self-contained page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernel_coder.refine.search import curve
 from kernel_coder.refine.trajectory import REPORT, Trajectory
 from kernel_coder.tasks import Task
 
-WIDTH, HEIGHT = 640, 160
+WIDTH, HEIGHT = 640, 160  # of the chart, in CSS pixels
 
 
 def write_report(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> Path:
@@ -23,7 +23,7 @@ def write_report(config: RefineConfig, task: Task, trajectory: Trajectory, ended
 
 
 def html(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> str:
-    """The page: what was found, how the best one came about, and every answer with what was said to it."""
+    """The page: the best kernel, the best speedup after each verdict, and every answer with its verdict."""
     points = list(curve(list(trajectory.attempts.values())))
     top = max((value for _, value in points), default=1.0) or 1.0
     return render(
@@ -34,13 +34,17 @@ def html(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -
         task=task,
         ended=ended,
         best=trajectory.best,
+        failures=trajectory.failures(),
         rounds=list(trajectory.rounds()),
         tokens=trajectory.tokens,
         evaluations=trajectory.evaluations,
         answers=len(trajectory.attempts),
         size=(WIDTH, HEIGHT),
+        # A chart needs at least two points, and one of them above zero.
         line=" ".join(
             f"{WIDTH * count / len(points):.1f},{HEIGHT - (HEIGHT - 12) * value / top:.1f}" for count, value in points
-        ),
+        )
+        if len(points) > 1 and trajectory.best is not None
+        else "",
         top=top,
     )

@@ -1,9 +1,8 @@
-"""The search: rounds of answers, each judged, each told to the next, until the budget is spent or a kernel is good."""
+"""The search: rounds of answers, each judged and shown to later ones, until the budget is spent or a kernel is good."""
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -11,12 +10,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kernel_coder.evaluate.answers import Model, Poll, Request
+from kernel_coder.evaluate.answers import Model, Poll
 from kernel_coder.evaluate.errors import HarnessFailed, ServerFailed, UsageError
+from kernel_coder.evaluate.turns import shortened
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.verdict import rank
-from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template, short_answer
+from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.trajectory import Attempt, Key, Trajectory
 from kernel_coder.rollout import completion_seed
@@ -24,13 +24,17 @@ from kernel_coder.run.errors import StopRequested
 from kernel_coder.tasks import Task, load_tasks
 
 POLL_S = 0.1
+"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Request):
-    """An answer that is wanted in this round."""
+class Question:
+    """Asks for one answer of a round."""
 
-    turn: int
+    turn: int  # the round, from 1
+    sample: int  # index of the answer in its round, from 0
+    messages: tuple[Message, ...]
+    seed: int
 
     @property
     def key(self) -> Key:
@@ -38,10 +42,11 @@ class Question(Request):
 
 
 class BudgetSpent(Exception):
-    """The budget does not allow any more; the message says which."""
+    """A budget is spent; the message names it."""
 
 
 def load_module(config: RefineConfig) -> Task:
+    """The module as a task of the config's backend and precision."""
     try:
         tasks = load_tasks(config.module)
     except (ValueError, OSError, ImportError) as error:
@@ -54,7 +59,7 @@ def load_module(config: RefineConfig) -> Task:
 
 @dataclass
 class Search:
-    """Asks and judges; see :meth:`run`. ``say`` shows a line to a person."""
+    """Samples answers and judges them; see :meth:`run`. ``say`` prints a line of progress."""
 
     config: RefineConfig
     task: Task
@@ -67,7 +72,7 @@ class Search:
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
     _running: dict[Key, Future[Verdict]] = field(default_factory=dict)
-    _writing_s: float = 0.0  # what the last answers took
+    _writing_s: float = 0.0  # time that the last batch of answers took
 
     def __post_init__(self) -> None:
         try:
@@ -78,20 +83,20 @@ class Search:
         self._before = max((one.seconds for one in self.trajectory.attempts.values()), default=0.0)
 
     def run(self) -> str:
-        """Searches; returns why it ended. Whatever happens, what was found so far is in the trajectory.
+        """Searches and returns the reason for its end. The trajectory holds all results, also after an exception.
 
         Raises:
-            ServerFailed, StopRequested: after keeping all answers, and the verdicts that were being made.
-            HarnessFailed: no answer could be judged.
+            ServerFailed, StopRequested: after recording all answers and the verdicts that were in progress.
+            HarnessFailed: the judge failed on every answer.
         """
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self.config.judge.parallel(), thread_name_prefix="verdict"))
             self._pool = pool
             try:
-                self._ask_again_what_was_not_judged()
-                why = self._conversations() if self.config.strategy == "serial" else self._rounds()
+                self._judge_earlier_answers()
+                reason = self._conversations() if self.config.strategy == "serial" else self._rounds()
                 self._settle()
-                return why or self._is_enough() or f"{self.config.turns} rounds are over"
+                return reason or self._is_enough() or f"finished {self.config.turns} rounds"
             except BudgetSpent as spent:
                 self._finish_verdicts()
                 return str(spent)
@@ -99,35 +104,35 @@ class Search:
                 self._finish_verdicts()
                 raise
             except (StopRequested, KeyboardInterrupt):
-                self._keep_the_last()
+                self._finish_running()
                 raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    # ---- a round
+    # ---- rounds
 
     @property
     def overlaps(self) -> bool:
-        """Whether verdicts are made while the model writes: not on the GPU on which they time something."""
+        """Whether the judge runs while the model generates: not if both use the same GPU and candidates are timed."""
         on_one_gpu = self.config.base_url is None and self.device.startswith("cuda")
         return not (on_one_gpu and self.config.judge.timing)
 
     def _rounds(self) -> str | None:
         for turn in range(1, self.config.turns + 1):
-            if why := self._is_enough():
-                return why
+            if reason := self._is_enough():
+                return reason
             known = self.trajectory.attempts
             self._ask([self._question(turn, k) for k in range(self.config.parallel) if (turn, k) not in known])
-            # What shows no earlier answer waits for none: the verdicts of a round are made beside the next one.
+            # With "parallel" no prompt depends on a verdict, so a round is judged while the next one is generated.
             self._settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
         return None
 
     def _conversations(self) -> str | None:
-        """Each goes on as soon as the verdict on its own last answer is there; those that can are asked together."""
+        """Continues each conversation once its last answer is judged; those that are ready go into one batch."""
         while True:
             ready = self._gathered()
-            if why := self._is_enough():
-                return why
+            if reason := self._is_enough():
+                return reason
             if not ready:
                 return None
             if self.config.base_url is not None and self.overlaps:
@@ -138,8 +143,11 @@ class Search:
                 self._settle()
 
     def _gathered(self) -> list[Question]:
-        """Whose turn it is. A local model writes many answers in the time of one, and therefore waits for the others as
-        long as it took to write the last answers; a server waits for nobody."""
+        """The next questions.
+
+        A local model generates a batch in about the time of one answer. So once a question is ready, this waits for
+        more of them, for at most the time that the last batch took. With a server it does not wait.
+        """
         until = math.inf
         while True:
             self._poll_and_collect()
@@ -157,7 +165,7 @@ class Search:
             wait(set(self._running.values()), min(POLL_S, max(until - time.monotonic(), 0.0)), FIRST_COMPLETED)
 
     def _ready(self) -> list[Question]:
-        """The next question of each conversation that waits for no verdict, those that are behind first."""
+        """The next question of each conversation whose last answer is judged, early rounds first."""
         turns = range(1, self.config.turns + 1)
         known = self.trajectory.attempts
         following = [
@@ -171,10 +179,10 @@ class Search:
 
     def _question(self, turn: int, sample: int) -> Question:
         seed = completion_seed(self.config.seed, self.task.id, turn, sample)
-        return Question(self.task, sample, tuple(self.prompt(turn, sample)), seed, turn)
+        return Question(turn, sample, tuple(self.prompt(turn, sample)), seed)
 
     def _ask(self, questions: list[Question], *, joining: bool = False) -> None:
-        """Has them answered and their verdicts begun. ``joining``: conversations that can go on meanwhile join in."""
+        """Gets the answers and starts to judge them. ``joining`` adds questions that become ready meanwhile."""
 
         def poll() -> None:
             self._poll_and_collect()
@@ -203,31 +211,31 @@ class Search:
         self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
-        """The messages of an answer: the opening, and of earlier answers what the strategy shows, each with what the
-        judge says about it."""
+        """The prompt of an answer: the task, then the earlier answers that the strategy shows with their feedback."""
         shown = self.shown(turn, sample)
         messages = list(self.opening[:-1] if shown and self.opening[-1]["role"] == "assistant" else self.opening)
         for place, attempt in enumerate(shown):
             reply = self._reply(attempt, turn)
             if place + 1 < len(shown) or self.config.base_url is not None:
                 reply = [message for message in reply if message["role"] != "assistant"]
-            messages += [Message(role="assistant", content=self._short(attempt)), *reply]
+            answer = shortened(attempt.text, self.config.earlier_reasoning)
+            messages += [Message(role="assistant", content=answer), *reply]
         return messages
 
     def shown(self, turn: int, sample: int) -> list[Attempt]:
-        """The earlier answers that a prompt shows, the one that is answered at the end."""
+        """The earlier answers that a prompt shows. The model continues from the last of them."""
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn and one.is_judged]
         if self.config.strategy == "parallel" or not earlier:
             return []
         if self.config.strategy == "serial":
             own = sorted((one for one in earlier if one.sample == sample), key=lambda one: one.turn)
-            # After a prompt that was too long, one that shows less.
-            least = [one for one in self.trajectory.attempts.values() if one.sample == sample and one.refused]
-            return own[max(len(own) - max(self.config.context_turns - len(least), 0), 0) :]
+            # After each prompt that was too long, the next one shows one answer less.
+            refused = sum(one.refused for one in self.trajectory.attempts.values() if one.sample == sample)
+            return own[max(len(own) - max(self.config.context_turns - refused, 0), 0) :]
         refused = sum(one.refused for one in self.trajectory.attempts.values())
         count = max(self.config.context_turns - refused, 0)
         best = sorted((one for one in earlier if one.code is not None), key=lambda one: (rank(one.verdict), one.key))
-        return best[max(len(best) - count, 0) :]  # the best one stands last, where it is answered
+        return best[max(len(best) - count, 0) :]  # the best one last
 
     def _reply(self, attempt: Attempt, turn: int) -> list[Message]:
         template = self.config.feedback_template
@@ -235,23 +243,16 @@ class Search:
             self.task, attempt.verdict, template, turn=turn - 1, max_turns=self.config.turns, attempt=attempt.turn
         )
 
-    def _short(self, attempt: Attempt) -> str:
-        text = attempt.text
-        if self.config.earlier_reasoning != "keep":
-            text = re.sub(r"^.*</think>\s*", "", text, flags=re.DOTALL)
-            text = short_answer(text, summary=self.config.earlier_reasoning == "summary")
-        return text
-
     # ---- verdicts
 
     def _judge(self, attempt: Attempt) -> None:
-        """Begins a verdict. Equal code has one verdict, also that of an earlier answer."""
+        """Starts to judge an answer. Equal code is judged once."""
         if attempt.refused or attempt.code is None:
             names = {"backend": self.task.backend, "device": self.device}
             problem = attempt.problem or "the answer holds no code"
-            told = f"{problem}: put the whole module, with its class ModelNew, into one code block."
+            feedback = f"{problem}: put the whole module, with its class ModelNew, into one code block."
             outcome = Outcome.HARNESS_FAILED if attempt.refused else Outcome.FORMAT_ERROR
-            self._keep(attempt, unjudged(self.task, "", outcome, problem, **names, feedback=told))
+            self._keep(attempt, unjudged(self.task, "", outcome, problem, **names, feedback=feedback))
             return
         for other in self.trajectory.attempts.values():
             if other.code == attempt.code and other.verdict is not None and other.is_judged:
@@ -260,7 +261,7 @@ class Search:
         if attempt.code not in self._verdicts:
             limit = self.config.evaluations
             if limit is not None and len(self._verdicts) + self.trajectory.evaluations >= limit + self._counted():
-                raise BudgetSpent(f"{limit} evaluations are spent")
+                raise BudgetSpent(f"the budget of {limit} evaluations is spent")
             self._verdicts[attempt.code] = self._pool.submit(self._evaluated, attempt.code)
         self._running[attempt.key] = self._verdicts[attempt.code]
 
@@ -269,14 +270,14 @@ class Search:
             self._judge(attempt)
 
     def _counted(self) -> int:
-        """Of the candidates that were begun here, those that the trajectory counts already."""
+        """The number of candidates submitted here whose verdicts the trajectory already counts."""
         judged = {one.code for one in self.trajectory.attempts.values() if one.verdict is not None}
         return sum(code in judged for code in self._verdicts)
 
     def _evaluated(self, code: str) -> Verdict:
         try:
             return self.judge.evaluate(self.task, code, self.task.backend)
-        except Exception as error:  # the judge's failure, which says nothing about the candidate
+        except Exception as error:  # a failure of the judge; it says nothing about the candidate
             names = {"backend": self.task.backend, "device": self.device}
             reason = f"the judge failed: {type(error).__name__}: {error}"
             return unjudged(self.task, code, Outcome.HARNESS_FAILED, reason, **names)
@@ -295,7 +296,7 @@ class Search:
                 self._keep(self.trajectory.attempts[key], future.result())
 
     def _settle(self, turn: int | None = None) -> None:
-        """Waits for all verdicts, or for those of the rounds up to this one."""
+        """Waits for all verdicts, or for those of the rounds up to ``turn``."""
         while any(turn is None or key[0] <= turn for key in self._running):
             wait(set(self._running.values()), POLL_S, return_when=FIRST_COMPLETED)
             self._poll_and_collect()
@@ -308,24 +309,24 @@ class Search:
             raise HarnessFailed(f"the judge reached no verdict on any of {len(judged)} answers: {reason}")
 
     def _finish_verdicts(self) -> None:
-        """Waits for the verdicts on answers that are there, as long as there is time and nobody stops it."""
+        """Waits for the verdicts on all answers, until the time is over or a signal arrives."""
         try:
             self._settle()
         except BudgetSpent:
-            self._keep_the_last()
+            self._finish_running()
         except StopRequested:
-            self._keep_the_last()
+            self._finish_running()
             raise
 
-    def _keep_the_last(self) -> None:
-        """Verdicts that are being made come to their end; those that were not begun are left for a later run."""
+    def _finish_running(self) -> None:
+        """Waits for the candidates that are being judged; the others are left for a resumed search."""
         for future in self._running.values():
             future.cancel()
         wait([future for future in self._running.values() if not future.cancelled()])
         self._collect()
 
-    def _ask_again_what_was_not_judged(self) -> None:
-        """Of a search that is gone on with: answers without a verdict, or with one that the harness failed on."""
+    def _judge_earlier_answers(self) -> None:
+        """Judges the answers of a resumed search whose verdict is missing or ``harness_failed``."""
         for attempt in list(self.trajectory.attempts.values()):
             if not attempt.is_judged and not attempt.refused:
                 self._judge(attempt)
@@ -340,33 +341,42 @@ class Search:
         self.poll()
         self._collect()
         if self.config.seconds is not None and self._elapsed() >= self.config.seconds:
-            raise BudgetSpent(f"{self.config.seconds:g} seconds are over")
+            raise BudgetSpent(self._seconds_spent())
 
     def _check_tokens(self) -> None:
         if self.config.tokens is not None and self.trajectory.tokens >= self.config.tokens:
-            raise BudgetSpent(f"{self.config.tokens} tokens are written")
+            raise BudgetSpent(self._tokens_spent())
+
+    def _seconds_spent(self) -> str:
+        return f"the budget of {self.config.seconds:g} seconds is spent"
+
+    def _tokens_spent(self) -> str:
+        return f"the budget of {self.config.tokens} tokens is spent"
 
     def _is_enough(self) -> str | None:
+        """The reason to end the search now; None to go on."""
         best = self.trajectory.best
         if best is not None and best.verdict is not None:
             if self.config.stop_when_correct:
-                return "a correct kernel is there"
+                return "found a correct kernel"
             low = best.verdict.speedup_low
             if self.config.stop_at is not None and low is not None and low >= self.config.stop_at:
-                return f"a kernel that is at least {low:.2f} times as fast is there"
+                return f"found a kernel that is at least {low:.2f} times as fast"
         limit = self.config.evaluations
         if limit is not None and self.trajectory.evaluations >= limit:
-            return f"{limit} evaluations are spent"
+            return f"the budget of {limit} evaluations is spent"
         if self.config.tokens is not None and self.trajectory.tokens >= self.config.tokens:
-            return f"{self.config.tokens} tokens are written"
+            return self._tokens_spent()
         if self.config.seconds is not None and self._elapsed() >= self.config.seconds:
-            return f"{self.config.seconds:g} seconds are over"
+            return self._seconds_spent()
         return None
 
 
 def curve(attempts: Sequence[Attempt]) -> Iterator[tuple[int, float]]:
-    """After each verdict, in the order of the answers: how many there were, and the best speedup (0: none, 1: correct
-    and not timed)."""
+    """(number of verdicts, best speedup so far) after each verdict, in the order of the answers.
+
+    The speedup is 0 before the first correct answer, and 1 for one that was not timed.
+    """
     best = 0.0
     for count, one in enumerate((one for one in attempts if one.verdict is not None), start=1):
         if one.verdict is not None and one.verdict.correct:

@@ -1,10 +1,11 @@
-"""Everything that was tried, written down as it happens: an answer when it arrives, its verdict when it is there."""
+"""The record of a search: each answer and each verdict is written to a file as soon as it arrives."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +26,12 @@ BEST = "best.py"
 REPORT = "report.html"
 
 Key = tuple[int, int]
-"""The round, from 1, and the number of the answer in it, from 0."""
+"""The round, from 1, and the index of the answer in it, from 0."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One answer and what became of it."""
+    """One answer and, once it is judged, its verdict."""
 
     turn: int
     sample: int
@@ -69,9 +70,10 @@ class Attempt:
 
 @dataclass(slots=True)
 class Trajectory:
-    """The attempts of a folder, in the order in which they were made; a context manager that holds its file open.
+    """The attempts in a folder, in the order of the answers; a context manager that keeps the file open and locked.
 
-    A folder that holds a search is refused unless it is gone on with; a line that was cut short by a crash is left out.
+    Raises UsageError if the folder holds a search and ``resume`` is False. An incomplete last line, which a crash
+    leaves, is removed.
     """
 
     folder: Path
@@ -83,7 +85,7 @@ class Trajectory:
     def __enter__(self) -> Trajectory:
         path = self.folder / TRAJECTORY
         if path.exists() and path.stat().st_size and not self.resume:
-            raise UsageError(f"{self.folder} already holds a search: pass --resume to go on with it, or --output")
+            raise UsageError(f"{self.folder} already holds a search: pass --resume to continue it, or another --output")
         self.folder.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
         try:
@@ -107,7 +109,7 @@ class Trajectory:
         whole = 0
         for line in path.read_bytes().splitlines(keepends=True):
             try:
-                record = json.loads(line)  # orjson would round a verdict's seeds, which can have more than 64 bits
+                record = json.loads(line)  # not orjson, which would round seeds of more than 64 bits
             except ValueError:
                 break
             if not line.endswith(b"\n"):
@@ -132,16 +134,16 @@ class Trajectory:
         return whole
 
     def add(self, attempt: Attempt) -> None:
-        """Keeps an answer."""
+        """Records an answer."""
         self.attempts[attempt.key] = attempt
         names = ("messages", "text", "code", "problem", "tokens", "seconds", "refused")
         self._write("answer", attempt.key, {name: getattr(attempt, name) for name in names})
 
     def judged(self, attempt: Attempt, verdict: Verdict) -> bool:
-        """Keeps a verdict; true if the attempt is now the best one, which is then in ``best.py``."""
+        """Records a verdict. Returns True if the attempt is now the best; ``best.py`` then holds its code."""
         before = self.best
         attempt.verdict = verdict
-        # Orjson would refuse the seeds, which can have more than 64 bits.
+        # A Fragment, because orjson does not write seeds of more than 64 bits.
         self._write("verdict", attempt.key, {"verdict": orjson.Fragment(verdict.to_json())})
         if self.best is attempt and before is not attempt and attempt.code is not None:
             self._replace(BEST, attempt.code if attempt.code.endswith("\n") else attempt.code + "\n")
@@ -150,7 +152,7 @@ class Trajectory:
 
     @property
     def best(self) -> Attempt | None:
-        """The correct attempt of the highest rank; of equals the first."""
+        """The correct attempt with the highest rank; the first of equals."""
         correct = [one for one in self.attempts.values() if one.verdict is not None and one.verdict.correct]
         return max(correct, key=lambda one: rank(one.verdict), default=None)
 
@@ -160,15 +162,20 @@ class Trajectory:
 
     @property
     def evaluations(self) -> int:
-        """Different candidates that were run."""
+        """The number of different candidates that were judged."""
         return len({sha256_text(one.code) for one in self.attempts.values() if one.code is not None and one.verdict})
+
+    def failures(self) -> str:
+        """How often each outcome occurred, as in ``3 wrong_output, 1 timeout``; the most frequent first."""
+        outcomes = Counter(one.verdict.outcome.value if one.verdict else "not judged" for one in self.attempts.values())
+        return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()) or "no answers"
 
     def rounds(self) -> Iterator[tuple[int, list[Attempt]]]:
         for turn in sorted({one.turn for one in self.attempts.values()}):
             yield turn, sorted((one for one in self.attempts.values() if one.turn == turn), key=lambda one: one.sample)
 
     def _write(self, kind: str, key: Key, values: dict[str, Any]) -> None:
-        assert self._file is not None, "a trajectory is written inside of its context"
+        assert self._file is not None, "a trajectory must be entered as a context manager before it is written"
         record = {"kind": kind, "turn": key[0], "sample": key[1], "task_hash": self.task_hash, **values}
         self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
         self._file.flush()

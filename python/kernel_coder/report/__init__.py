@@ -1,1 +1,1 @@
-"""A report on a training run: one offline page that says what the model learned, when, and whether to believe it."""
+"""``kernel-coder report``: one self-contained page about a training run, with curves, findings, checks and answers."""

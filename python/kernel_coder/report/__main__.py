@@ -1,8 +1,7 @@
-"""``python -m kernel_coder.report RUN [--output FILE] [--no-plots] [--samples N]``
+"""``kernel-coder report RUN [--output FILE] [--no-plots] [--samples N]``
 
-Writes one offline page about a training run, supervised or by reinforcement, finished or running, and PNG plots beside
-it. Exit codes: 0 the page is written, its path is the last line printed; 2 something is wrong with the arguments or the
-folder (one sentence on stderr).
+Writes a self-contained page about a training run (supervised or by reinforcement, finished or running) and PNG plots
+beside it. Exit codes: 0: the page is written. 2: the arguments or the folder are wrong (one sentence on stderr).
 """
 
 from __future__ import annotations
@@ -10,22 +9,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from kernel_coder import __version__
 from kernel_coder.run.errors import EXIT_MISTAKE
 from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PAGE = "report.html"
 SAMPLES = 150
+"""Default number of answers on the page; with typical lengths the page then has a few MB."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     parser = FlagParser(
-        prog="kernel-coder report", description="One offline page about a training run: RUN/report.html."
+        prog="kernel-coder report", description="Writes a self-contained page about a training run: RUN/report.html."
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run (run.output_dir)")
-    parser.add_argument("--output", metavar="FILE", type=Path, help=f"default: {PAGE} in the folder of the run")
-    parser.add_argument("--no-plots", action="store_true", help="write no PNG files")
-    parser.add_argument("--samples", metavar="N", type=int, default=SAMPLES, help=f"answers shown (default {SAMPLES})")
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run (run.output_dir)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"page to write (default: RUN/{PAGE})")
+    parser.add_argument("--no-plots", action="store_true", help="do not write PNG files")
+    parser.add_argument(
+        "--samples", metavar="N", type=int, default=SAMPLES, help=f"number of answers on the page (default {SAMPLES})"
+    )
+    parser.add_argument("--version", action="version", version=f"kernel-coder {__version__}")
     try:
         options = parser.parse(arguments)
         if options.samples < 0:
@@ -34,11 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         if page.is_dir():
             raise UsageError(f"--output {page} is a folder; name a file")
         if not page.parent.is_dir() and options.output is not None:
-            raise UsageError(f"--output {page} lies in a folder that does not exist")
+            raise UsageError(f"--output {page} is in a folder that does not exist")
         _write(options.run, page, options.samples, plots=not options.no_plots)
-    except UsageError as error:
-        return end(error, EXIT_MISTAKE)
-    except OSError as error:
+    except (UsageError, OSError) as error:
         return end(error, EXIT_MISTAKE)
     return 0
 
@@ -55,7 +57,7 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
             print(path.resolve())
     elif plots:
         print("no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)")
-    print(page.resolve())
+    print(f"open {page.resolve()} in a browser")
 
 
 if __name__ == "__main__":

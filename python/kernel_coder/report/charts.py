@@ -1,6 +1,6 @@
-"""Charts as inline SVG. A chart says what it shows; how it is drawn is the same for all.
+"""Draws charts as inline SVG. A :class:`Chart` holds the data; all charts are drawn in the same way.
 
-The text of a chart is drawn as large as that of the page at about the width that a phone has, and grows with the chart.
+Text scales with the chart. It has the size of the page's text when the chart is as wide as a phone.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from markupsafe import Markup, escape
 from kernel_coder.pages import visible
 from kernel_coder.report.folder import Curve
 
-WIDTH, HEIGHT = 360.0, 190.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 24.0
+WIDTH, HEIGHT = 360.0, 190.0  # of the chart, in SVG units
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 24.0  # margins, in SVG units
+
 MAX_POINTS = 400
-"""Points of a line; a longer curve is drawn as means of neighbours."""
+"""Highest number of points in a line, about one per SVG unit; a longer curve is drawn as means of neighbours."""
+
 MAX_DOTS = 60
+"""Highest number of dots on a line; more would touch each other."""
+
 PALETTE = (6, 2, 0, 3, 7, 1, 5, 8, 4, 9, 10)
-"""Colours of lines that name none, in their order."""
+"""Colours of lines without a colour of their own, in order."""
+
 SMOOTH_FROM = 30
-"""Points from which a noisy line is drawn pale, with its moving mean over it."""
+"""Number of points from which a noisy line is drawn pale, with its moving mean on top."""
 
 Unit = Literal["number", "share", "seconds", "speedup"]
 Scale = Callable[[float], float]
@@ -40,8 +45,8 @@ class Line:
     values: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    dots: bool = False  # measured now and then, such as held-out values
-    colour: int | None = None  # default: by its place in the chart
+    dots: bool = False  # draw a dot at each value, for values that are not measured in every step
+    colour: int | None = None  # default: by the line's position in the chart
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -49,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn. In a stack the values of all lines at a step add up; all have the same steps."""
+    """The data of a chart. In a stacked chart the lines have the same steps and their values add up."""
 
     title: str
     caption: str
@@ -57,7 +62,7 @@ class Chart:
     unit: Unit = "number"
     stacked: bool = False
     from_zero: bool = False
-    noisy: bool = True  # a long line is drawn pale with its moving mean
+    noisy: bool = True  # draw long lines pale, with their moving mean
 
     @property
     def is_zero(self) -> bool:
@@ -65,7 +70,7 @@ class Chart:
 
     @property
     def thinned(self) -> int:
-        """Steps that a drawn point is the mean of."""
+        """The number of steps that a drawn point averages over."""
         return max((_per_point(len(line)) for line in self.lines), default=1)
 
 
@@ -74,7 +79,8 @@ def line(curve: Curve, label: str, *, dots: bool = False, colour: int | None = N
 
 
 def shown(value: float, unit: Unit = "number") -> str:
-    """
+    """A value with its unit.
+
     >>> shown(0.1234, "share"), shown(1234.5), shown(0.00012345), shown(75.2, "seconds"), shown(2, "speedup"), shown(0)
     ('12.3%', '1,234', '1.23e-4', '75.2 s', '2x', '0')
     """
@@ -89,7 +95,7 @@ def shown(value: float, unit: Unit = "number") -> str:
 
 
 def svg(chart: Chart) -> Markup:
-    """The picture: axes, lines or areas, and the place for what a pointer touches."""
+    """The SVG element: axes, lines or areas, and a cursor that the page's script moves."""
     lines = [_thin(one) for one in chart.lines if len(one)]
     if not lines:
         return Markup("")
@@ -122,7 +128,7 @@ def svg(chart: Chart) -> Markup:
         for number, (one, below, above) in enumerate(bands):
             up = list(zip(one.steps, above, strict=True))
             down = list(zip(one.steps, below, strict=True))[::-1]
-            if len(up) == 1:  # one step is a bar
+            if len(up) == 1:  # draw a single step as a bar
                 parts.append(_bar(x(up[0][0]), y(up[0][1]), y(down[0][1]), colour(one, number)))
             else:
                 parts.append(f'<path class="area c{colour(one, number)}" d="{path(up + down)}Z"/>')
@@ -138,7 +144,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def _drawn(one: Line, number: int, noisy: bool, path: Path, x: Scale, y: Scale) -> list[str]:
-    """The band, the line, its moving mean and its dots."""
+    """The SVG elements of a line: its band, the line, its moving mean and its dots."""
     parts = []
     points = list(zip(one.steps, one.values, strict=True))
     if one.low is not None and one.high is not None:
@@ -166,7 +172,7 @@ def _bar(x: float, top: float, bottom: float, number: int) -> str:
 
 
 def moving_mean(values: Sequence[float]) -> list[float]:
-    """Each value's mean with its neighbours, a twentieth of the curve on both sides; fewer at the ends.
+    """Means over a window of a tenth of the curve around each value; the window is cut off at the ends.
 
     >>> moving_mean([0.0, 3.0, 0.0])
     [1.5, 1.0, 1.5]
@@ -183,7 +189,7 @@ def moving_mean(values: Sequence[float]) -> list[float]:
 
 
 def legend(chart: Chart) -> list[tuple[int, str]]:
-    """Colours and labels; nothing for a single line that the title names."""
+    """The colours and labels of the lines; empty for a single line, which the title names."""
     lines = [one for one in chart.lines if len(one)]
     return [(colour(one, number), one.label) for number, one in enumerate(lines)] if len(lines) > 1 else []
 
@@ -221,7 +227,7 @@ def _stack(lines: Sequence[Line]) -> list[tuple[Line, list[float], list[float]]]
 
 
 def _range(chart: Chart, lines: Sequence[Line]) -> tuple[float, float, list[float]]:
-    """The lowest and highest value of the axis, and where it has lines."""
+    """The lowest and highest value of the y axis, and its grid lines."""
     values = [
         value for one in lines for bound in (one.values, one.low, one.high) if bound is not None for value in bound
     ]
@@ -232,7 +238,7 @@ def _range(chart: Chart, lines: Sequence[Line]) -> tuple[float, float, list[floa
     low, high = min(values), max(values)
     if chart.from_zero or chart.unit == "share":
         low, high = min(low, 0.0), max(high, 0.0)
-    if high - low <= 1e-9 * max(abs(high), abs(low)):  # ticks are rounded: they must not all be the same
+    if high - low <= 1e-9 * max(abs(high), abs(low)):  # too small a range would round all ticks to the same number
         spare = abs(high) / 2 or (1.0 if chart.unit != "share" else 0.01)
         low, high = (0.0, high + spare) if low == 0 else (low - spare, high + spare)
     every = _nice((high - low) / 4)
@@ -243,7 +249,7 @@ def _range(chart: Chart, lines: Sequence[Line]) -> tuple[float, float, list[floa
 
 
 def _nice(size: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten.
+    """Rounds up to 1, 2, 2.5 or 5 times a power of ten.
 
     >>> _nice(0.3), _nice(7), _nice(21)
     (0.5, 10.0, 25.0)
@@ -260,7 +266,7 @@ def _step_ticks(low: float, high: float) -> tuple[list[float], list[str]]:
 
 
 def _data(chart: Chart, lines: Sequence[Line], x_low: float, x_high: float) -> str:
-    """What the script shows where the pointer is."""
+    """The data that the page's script shows at the pointer, as JSON."""
     record = {
         "x": [x_low, x_high],
         "left": LEFT / WIDTH,

@@ -1,4 +1,4 @@
-"""Which charts a run has, in the order in which a reader asks for them."""
+"""Chooses the charts of a run and groups them into sections."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ COLOURS = {
     "crashed": 8,
     "harness_failed": 9,
 }
-"""Of outcomes; from good to bad."""
+"""Colours of the outcomes, ordered from good to bad."""
 
 MEANINGS = {
-    "correct": "it ran and gave the reference's results",
-    "wrong_output": "it ran and gave other results",
-    "runtime_error": "it compiled and failed while it ran",
-    "compile_error": "it is no program, or its kernels do not compile",
-    "format_error": "no code in the answer, or no class ModelNew in the code",
-    "rejected": "it broke the rules: for instance, no kernel of its own",
-    "timeout": "it did not end in time",
-    "out_of_memory": "it ran out of memory",
+    "correct": "ran, and its results match the reference",
+    "wrong_output": "ran, but its results differ from the reference",
+    "runtime_error": "compiled, but raised an error when it ran",
+    "compile_error": "is not valid code, or its kernels do not compile",
+    "format_error": "the answer has no code, or the code has no class ModelNew",
+    "rejected": "broke a rule, for example has no kernel of its own",
+    "timeout": "did not finish in time",
+    "out_of_memory": "ran out of memory",
     "crashed": "its process died",
-    "harness_failed": "the judge itself failed: this says nothing about the answer",
+    "harness_failed": "the judge itself failed; this says nothing about the answer",
 }
+"""Explanations of the outcomes."""
 
 MAX_OTHERS = 60
+"""Highest number of charts in the last section, to keep the page small."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Charts that answer one question, and the titles of those that would only show a line at zero."""
+    """Charts that answer one question. ``at_zero`` names charts that are left out because all values are zero."""
 
     key: str
     title: str
@@ -53,37 +55,35 @@ class Section:
 
 
 def sections(run: Run) -> list[Section]:
-    """Every chart of the run, by question; sections without any are left out."""
+    """The run's sections; those without charts are left out."""
     draw = _Drawer(run)
     found = [
         Section("progress", "Did it get better?", _about_progress(run), _progress(run, draw)),
         Section(
             "rewards",
             "What it was rewarded for",
-            "The reward of an answer is a weighted sum of these parts. If one part rises and the others do not, that "
-            "part is what was learned. Held-out values, where the run has them, are dots.",
+            "The reward of an answer is a weighted sum of these parts. If only one part rises, the model learned that "
+            "part. Dots are held-out values.",
             _rewards(run, draw),
         ),
-        Section("verdicts", "What became of its answers", _about_verdicts(run), _verdicts(run)),
+        Section("verdicts", "Verdicts on its answers", _about_verdicts(run), _verdicts(run)),
         Section(
             "health",
             "Is training healthy?",
-            "These curves say little about quality. They show whether the updates are sane: no sudden jumps, no curve "
-            "that has died.",
+            "These curves say little about quality. They show whether training is stable: no sudden jumps, and no "
+            "curve that drops to zero.",
             _health(run, draw),
         ),
         Section("answers", "How long its answers are", "", _answers(draw)),
         Section("time", "Where the time goes", _about_time(run), _times(run, draw)),
-        Section("drawing", "Which tasks it was given", "", _drawing(draw)),
+        Section("drawing", "How tasks were chosen", "", _drawing(draw)),
     ]
-    others = Section(
-        "others", "Every other number", "As the run wrote it, by its name in metrics.jsonl.", draw.others()
-    )
+    others = Section("others", "Other numbers", "All other values in metrics.jsonl, by name.", draw.others())
     return [_without_zeros(section) for section in (*found, others) if section.charts]
 
 
 def _without_zeros(section: Section) -> Section:
-    """A line at zero is news among what should grow; elsewhere a word is enough."""
+    """Replaces charts whose values are all zero by their titles, except in sections where zero is important."""
     if section.key in ("progress", "rewards", "verdicts"):
         return section
     zero = tuple(chart.title for chart in section.charts if chart.is_zero)
@@ -91,7 +91,7 @@ def _without_zeros(section: Section) -> Section:
 
 
 class _Drawer:
-    """Makes charts of curves by name, and knows which were not drawn yet."""
+    """Makes charts from curves by name, and remembers which curves are drawn."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -104,7 +104,9 @@ class _Drawer:
         return curve
 
     def chart(self, title: str, caption: str, names: dict[str, str], unit: Unit = "number", **how: bool) -> list[Chart]:
-        """A chart of the curves that the run has, by their labels; held-out ones are dots."""
+        """A chart of those curves that the run has, or nothing. ``names`` maps curves to labels; held-out curves get
+        dots.
+        """
         lines = [
             line(curve, label, dots=name.startswith("eval/"), colour=COLOURS.get(label))
             for name, label in names.items()
@@ -120,12 +122,12 @@ class _Drawer:
 def _about_progress(run: Run) -> str:
     if run.kind == "supervised":
         return (
-            "Loss is how surprised the model is by the next token of an answer that it is shown; lower is better. "
-            "Held-out tasks are never trained on: only they can tell learning from learning by heart."
+            "The loss is the mean cross-entropy of the known answers' tokens; lower is better. Held-out tasks are "
+            "never trained on: only they show whether the model generalises or memorises."
         )
     return (
-        "Training values come from tasks that the model learns from, and from other tasks in each step, so they jump. "
-        "Held-out values come from the same tasks every time, which are never trained on: believe these first."
+        "Training values come from different tasks in each step, so they are noisy. Held-out values always come from "
+        "the same tasks, which are never trained on: trust these first."
     )
 
 
@@ -141,34 +143,34 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         if (curve := draw.take(name)) is not None:
             lines.append(with_interval(line(curve, label, dots=True, colour=COLOURS.get(label)), tasks))
     if lines:
-        band = f" Bands are 95% intervals, as if each of the {tasks} tasks were one answer." if tasks else ""
-        caption = "Shares of the answers to tasks that the model is never trained on, as the judge says." + band
+        band = f" Bands are 95% intervals for {tasks} independent answers, one for each task." if tasks else ""
+        caption = "Shares of the answers to tasks that the model is never trained on." + band
         title = "Held-out tasks" if len(lines) > 1 else f"Held-out tasks: {lines[0].label}"
         charts.append(Chart(title, caption, tuple(lines), "share"))
     losses = {"loss": "training"} if run.kind == "supervised" else {}
     if "eval/loss" in run.curves:
         charts += draw.chart(
             "Held-out loss",
-            "Surprise at the known answers of tasks that are never trained on. If it rises while the training loss "
-            "falls, the model learns by heart.",
+            "Cross-entropy of the known answers to tasks that are never trained on. If it rises while the training "
+            "loss falls, the model memorises.",
             {**losses, "eval/loss": "held out"},
         )
     else:
-        charts += draw.chart("Loss", "Surprise at the next token of the answers that it is shown.", losses)
+        charts += draw.chart("Loss", "Mean cross-entropy of the known answers' tokens.", losses)
     charts += draw.chart(
         "Reward",
-        "Mean reward of the answers in a step: what training drives up. It is only worth as much as what is rewarded.",
+        "Mean reward of the answers in a step. Training maximises it, so it says only as much as the reward does.",
         {"reward": "training", "eval/reward": "held out"},
     )
     charts += draw.chart(
-        "Answers that work, in training",
-        "Shares of a step's answers that compile, and that give the right results.",
+        "Correct answers in training",
+        "Shares of a step's answers that compile and that are correct.",
         {"judge/correct": "correct", "judge/compiled": "compiled"},
         "share",
     )
     charts += draw.chart(
         "Speed of correct answers",
-        "How many times faster than PyTorch correct answers are (geometric mean); above 1 they are worth having.",
+        "Speedup of correct answers over PyTorch (geometric mean); above 1 they are faster.",
         {"judge/speedup_geomean": "training", "eval/judge/speedup_geomean": "held out"},
         "speedup",
     )
@@ -176,20 +178,21 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         names = _numbered(run, prefix)
         charts += draw.chart(
             f"Correct by turn, {where}",
-            "Share of conversations with a correct answer in one of the first turns: where lines part, a turn helped.",
+            "Share of conversations with a correct answer within a number of turns. A gap between two lines shows "
+            "that a further turn helped.",
             {name: f"by turn {name.removeprefix(prefix)}" for name in names},
             "share",
         )
     charts += draw.chart(
         "Reward by turn",
-        "Mean reward of the first answers, the second ones and so on. Later ones should be better.",
+        "Mean reward of first answers, second answers and so on. Later answers should be better.",
         {name: f"turn {name.removeprefix('reward_by_turn/')}" for name in _numbered(run, "reward_by_turn/")},
     )
     return tuple(charts)
 
 
 def with_interval(one: Line, tasks: int | None) -> Line:
-    """The line with an interval around each share."""
+    """The line with a 95% interval around each share."""
     if not tasks:
         return one
     bounds = [share_interval(value, tasks) for value in one.values]
@@ -205,14 +208,14 @@ def _rewards(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         charts += draw.chart(f"Part: {part}", f"Mean of the part {part} before its weight.", names)
     charts += draw.chart(
         "Spread within a group",
-        "How much the rewards of answers to the same task differ. Answers are compared with each other: without spread "
-        "nothing can be learned.",
+        "How much the rewards of answers to the same task differ. The model learns from these differences: without any "
+        "it learns nothing.",
         {"reward_std": "standard deviation"},
         from_zero=True,
     )
     charts += draw.chart(
-        "Groups that teach nothing",
-        "Share of tasks all of whose answers were worth the same: always solved, or never.",
+        "Groups without spread",
+        "Share of tasks whose answers all have the same reward, because all or none are solved. They teach nothing.",
         {"frac_reward_zero_std": "groups without spread"},
         "share",
     )
@@ -222,8 +225,8 @@ def _rewards(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
 def _about_verdicts(run: Run) -> str:
     if _outcome_curves(run):
         return (
-            "The judge runs each answer in a sandbox and compares its results with the reference on inputs that nobody "
-            "can foresee. Green should grow. Rejected answers are those that tried to be paid without doing the work."
+            "The judge runs each answer in a sandbox and compares its results with the reference on random inputs. "
+            "Green should grow. Rejected answers broke a rule, for example by calling PyTorch instead of a kernel."
         )
     return ""
 
@@ -247,7 +250,7 @@ def _verdicts(run: Run) -> tuple[Chart, ...]:
     charts = [
         Chart(
             f"Verdicts {where}",
-            "Every answer of a step has one verdict; the shares add up to 100%.",
+            "Shares of a step's answers by verdict.",
             tuple(lines),
             "share",
             True,
@@ -262,8 +265,8 @@ def _verdicts(run: Run) -> tuple[Chart, ...]:
         ]
         charts.append(
             Chart(
-                "Rejected, by what they tried",
-                "Share of all answers. A kind that grows is a trick that the model is learning.",
+                "Rejections by kind",
+                "Shares of all answers. If a kind grows, the model is learning that trick.",
                 tuple(some),
                 "share",
             )
@@ -272,7 +275,7 @@ def _verdicts(run: Run) -> tuple[Chart, ...]:
 
 
 def rejections(run: Run) -> list[tuple[str, dict[int, int]]]:
-    """Kinds of rejection with their number at each step, the most frequent first."""
+    """The kinds of rejections, each with its number of answers by step; the most frequent first."""
     found = [(kind, dict(steps)) for (outcome, kind), steps in run.samples.reasons.items() if outcome == "rejected"]
     return sorted(found, key=lambda one: -sum(one[1].values()))
 
@@ -281,43 +284,43 @@ def _health(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
     charts: list[Chart] = []
     if run.kind == "reinforcement":
         charts += draw.chart(
-            "Loss", "Of the policy gradient. It hovers around zero and does not measure quality.", {"loss": "loss"}
+            "Loss", "Policy gradient loss. It stays around zero and does not measure quality.", {"loss": "loss"}
         )
     charts += draw.chart(
         "Distance from the start (KL)",
-        "How far the model has moved from where it began, in nats a token; 0 where the run does not measure it.",
+        "KL divergence from the initial model, in nats per token; 0 if the run does not measure it.",
         {"kl": "KL"},
         from_zero=True,
     )
     charts += draw.chart(
         "Entropy",
-        "How undecided the model is about the next token, in nats. A slow fall is learning; near zero it always says "
-        "the same and cannot find anything new.",
+        "Entropy of the next token, in nats. A slow fall is normal; near zero the model always gives the same answer "
+        "and no longer explores.",
         {"entropy": "training", "eval/entropy": "held out"},
         from_zero=True,
     )
     charts += draw.chart(
         "Gradient norm",
-        "The size of an update before it is limited. Spikes are trouble if the curves above jump with them.",
+        "Norm of the gradient before clipping. Spikes matter if other curves jump at the same steps.",
         {"grad_norm": "gradient norm"},
         from_zero=True,
     )
     charts += draw.chart(
         "Learning rate",
-        "How far an update goes, as planned.",
+        "Learning rate of the schedule.",
         {"learning_rate": "learning rate"},
         from_zero=True,
         noisy=False,
     )
     charts += draw.chart(
         "Clipped tokens",
-        "Share of tokens whose update was held back because the model had already moved.",
+        "Share of tokens whose probability ratio was clipped.",
         {"clip_ratio/low_mean": "too low", "clip_ratio/high_mean": "too high"},
         "share",
     )
     charts += draw.chart(
         "Sampler and trainer",
-        "How far the probabilities at sampling and at training are apart; it should stay near 0.",
+        "Difference between the log-probs at sampling and in training; it should stay near 0.",
         {
             "approx_kl": "since sampling",
             "sampling/kl": "sampler to trainer",
@@ -325,8 +328,8 @@ def _health(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         },
     )
     charts += draw.chart(
-        "Without a reward, and skipped updates",
-        "Answers that could not be scored, and updates that were refused because they were not finite.",
+        "Unscored answers and skipped updates",
+        "Answers without a reward, and updates that were skipped because they were not finite.",
         {"unscored": "unscored answers", "skipped_updates": "skipped updates", "reward_errors": "errors of rewards"},
         from_zero=True,
     )
@@ -341,17 +344,17 @@ def _answers(draw: _Drawer) -> tuple[Chart, ...]:
     return (
         *draw.chart(
             "Length of answers",
-            "In tokens. Growth without better rewards is padding; collapse is giving up.",
+            "In tokens. Longer answers should come with better rewards; a collapse means that the model gives up.",
             {**lengths, "eval/completions/mean_length": "held-out mean"},
             from_zero=True,
         ),
         *draw.chart(
-            "Cut short",
-            "Share of answers that reached the limit before they ended; their code is seldom whole.",
+            "Cut off",
+            "Share of answers that reached the token limit; their code is rarely complete.",
             {"completions/clipped_ratio": "training", "eval/completions/clipped_ratio": "held out"},
             "share",
         ),
-        *draw.chart("Turns", "Answers of a conversation.", {"turns/mean": "mean number of turns"}),
+        *draw.chart("Turns", "Mean number of answers in a conversation.", {"turns/mean": "mean number of turns"}),
     )
 
 
@@ -360,7 +363,7 @@ def _about_time(run: Run) -> str:
     if step is None:
         return ""
     middle = sorted(step.values)[len(step) // 2]
-    return f"Half of the steps take less than {middle:.3g} seconds. All together took {duration(run.seconds)}."
+    return f"Half of the steps take less than {middle:.3g} seconds. All steps together took {duration(run.seconds)}."
 
 
 PHASES = {
@@ -376,7 +379,7 @@ NO_PHASE = {"step", "verdict_p50", "verdict_p95"}
 
 
 def phases(run: Run) -> dict[str, Line]:
-    """Each phase's share of a step by its name; ``idle`` is the rest. Phases that overlap share their sum."""
+    """Each phase's share of a step, by name; ``idle`` is the rest. Where phases overlap, shares are of their sum."""
     step = run.curve("time/step_s")
     if step is None:
         return {}
@@ -407,13 +410,13 @@ def _times(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
             Line(one.label, one.steps, one.values, colour=10 if name == "idle" else PALETTE[number])
             for number, (name, one) in enumerate(shares.items())
         )
-        charts.append(Chart("Shares of a step", "What the seconds of a step were spent on.", lines, "share", True))
+        charts.append(Chart("Shares of a step", "Time of each part of a step.", lines, "share", True))
         step = run.curve("time/step_s")
         if step is not None:
-            charts.append(Chart("Seconds a step", "The whole of it.", (line(step, "step"),), "seconds", from_zero=True))
+            charts.append(Chart("Seconds per step", "Whole step.", (line(step, "step"),), "seconds", from_zero=True))
     charts += draw.chart(
-        "Tokens a second",
-        "Written while answers are sampled, and over the whole step.",
+        "Tokens per second",
+        "Generated tokens, by time of sampling and by time of the whole step.",
         {
             "time/tokens_per_second": "whole step",
             **(
@@ -425,9 +428,9 @@ def _times(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
         from_zero=True,
     )
     charts += draw.chart(
-        "Seconds a verdict",
-        "How long the judge takes for one answer that runs.",
-        {"time/verdict_p50_s": "half are faster", "time/verdict_p95_s": "95% are faster"},
+        "Seconds per verdict",
+        "Time of the judge for one answer.",
+        {"time/verdict_p50_s": "median", "time/verdict_p95_s": "95th percentile"},
         "seconds",
         from_zero=True,
     )
@@ -438,17 +441,15 @@ def _drawing(draw: _Drawer) -> tuple[Chart, ...]:
     tried = {"sampler/tasks_tried": "tried", "sampler/useful_tasks": "sometimes solved"}
     rate = {"sampler/success_rate": "success rate"}
     return (
-        *draw.chart("Tasks tried", "Different tasks so far.", tried, noisy=False),
-        *draw.chart("Success by task", "Mean over tasks of their measured success rates.", rate, "share", noisy=False),
+        *draw.chart("Tasks tried", "Number of different tasks so far.", tried, noisy=False),
+        *draw.chart("Success by task", "Mean success rate of the tasks.", rate, "share", noisy=False),
         *draw.chart(
             "Level of difficulty",
-            "Harder tasks come in once the easier ones work.",
+            "Harder tasks are added once easier ones are solved.",
             {"sampler/level": "level"},
             noisy=False,
         ),
-        *draw.chart(
-            "Stage of the rewards", "What is rewarded changes with the stage.", {"stage": "stage"}, noisy=False
-        ),
+        *draw.chart("Stage of the rewards", "Each stage has its own rewards.", {"stage": "stage"}, noisy=False),
     )
 
 
@@ -460,7 +461,8 @@ def _numbered(run: Run, prefix: str) -> Sequence[str]:
 
 
 def duration(seconds: float) -> str:
-    """
+    """A duration in a readable unit.
+
     >>> duration(42), duration(200), duration(7500)
     ('42 seconds', '3.3 minutes', '2.1 hours')
     """

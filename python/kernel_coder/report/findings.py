@@ -1,7 +1,7 @@
-"""What the numbers of a run say in plain sentences, and whether to believe them.
+"""Describes the numbers of a run in sentences, and checks whether they can be trusted.
 
-Thresholds are rules of thumb, chosen so that healthy runs of ours raise none; every sentence names its numbers, so that
-a reader can disagree.
+The thresholds are rules of thumb, chosen so that our healthy runs raise no warning. Each sentence states its numbers,
+so that readers can judge for themselves.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ from kernel_coder.report.charts import shown
 from kernel_coder.report.folder import Curve, Run
 
 MIN_STEPS = 10
-"""Fewer steps say nothing about a trend."""
+"""Least number of steps for a statement about a trend."""
+
 FEW_TASKS = 50
-"""Held-out tasks below which a share is known to no better than about 14 points either way."""
+"""Warn below this number of held-out tasks: the 95% interval of a share is then at least 14 percentage points each way.
+"""
+
 SOLVED = "eval/correct_by_turn/"
-"""What the shares of conversations with a correct answer within their first turns begin with."""
+"""Prefix of the curves with the share of conversations that are solved within a number of turns."""
+
 SURE = 0.02
-"""Nats a token at which a model nearly always says the same."""
+"""Entropy in nats per token below which a model nearly always gives the same answer."""
+
 CLEARLY = 3.0
-"""Standard errors by which the two ends of a noisy curve must differ to be called different."""
+"""Number of standard errors between the two ends of a noisy curve from which it is said to have changed."""
 
 State = Literal["fine", "warning", "unknown"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """A reason to believe the run or not."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -39,11 +44,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Change:
-    """A curve's mean over its first and its last quarter, and how many standard errors they are apart."""
+    """The change of a curve between the means of its first and its last quarter."""
 
     before: float
     after: float
-    errors: float
+    errors: float  # after - before, in standard errors
     half_at: int  # the step by which half of the change had happened
 
     @property
@@ -57,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out number before and after, with intervals where it is a share."""
+    """A held-out value at its first and last step, with 95% intervals if it is a share."""
 
     name: str
     label: str
@@ -74,7 +79,7 @@ class HeldOut:
 
     @property
     def intervals_apart(self) -> bool | None:
-        """None where there are none, or only one value."""
+        """Whether the two intervals are disjoint; None if there are no intervals or only one value."""
         if self.first_interval is None or self.last_interval is None or self.first_step == self.last_step:
             return None
         return self.last_interval[0] > self.first_interval[1] or self.last_interval[1] < self.first_interval[0]
@@ -87,7 +92,7 @@ class HeldOut:
 
 
 def share_interval(share: float, of: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927).
+    """The 95% interval of a share of ``of`` independent answers (Wilson 1927).
 
     >>> [round(bound, 3) for bound in share_interval(0.0, 16)], [round(bound, 3) for bound in share_interval(0.5, 100)]
     ([0.0, 0.194], [0.404, 0.596])
@@ -99,7 +104,7 @@ def share_interval(share: float, of: int) -> tuple[float, float]:
 
 
 def held_out_tasks(run: Run) -> int | None:
-    """Held-out tasks that were answered; None if there are none, or the run does not say how many."""
+    """The number of held-out tasks; None if there are none or the run does not state it."""
     count = (run.summary or {}).get("held_out_tasks") or run.setting("eval", "num_tasks")
     if run.kind == "supervised" and "eval/format" in run.curves:
         count = run.setting("eval", "num_answered")
@@ -107,7 +112,7 @@ def held_out_tasks(run: Run) -> int | None:
 
 
 def held_out(run: Run) -> list[HeldOut]:
-    """Held-out numbers before and after, the most telling first: of conversations whether they are solved at all."""
+    """The held-out values at their first and last step, the most important first."""
     turns = [int(name.rpartition("/")[2]) for name in run.curves if name.startswith(SOLVED)]
     names = {
         **({f"{SOLVED}{max(turns)}": f"conversations solved within {max(turns)} turns"} if turns else {}),
@@ -132,7 +137,7 @@ def held_out(run: Run) -> list[HeldOut]:
 
 
 def change(curve: Curve | None) -> Change | None:
-    """How a noisy curve has changed; None if it is too short to say."""
+    """How a noisy curve changed; None if it has fewer than ``MIN_STEPS`` values."""
     if curve is None or len(curve) < MIN_STEPS:
         return None
     some = ends(len(curve))
@@ -146,12 +151,12 @@ def change(curve: Curve | None) -> Change | None:
 
 
 def ends(points: int) -> int:
-    """A quarter of them, at least one: what is taken as the beginning and the end of a curve."""
+    """The number of points that count as the beginning and as the end of a curve: a quarter, but at least one."""
     return max(1, points // 4)
 
 
 def _after(curve: Curve | None, step: int) -> Curve | None:
-    """What of a curve was measured later."""
+    """The part of a curve after a step."""
     if curve is None:
         return None
     first = sum(each <= step for each in curve.steps)
@@ -159,7 +164,7 @@ def _after(curve: Curve | None, step: int) -> Curve | None:
 
 
 def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
-    """The step at which a moving mean over a quarter of the curve passes the middle, for good."""
+    """The step from which the moving mean over ``reach`` values stays beyond the middle of ``before`` and ``after``."""
     middle, rising = (before + after) / 2, after > before
     at = curve.steps[-1]
     for place in range(len(curve) - reach, -1, -1):
@@ -171,7 +176,7 @@ def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
 
 
 def stage_changes(run: Run) -> list[int]:
-    """Steps after which something else was rewarded."""
+    """The steps at which the stage, and with it the rewards, changed."""
     curve = run.curve("stage")
     if curve is None:
         return []
@@ -180,14 +185,14 @@ def stage_changes(run: Run) -> list[int]:
 
 
 def story(run: Run) -> list[str]:
-    """What it learned, and when."""
+    """Sentences about what the model learned, and when."""
     if not run.metrics or not run.curves:
-        return ["No step is finished yet, so there is nothing to say."]
+        return ["No step is finished yet."]
     sentences = []
     correct = [curve for name in ("judge/correct", "eval/judge/correct") if (curve := run.curve(name)) is not None]
     if correct and not any(value for curve in correct for value in curve.values):
         sentences.append(
-            "No answer was ever correct: whatever the curves say, the model has not learned to write kernels that work."
+            "No answer was correct. Whatever the other curves show, the model has not learned to write working kernels."
         )
     sentences += [_about_held_out(one) for one in held_out(run)[:3] if one.first_step != one.last_step]
     steps = (
@@ -207,11 +212,11 @@ def story(run: Run) -> list[str]:
             sentences.append(_about_change(label, found, unit))
     if changes := stage_changes(run):
         after = ", ".join(map(str, changes))
-        sentences.append(f"What is rewarded changed after step {after}: rewards before and after do not compare.")
+        sentences.append(f"The rewards changed after step {after}: values before and after cannot be compared.")
     if not sentences:
         sentences.append(
-            f"After {run.last_step} steps there are too few values to say whether anything changed: a trend needs at "
-            f"least {MIN_STEPS} steps, or held-out values at two of them."
+            f"After {run.last_step} steps there are too few values for a trend, which needs at least {MIN_STEPS} steps "
+            "or held-out values at two steps."
         )
     return sentences
 
@@ -227,9 +232,9 @@ def _about_held_out(one: HeldOut) -> str:
     if one.intervals_apart is None:
         return moved
     return moved + (
-        " The intervals are apart, so this is more than luck."
+        " The 95% intervals do not overlap, so this is more than chance."
         if one.intervals_apart
-        else " The intervals overlap, so this may be luck."
+        else " The 95% intervals overlap, so this may be chance."
     )
 
 
@@ -237,15 +242,15 @@ def _about_change(label: str, found: Change, unit: str) -> str:
     before, after = shown(found.before, unit), shown(found.after, unit)  # type: ignore[arg-type]
     if found.rose or found.fell:
         verb = "rose" if found.rose else "fell"
-        return f"{label} {verb} from {before} to {after}; half of that had happened by step {found.half_at}."
+        return f"{label} {verb} from {before} to {after}; half of this change had happened by step {found.half_at}."
     return f"{label} did not clearly change: {before} in the first quarter of the steps, {after} in the last."
 
 
-# ---- whether to believe it
+# ---- checks
 
 
 def checks(run: Run) -> list[Check]:
-    """Every check that applies to the run, warnings first."""
+    """The results of all checks that apply to the run, warnings first."""
     found = [_enough_steps(run), _held_out_size(run), _held_out_gain(run)]
     if run.kind == "reinforcement":
         found += [
@@ -258,7 +263,7 @@ def checks(run: Run) -> list[Check]:
             _cut_short(run),
         ]
     else:
-        found += [_answers_are_run(run), _by_heart(run)]
+        found += [_answers_are_run(run), _memorised(run)]
     found += [_harness(run), _timed(run), _skipped(run), _readable(run)]
     order = {"warning": 0, "unknown": 1, "fine": 2}
     return sorted((check for check in found if check is not None), key=lambda check: order[check.state])
@@ -277,39 +282,38 @@ def _held_out_size(run: Run) -> Check:
         return Check(
             name,
             "warning",
-            "Nothing was measured on held-out tasks, so learning cannot be told from learning by heart.",
+            "Nothing was measured on held-out tasks, so it is unknown whether the model generalises or memorises.",
         )
     if tasks is None:
-        return Check(name, "unknown", "The run does not say how many held-out tasks there are.")
+        return Check(name, "unknown", "The run does not state the number of held-out tasks.")
     if tasks < FEW_TASKS:
         reach = 100 * 0.98 / math.sqrt(tasks)
         return Check(
             name,
             "warning",
-            f"There are only {tasks} held-out tasks: a share near one half is known to within about {reach:.0f} points "
-            "either way, so small differences mean nothing.",
+            f"There are only {tasks} held-out tasks: the 95% interval of a share near one half is about {reach:.0f} "
+            "percentage points each way, so small differences mean nothing.",
         )
     return Check(name, "fine", f"{tasks} held-out tasks.")
 
 
 def _held_out_gain(run: Run) -> Check | None:
-    name = "More than luck on held-out tasks"
-    # Of conversations the solved ones, which come first.
+    name = "More than chance on held-out tasks"
     one = next((one for one in held_out(run) if one.name.startswith((SOLVED, "eval/judge/correct"))), None)
     if one is None:
         return None
     if one.first_step == one.last_step:
         return Check(name, "unknown", "Held-out answers were judged only once, so there is no before and after.")
     if one.last > one.first and one.intervals_apart:
-        return Check(name, "fine", f"The intervals before and after are apart: held-out {one.label}.")
+        return Check(name, "fine", f"The 95% intervals before and after do not overlap: held-out {one.label}.")
     if one.first == one.last:
-        return Check(name, "warning", f"The share is what it was, {one.text(one.last)}: held-out {one.label}.")
-    told = "Solved held-out conversations" if one.name.startswith(SOLVED) else "Correct held-out answers"
+        return Check(name, "warning", f"The share is unchanged at {one.text(one.last)}: held-out {one.label}.")
+    subject = "Solved held-out conversations" if one.name.startswith(SOLVED) else "Correct held-out answers"
     return Check(
         name,
         "warning",
-        f"{told} went from {one.text(one.first)} to {one.text(one.last)}, and that is "
-        + ("less." if one.intervals_apart else "within what chance can do: the intervals overlap."),
+        f"{subject} went from {one.text(one.first)} to {one.text(one.last)}; "
+        + ("this is a loss." if one.intervals_apart else "the 95% intervals overlap, so this may be chance."),
     )
 
 
@@ -319,8 +323,8 @@ def _is_judged(run: Run) -> Check:
         return Check(
             name,
             "warning",
-            "No judge ran the answers. The reward says only what the reward functions measure, such as form or "
-            "likeness to a known solution, and not whether any kernel works.",
+            "No judge ran the answers. The reward measures other properties, such as form or similarity to a known "
+            "solution, and not whether any kernel works.",
         )
     return Check(name, "fine", "A judge ran the answers and compared their results with the reference.")
 
@@ -328,8 +332,8 @@ def _is_judged(run: Run) -> Check:
 def _answers_are_run(run: Run) -> Check:
     name = "Answers are run"
     if run.curve("eval/judge/correct") is None:
-        said = "No judge ran an answer: a low loss says that the model can imitate, and not that its kernels work."
-        return Check(name, "unknown", said)
+        sentence = "No judge ran an answer: a low loss shows that the model imitates, not that its kernels work."
+        return Check(name, "unknown", sentence)
     return Check(name, "fine", "A judge ran the held-out answers and compared their results with the reference.")
 
 
@@ -339,7 +343,7 @@ def _reward_and_correct(run: Run) -> Check | None:
     since = ""
     if changes := stage_changes(run):
         curves = tuple(_after(curve, changes[-1]) for curve in curves)  # type: ignore[assignment]
-        since = f" since what is rewarded changed after step {changes[-1]}"
+        since = f" since the rewards changed after step {changes[-1]}"
     reward, correct = map(change, curves)
     if reward is None or correct is None:
         return Check(name, "unknown", f"There are too few steps{since}.") if since else None
@@ -348,8 +352,8 @@ def _reward_and_correct(run: Run) -> Check | None:
             name,
             "warning",
             f"The reward rose{since} from {shown(reward.before)} to {shown(reward.after)} while the share of correct "
-            f"answers did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): it is paid "
-            "for something else. Look at the parts of the reward.",
+            f"answers did not ({shown(correct.before, 'share')} to {shown(correct.after, 'share')}): the reward comes "
+            "from something else. Look at its parts.",
         )
     return Check(name, "fine", f"The reward did not rise{since} without the share of correct answers.")
 
@@ -358,12 +362,12 @@ def _entropy(run: Run) -> Check | None:
     name, found = "Still exploring", change(run.curve("entropy"))
     if found is None:
         return None
-    moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats a token"
+    moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats per token"
     if found.after < 0.2 * found.before or found.after < SURE:
-        sure = found.before < SURE
-        said = f"The model was sure from the start, its {moved}" if sure else f"The model's {moved}"
-        has = "it has few different answers" if sure else "it has collapsed on a few answers"
-        return Check(name, "warning", f"{said}: {has} and will hardly find better ones.")
+        always_low = found.before < SURE
+        subject = f"The entropy was low from the start ({moved})" if always_low else f"The model's {moved}"
+        has = "gives few different answers" if always_low else "has collapsed to a few answers"
+        return Check(name, "warning", f"{subject}: the model {has} and will hardly find better ones.")
     return Check(name, "fine", f"The model's {moved}.")
 
 
@@ -390,7 +394,7 @@ def _rejected(run: Run) -> Check | None:
             name,
             "warning",
             f"The judge rejected {shown(late, 'share')} of the answers in the last quarter of the steps: the model "
-            "tries to be paid without doing the work. The table of rejections says how.",
+            "breaks the rules. The table of rejections shows which.",
         )
     return Check(
         name, "fine", f"The judge rejected {shown(late, 'share')} of the answers in the last quarter of the steps."
@@ -398,7 +402,7 @@ def _rejected(run: Run) -> Check | None:
 
 
 def _generalises(run: Run) -> Check | None:
-    name = "Not learned by heart"
+    name = "Not memorised"
     training, held = change(run.curve("judge/correct")), run.curve("eval/judge/correct")
     if training is None or held is None or len(held) < 2 or not training.rose:
         return None
@@ -412,8 +416,8 @@ def _generalises(run: Run) -> Check | None:
     return Check(name, "fine", "Correct answers rose on held-out tasks as well as in training.")
 
 
-def _by_heart(run: Run) -> Check | None:
-    name, held = "Not learned by heart", run.curve("eval/loss")
+def _memorised(run: Run) -> Check | None:
+    name, held = "Not memorised", run.curve("eval/loss")
     if held is None or len(held) < 2:
         return None
     best = min(held.values)
@@ -423,7 +427,7 @@ def _by_heart(run: Run) -> Check | None:
             name,
             "warning",
             f"The held-out loss was lowest at step {at} ({shown(best)}) and has risen to {shown(held.last)}: since "
-            "then the model learns by heart.",
+            "then the model memorises.",
         )
     return Check(name, "fine", "The held-out loss is at or near its lowest.")
 
@@ -433,11 +437,9 @@ def _cut_short(run: Run) -> Check | None:
     if curve is None:
         return None
     late = _mean(curve.values[-ends(len(curve)) :])
-    sentence = (
-        f"In the last quarter of the steps {shown(late, 'share')} of the answers reached the limit of their length"
-    )
+    sentence = f"In the last quarter of the steps {shown(late, 'share')} of the answers reached the token limit"
     if late > 0.5:
-        return Check(name, "warning", f"{sentence}: most are cut short, and what they could do was not seen.")
+        return Check(name, "warning", f"{sentence}: most are cut off, so their quality is unknown.")
     return Check(name, "fine", f"{sentence}.")
 
 
@@ -451,8 +453,8 @@ def _harness(run: Run) -> Check | None:
         return Check(
             name,
             "warning",
-            f"The judge itself failed on {shown(share, 'share')} of the answers. They have no reward, and what is left "
-            "may be another kind of answers than those that are missing.",
+            f"The judge itself failed on {shown(share, 'share')} of the answers. They have no reward, and the other "
+            "answers may differ from them.",
         )
     return Check(name, "fine", f"The judge itself failed on {shown(share, 'share')} of the answers.")
 
@@ -464,8 +466,7 @@ def _timed(run: Run) -> Check | None:
         return Check(
             "Speed was measured",
             "unknown",
-            "No correct answer was timed (kernels were run by an interpreter, or timing was off), so nothing is known "
-            "about speed.",
+            "No correct answer was timed (kernels ran in the interpreter, or timing was off), so the speed is unknown.",
         )
     return Check("Speed was measured", "fine", "Correct answers were timed against the reference.")
 
@@ -475,9 +476,9 @@ def _skipped(run: Run) -> Check | None:
     if curve is None:
         return None
     skipped = sum(value > 0 for value in curve.values)
-    name, sentence = "Updates happen", f"{skipped} of {len(curve)} steps had an update that was refused"
+    name, sentence = "Updates happen", f"{skipped} of {len(curve)} steps had a skipped update"
     if skipped > 0.05 * len(curve):
-        return Check(name, "warning", f"{sentence}, because it was not finite or nothing could be scored.")
+        return Check(name, "warning", f"{sentence}, because it was not finite or no answer could be scored.")
     return Check(name, "fine", f"{sentence}.")
 
 
@@ -485,7 +486,7 @@ def _readable(run: Run) -> Check | None:
     if not run.unreadable:
         return None
     lines = "1 line" if run.unreadable == 1 else f"{run.unreadable} lines"
-    return Check("Files are whole", "warning", f"{lines} of the run's files could not be read and are left out.")
+    return Check("Files are complete", "warning", f"{lines} of the run's files could not be read and are left out.")
 
 
 def _mean(values: Sequence[float]) -> float:

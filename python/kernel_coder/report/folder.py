@@ -1,4 +1,4 @@
-"""Reading a run folder as it is: while the run writes into it, after it was killed, and after it was resumed."""
+"""Reads a run folder in any state: while the run writes to it, after it was killed, and after it was resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import CONFIG, METRICS, SAMPLES, SUMMARY
 
 QUIET_S = 600
-"""A run without summary that has written nothing for so long is taken to be over."""
+"""A run without a summary counts as ended after this many seconds without a write; a step rarely takes longer."""
 
 Kind = Literal["reinforcement", "supervised"]
 Status = Literal["finished", "stopped", "running", "ended"]
@@ -27,7 +27,7 @@ Status = Literal["finished", "stopped", "running", "ended"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One number over the steps at which it was measured."""
+    """The values of one metric, at the steps where it was measured."""
 
     name: str
     steps: tuple[int, ...]
@@ -47,15 +47,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds."""
+    """The contents of a run folder."""
 
     path: Path
     config: Mapping[str, Any]
-    metrics: tuple[Mapping[str, Any], ...]  # one for each step, in order
+    metrics: tuple[Mapping[str, Any], ...]  # one record for each step, in order
     summary: Mapping[str, Any] | None  # None if it is missing or older than the last step
     samples: Chosen
-    starts: int  # times that the run was begun or resumed, as far as it shows
-    unreadable: int  # lines
+    starts: int  # number of times that the run was started or resumed: its number of TensorBoard files
+    unreadable: int  # number of lines that could not be read
     written_at: float = field(default_factory=time.time)
 
     @property
@@ -74,13 +74,13 @@ class Run:
 
     @property
     def planned_steps(self) -> int | None:
-        """What the config asks for; None where epochs decide."""
+        """The config's number of steps; None if it is given by epochs."""
         steps = self.setting("run", "max_steps")
         return steps if isinstance(steps, int) and steps > 0 else None
 
     @property
     def seconds(self) -> float:
-        """Spent in steps."""
+        """The total time of all steps, in seconds."""
         found = self.curve("time/step_s")
         return sum(found.values) if found else 0.0
 
@@ -93,7 +93,7 @@ class Run:
         return str(self.setting("model", "name_or_path") or "an unnamed model")
 
     def setting(self, *names: str) -> Any:
-        """A value of the config; None if there is none."""
+        """A value of the config by its path; None if it is missing."""
         value: Any = self.config
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -101,7 +101,7 @@ class Run:
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
-        """Every number that was measured at least once."""
+        """The curves of all metrics with at least one finite value."""
         found: dict[str, tuple[list[int], list[float]]] = {}
         for record in self.metrics:
             for name, value in record.items():
@@ -118,22 +118,22 @@ class Run:
 
 
 def read_run(path: Path, samples: int) -> Run:
-    """The run in a folder, with at most so many of its samples.
+    """Reads the run in a folder, with at most ``samples`` of its answers.
 
     Raises:
-        UsageError: it is no folder, or not that of a run.
+        UsageError: the path is not a folder or not a run.
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder")
     if not (path / METRICS).is_file():
-        raise UsageError(f"{path} is no run: it has no {METRICS}{_hint(path)}")
+        raise UsageError(f"{path} is not a run: it has no {METRICS}{_hint(path)}")
     unreadable = 0
     metrics: list[Mapping[str, Any]] = []
     for record in read_lines(path / METRICS):
         if record is None:
             unreadable += 1
             continue
-        while metrics and metrics[-1]["step"] >= record["step"]:  # it went back to a checkpoint: what followed counts
+        while metrics and metrics[-1]["step"] >= record["step"]:  # a resume from a checkpoint repeated these steps
             metrics.pop()
         metrics.append(record)
     chooser = Chooser(samples)
@@ -156,9 +156,9 @@ def read_run(path: Path, samples: int) -> Run:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The records of a JSONL file; None for a line that cannot be read.
+    """The records of a JSONL file, and None for each line that cannot be read.
 
-    A last line without its end is still being written and is passed over; a missing file has no lines.
+    A last line without a line end is still being written and is skipped. A missing file has no lines.
     """
     if not path.is_file():
         return
@@ -176,7 +176,7 @@ def _loads(line: bytes) -> Any:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
         pass
-    try:  # half characters, NaN and numbers of any length are no JSON for orjson
+    try:  # json accepts NaN, long numbers and, with "replace", broken characters; orjson does not
         return json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
@@ -191,7 +191,7 @@ def _config(path: Path) -> Mapping[str, Any]:
 
 
 def _summary(path: Path, last_step: int) -> Mapping[str, Any] | None:
-    """The summary, unless the run has gone on since."""
+    """The summary; None if the run has continued since."""
     try:
         summary = orjson.loads(path.read_bytes())
     except (OSError, ValueError):

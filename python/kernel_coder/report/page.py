@@ -1,4 +1,4 @@
-"""report.html: everything about a run on one page that needs nothing else."""
+"""Builds report.html, a self-contained page about a run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from kernel_coder.report.samples import (
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
 FREQUENT = 12
-"""Reasons in the table of what went wrong."""
+"""Highest number of rows in the table of frequent failures."""
 
 
 def html(run: Run) -> str:
-    """The page."""
+    """The page as HTML."""
     samples, prompts, left_out = sample_views(run)
     found, drawn = checks(run), sections(run)
     return render(
@@ -76,20 +76,20 @@ def html(run: Run) -> str:
 
 
 def what(run: Run) -> str:
-    """What kind of run it is, for someone who knows nothing about it."""
+    """A description of the run for readers who know nothing about it."""
     setting = run.setting
     if run.kind == "supervised":
         text = (
-            f"The language model {run.model} was trained to imitate known answers (supervised fine-tuning): it is "
-            "shown a PyTorch module and one with GPU kernels of its own that does the same, and learns to predict "
-            "the second, token by token."
+            f"The language model {run.model} was trained to imitate known answers (supervised fine-tuning). It sees a "
+            "PyTorch module and an equivalent module with its own GPU kernels, and learns to predict the second, token "
+            "by token."
         )
         examples = (run.summary or {}).get("examples")
         return text + (f" It learned from {examples:,} such pairs." if isinstance(examples, int) else "")
     group, batch = setting("rollout", "num_generations"), setting("optim", "per_device_train_batch_size")
     text = (
-        f"The language model {run.model} was trained by reinforcement to rewrite PyTorch modules as modules with GPU "
-        "kernels of their own. In every step it answers some tasks several times"
+        f"The language model {run.model} was trained by reinforcement learning to rewrite PyTorch modules with its own "
+        "GPU kernels. In every step it answers some tasks several times"
     )
     rounds = setting("optim", "steps_per_generation") or setting("optim", "gradient_accumulation_steps") or 1
     if all(isinstance(one, int) and one > 0 for one in (group, batch, rounds)):
@@ -99,39 +99,39 @@ def what(run: Run) -> str:
     text += ", and a judge runs each answer." if judged else "."
     turns = setting("rollout", "max_turns")
     if isinstance(turns, int) and turns > 1:
-        text += f" It is told what was wrong and may answer again, up to {turns} times in all."
+        text += f" It then sees the verdict and may answer again, up to {turns} times in total."
     text += (
-        " Each answer gets a reward, and the model is changed so that answers better than the others to the same task "
-        "become more likely."
+        " Each answer gets a reward. The update makes those answers more likely that have a higher reward than others "
+        "to the same task."
     )
     rewards = setting("rewards")
     if isinstance(rewards, list) and rewards and all(isinstance(one, Mapping) and "name" in one for one in rewards):
         parts = [f"{one['name']} (weight {number(one.get('weight', 1)) or 0:g})" for one in rewards]
-        text += f" Rewarded are {', '.join(parts)}"
+        text += f" The rewards are {', '.join(parts)}"
         stages = setting("stages")
         several = isinstance(stages, list) and len(stages) > 1
-        text += f", in {len(stages)} stages: not all of them count from the start." if several else "."
+        text += f", in {len(stages)} stages with different rewards." if several else "."
     return text
 
 
 def state(run: Run) -> str:
-    """How far it has come, in a sentence."""
+    """The state of the run in a sentence."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
     at = f"step {run.last_step}{planned}"
     quiet = max(0.0, time.time() - run.written_at)
-    said = {
+    sentence = {
         "finished": f"Finished at {at}.",
-        "stopped": f"Stopped at {at} by a signal; it can go on.",
-        "running": f"Running: {at}, written {duration(quiet)} ago. This page shows the run as it was then.",
+        "stopped": f"Stopped at {at} by a signal; it can be resumed.",
+        "running": f"Running: {at}, written {duration(quiet)} ago. This page shows the run at that time.",
         "ended": f"Ended at {at} without a summary: it was killed, or it has written nothing for {duration(quiet)}.",
     }[run.status]
     if run.starts > 1:
-        said += f" It was started {run.starts} times: the curves go on over every resume."
-    return said
+        sentence += f" It was started {run.starts} times; the curves continue across resumes."
+    return sentence
 
 
 def numbers(run: Run) -> list[tuple[str, str, str]]:
-    """The headline: a label, a number, and a word about it."""
+    """The headline numbers: a label, a value and an explanation each."""
     found = []
     for one in held_out(run)[:2]:
         first, last = one.interval(one.first_interval), one.interval(one.last_interval)
@@ -154,7 +154,7 @@ def numbers(run: Run) -> list[tuple[str, str, str]]:
     found.append(("steps", f"{run.last_step:,}", f"{duration(run.seconds)} in steps" if run.seconds else NONE))
     trained = run.curve("num_tokens")
     if trained is not None:
-        found.append(("tokens trained on", f"{trained.last:,.0f}", "that the loss was computed on"))
+        found.append(("tokens trained on", f"{trained.last:,.0f}", "tokens in the loss"))
     tasks = held_out_tasks(run)
     known = (run.summary or {}).get("tasks")
     if isinstance(known, int):
@@ -189,7 +189,7 @@ def section_view(section: Section) -> dict[str, Any]:
 
 
 def verdict_table(run: Run) -> list[dict[str, Any]]:
-    """The share of each outcome that occurred in the first and in the last quarter of the steps, and over all."""
+    """The share of each outcome in the first and the last quarter of the steps, and in all of them."""
     prefix = "judge/" if run.curve("judge/correct") else "eval/judge/"
     rows = []
     for name in COLOURS:
@@ -220,7 +220,7 @@ def rejection_table(run: Run) -> list[dict[str, Any]]:
 
 
 def frequent_reasons(run: Run) -> list[dict[str, Any]]:
-    """The most frequent reasons why answers are not correct."""
+    """The most frequent kinds of failures."""
     rows: list[dict[str, Any]] = [
         {"outcome": outcome, "kind": kind, "count": sum(steps.values()), "first": min(steps), "last": max(steps)}
         for (outcome, kind), steps in run.samples.reasons.items()
@@ -230,7 +230,7 @@ def frequent_reasons(run: Run) -> list[dict[str, Any]]:
 
 
 def time_table(run: Run) -> list[tuple[str, float, float]]:
-    """Of each phase its share of all steps and its seconds in a mean step."""
+    """For each phase of a step: its label, its share of the time, and its mean time in seconds."""
     step = run.curve("time/step_s")
     if step is None:
         return []
@@ -243,7 +243,7 @@ def time_table(run: Run) -> list[tuple[str, float, float]]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What the run says about itself."""
+    """Facts from the config and the summary, by name."""
     known: dict[str, Any] = {
         "folder": run.name,
         "data": run.setting("data", "path"),
@@ -268,9 +268,9 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def sample_views(run: Run) -> tuple[list[dict[str, Any]], list[list[dict[str, str]]], int]:
-    """The samples as the page shows them, their prompts (each once), and how many found no room.
+    """The answers on the page (newest first), their prompts (each once), and the number of answers left out.
 
-    Newest first. Later samples lose their place first when texts are too many.
+    If the texts exceed ``MAX_TEXTS``, the latest answers are left out first.
     """
     records = run.samples.records
     known = references(run.config, {str(record.get("task")) for record in records})
@@ -304,7 +304,7 @@ def sample_view(record: Mapping[str, Any], reference: Reference | None) -> dict[
     if not answer and turns:
         parts = apart(visible(turns[-1]["answer"]))
     if reference is None and (module := asked_module(record.get("prompt"))) is not None:
-        reference = Reference("the module that was to be rewritten", module)
+        reference = Reference("the module in the prompt", module)
     diff = None
     if parts["code"] is not None and reference is not None:
         diff = difference(visible(reference.text), parts["code"])
@@ -350,7 +350,7 @@ def _size(view: Mapping[str, Any]) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """The whole file at once, or as it was."""
+    """Writes the file atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

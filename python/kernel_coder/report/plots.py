@@ -1,4 +1,4 @@
-"""The charts of the report as PNG files, for talks and papers. Needs matplotlib, which is optional."""
+"""The charts of the report as PNG files. This needs the optional package matplotlib."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ COLOURS = (
     "#2da44e", "#e3a008", "#d9730d", "#8c6bb1", "#7a8490", "#d1242f",
     "#1f78b4", "#4db6ac", "#6d4c41", "#111111", "#c9d1d9",
 )  # fmt: skip
-"""Those of the page in light."""
+"""The colours of the page in its light scheme."""
 
 
 def is_available() -> bool:
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def write_plots(run: Run, page: Path) -> list[Path]:
-    """A PNG for each section of the page but the last, beside it: ``report-progress.png`` and so on."""
+    """Writes a PNG beside the page for each section except the last: ``report-progress.png`` and so on."""
     paths = []
     for section in sections(run):
         if section.key != "others":
@@ -79,5 +80,5 @@ def _write(charts: Sequence[Chart], path: Path) -> None:
 
 
 def _plain(text: str) -> str:
-    """Without what matplotlib would read as a formula."""
+    """The text with characters escaped that matplotlib would read as a formula."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text).replace("$", r"\$")

@@ -1,6 +1,6 @@
-"""Which answers of a run are shown, and what there is to see in each.
+"""Chooses the answers of a run that the page shows, and prepares their contents.
 
-A run may have millions of answers: they pass by once, and what is kept is bounded.
+A run can have millions of answers, so they are read once and only a bounded number is kept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from typing import Any
 from kernel_coder.ops import parse_response
 
 EXAMPLES = 3
-"""Answers kept for every outcome, and for every kind of rejection."""
+"""Number of answers kept as examples of each outcome and of each kind of rejection."""
+
 KINDS = 200
-"""Kinds of reasons that are told apart in one outcome."""
+"""Highest number of kinds of reasons that are counted separately in one outcome, to bound the memory."""
+
 MAX_TEXT = 16_000
-"""Characters of one text that are shown."""
+"""Longest text on the page, in characters; the rest is cut off. It is longer than nearly all answers."""
+
 MAX_TEXTS = 5_000_000
-"""Characters of all texts of the page."""
+"""Upper limit for the length of all texts on the page, in characters, so that browsers open it quickly."""
+
 DIFF_LINES = 300
+"""Longest text that is compared line by line; difflib's time grows with the square of the length."""
+
 REJECTED = "rejected"
 CORRECT = "correct"
 
@@ -36,20 +42,21 @@ _NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d.,]*(e[-+]?\d+)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is known of all answers, and the records of those that are shown."""
+    """Counts over all answers, and the records of the chosen ones."""
 
     total: int = 0
-    records: tuple[Mapping[str, Any], ...] = ()  # by step
-    why: tuple[str, ...] = ()  # each is shown
-    outcomes: Mapping[int, Counter[str]] = field(default_factory=dict)  # of training answers, by step
-    reasons: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)  # (outcome, kind), then step
+    records: tuple[Mapping[str, Any], ...] = ()  # in the order of steps
+    why: tuple[str, ...] = ()  # the reason why each record was chosen
+    outcomes: Mapping[int, Counter[str]] = field(default_factory=dict)  # number of answers by step and outcome
+    reasons: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)  # by (outcome, kind) and step
 
     def outcomes_in_all(self) -> Counter[str]:
+        """The number of answers by outcome, over all steps."""
         return sum(self.outcomes.values(), Counter())
 
 
 class Chooser:
-    """Sees every answer of a run once, in the order of the file."""
+    """Chooses at most ``limit`` answers. :meth:`see` takes every answer of a run once, in the order of the file."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -60,7 +67,7 @@ class Chooser:
         self._last_step = -1
         self._latest: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=max(limit, 1))
         self._first: list[tuple[int, Mapping[str, Any]]] = []
-        self._best: list[tuple[tuple[float, float], int, str, Mapping[str, Any]]] = []  # a heap: the worst comes first
+        self._best: list[tuple[tuple[float, float], int, str, Mapping[str, Any]]] = []  # a heap with the worst first
         self._best_texts: set[str] = set()
         self._examples: dict[tuple[str, str], deque[tuple[int, Mapping[str, Any]]]] = {}
 
@@ -101,8 +108,8 @@ class Chooser:
         size = self.limit // 2
         if len(self._best) >= size and worth < self._best[0][0]:
             return
-        said = f"{record.get('task')}\n{record.get('completion')}"
-        text = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+        answer = f"{record.get('task')}\n{record.get('completion')}"
+        text = hashlib.sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()
         if text in self._best_texts:
             return
         self._best_texts.add(text)
@@ -116,7 +123,7 @@ class Chooser:
         return "something else"
 
     def _forget(self, step: int) -> None:
-        """The run went back to a checkpoint: what it had done from this step on does not count."""
+        """Drops the answers from this step on, because the run was resumed from an earlier checkpoint."""
         self._seen -= sum(count for at, count in self._counts.items() if at >= step)
         self._counts = Counter({at: count for at, count in self._counts.items() if at < step})
         self._outcomes = {at: counts for at, counts in self._outcomes.items() if at < step}
@@ -131,7 +138,7 @@ class Chooser:
             self._examples[key] = deque((one for one in kept if one[1]["step"] < step), EXAMPLES)
 
     def choose(self) -> Chosen:
-        """Examples of every verdict, which fill half of the places at most, then the first, the best and the latest."""
+        """Examples of every outcome (at most half of the answers), then the first, the best and the latest answers."""
         found: dict[int, tuple[Mapping[str, Any], str]] = {}
 
         def take(some: Iterable[tuple[int, Mapping[str, Any]]], why: str, limit: int = self.limit) -> None:
@@ -156,14 +163,14 @@ class Chooser:
 
 
 def answers_of(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Every answer of a record, each with its verdict: the turns of a conversation, or the one that there is."""
+    """The answers of a record, each with its verdict: the turns of a conversation, or the record itself."""
     turns = record.get("turns")
     found = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
     return found or [record]
 
 
 def verdict_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The verdict as the run wrote it; empty if there is none."""
+    """The verdict in a record; empty if there is none."""
     verdict = record.get("verdict")
     if isinstance(verdict, Mapping):
         return verdict
@@ -181,7 +188,7 @@ def reason_of(record: Mapping[str, Any]) -> str:
 
 
 def kind_of(reason: str) -> str:
-    """What reasons have in common that differ in names and numbers only.
+    """The reason with numbers and quoted names replaced by …, so that similar reasons are counted together.
 
     >>> kind_of("no kernel of its own: no triton kernel was launched")
     'no kernel of its own: no triton kernel was launched'
@@ -194,7 +201,8 @@ def kind_of(reason: str) -> str:
 
 
 def number(value: Any) -> float | None:
-    """
+    """The value as a float if it is a finite number, otherwise None.
+
     >>> number(1), number(None), number(float("nan")), number(True)
     (1.0, None, None, None)
     """
@@ -203,19 +211,19 @@ def number(value: Any) -> float | None:
     return None
 
 
-# ---- what is seen of one
+# ---- the contents of an answer
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What an answer is compared with."""
+    """A text with which an answer is compared."""
 
     label: str
     text: str
 
 
 def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Reference]:
-    """Known solutions and references of tasks by id, as far as the run's data lie on this machine."""
+    """The known solutions, or else references, of the wanted tasks by id, if the run's data are on this machine."""
     from pathlib import Path
 
     from kernel_coder.tasks import load_tasks
@@ -225,11 +233,11 @@ def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Ref
     for section in (data, held_out):
         path = section.get("path") if isinstance(section, Mapping) else None
         if not isinstance(path, str) or not (path == "packaged" or Path(path).exists()):
-            continue  # never the hub: the report works offline
+            continue  # the hub is never asked, so that the report works offline
         try:
             layout = str(data.get("format") or "auto") if isinstance(data, Mapping) else "auto"
             tasks = load_tasks(path, format=layout)
-        except Exception:  # the report is about the run; its data may be gone, moved or something else by now
+        except Exception:  # the data may have changed since the run; the report works without them
             continue
         for task in tasks:
             if task.id in wanted:
@@ -241,7 +249,7 @@ def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Ref
 
 
 def asked_module(prompt: Any) -> str | None:
-    """The last module in the messages of a prompt: what was to be rewritten."""
+    """The last module in the messages of a prompt, which is the one to rewrite."""
     blocks: list[str] = []
     for message in messages_of(prompt):
         if message["role"] != "assistant":
@@ -250,7 +258,7 @@ def asked_module(prompt: Any) -> str | None:
 
 
 def messages_of(prompt: Any) -> list[dict[str, str]]:
-    """A prompt as messages, whatever wrote it."""
+    """A prompt, given as text or messages, as messages."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     found = []
@@ -261,7 +269,7 @@ def messages_of(prompt: Any) -> list[dict[str, str]]:
 
 
 def apart(answer: str) -> dict[str, Any]:
-    """An answer's thinking and code; all of it as well, if its form is not the one that was asked for.
+    """An answer's thinking and code, and its whole text if it does not have the requested form.
 
     >>> apart("<thinking>Hm.</thinking><answer>```python\\nx = 1\\n```</answer>")
     {'thinking': 'Hm.', 'code': 'x = 1', 'whole': None, 'form': None}
@@ -277,7 +285,7 @@ def apart(answer: str) -> dict[str, Any]:
 
 
 def difference(reference: str, code: str) -> list[tuple[str, str]] | None:
-    """The lines of a unified diff with their kind (+, -, @ or a space); None where a text is too long to compare."""
+    """The lines of a unified diff with their kinds (+, -, @ or a space); None if a text is too long."""
     before, after = reference.splitlines(), code.splitlines()
     if max(len(before), len(after)) > DIFF_LINES or max(map(len, (*before, *after)), default=0) > 2000:
         return None
@@ -286,7 +294,7 @@ def difference(reference: str, code: str) -> list[tuple[str, str]] | None:
 
 
 def turns_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a conversation: what was said to the model before each, its answer, and what came of it."""
+    """The turns of a conversation, each with the messages before it, the answer and its outcome."""
     turns = record.get("turns")
     if isinstance(turns, Sequence) and not isinstance(turns, str):
         found = []
@@ -317,7 +325,8 @@ def turns_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def shortened(text: str, limit: int = MAX_TEXT) -> str:
-    """
+    """The text, cut off after ``limit`` characters.
+
     >>> shortened("abcdef", 4)
     'abcd\\n[2 more characters]'
     """
@@ -325,7 +334,7 @@ def shortened(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def shown_verdict(verdict: Mapping[str, Any]) -> str:
-    """The verdict for people: one field a line, single times only counted."""
+    """The verdict as the page shows it: one field a line; of the measured times only their number."""
     fields = dict(verdict)
     for name in ("runtimes_ms", "reference_runtimes_ms"):
         if isinstance(fields.get(name), list) and fields[name]:

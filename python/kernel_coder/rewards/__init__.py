@@ -1,9 +1,9 @@
-"""Rewards: functions of prompts, completions and columns in TRL's signature, and how they add up.
+"""Reward functions with TRL's signature, and their weighted sums.
 
-A reward function takes the prompts, the completions (texts or conversations) and columns by keyword, one value for each
-completion, and returns a number for each, or None where it does not apply. Those here can be given to TRL's trainers as
-they are, and TRL's to :class:`RewardSet`. A training loop gives the columns ``task``, ``solution``, ``reference``,
-``completion_ids``, ``finish_reason`` and the number ``step``. Rewards on verdicts take the column ``verdict``.
+A reward function takes the prompts, the completions (texts or conversations) and columns by keyword, with one value for
+each completion. It returns a number for each completion, or None where it does not apply. These functions work in TRL's
+trainers, and TRL's functions work in :class:`RewardSet`. A training loop passes the columns ``task``, ``solution``,
+``reference``, ``completion_ids`` and ``finish_reason``, and the number ``step``; rewards on verdicts take ``verdict``.
 """
 
 from kernel_coder.rewards.completions import completion_text

@@ -1,4 +1,4 @@
-"""What a model wrote, in the two shapes in which TRL hands it over."""
+"""Completions in the two forms that TRL passes: text, or messages of a conversation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Completion = str | Sequence[Mapping[str, Any]]
 
 
 def completion_text(completion: Completion) -> str:
-    """The text of the answer: the string itself, or the content of the last message that the assistant wrote.
+    """The text of a completion: the string itself, or the content of the assistant's last message.
 
     >>> completion_text([{"role": "assistant", "content": "first"}, {"role": "assistant", "content": "last"}])
     'last'

@@ -1,4 +1,4 @@
-"""The two ways in which scoring goes wrong: the caller's mistake, and a score that cannot be had."""
+"""The two kinds of failure: a mistake of the caller, and a completion that cannot be scored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class RewardError(ValueError):
-    """A mistake in how rewards were asked for: an unknown name or parameter, a missing column, a wrong length.
+    """A mistake of the caller: an unknown name or parameter, a missing column, a wrong length.
 
-    It stops the run, since every later batch would fail in the same way; whatever else a reward function raises only
-    leaves its completions unscored.
+    It stops the run, because every later batch would fail in the same way. Any other exception of a reward function
+    only leaves its completions unscored.
     """
 
 

@@ -1,4 +1,4 @@
-"""The reward of an answer that has the form that was asked for."""
+"""The reward for an answer in the requested form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def format_reward(
     prompts: Sequence[Any],
     completions: Sequence[Completion],
     *,
-    partial: Annotated[float, Field(description="reward of an answer that only lacks the right arrangement")] = 0.0,
+    partial: Annotated[float, Field(description="reward for all three pieces without the right arrangement")] = 0.0,
     **columns: Any,
 ) -> list[float | None]:
     """1 for ``<thinking>...</thinking><answer>...</answer>`` with one fenced block of code in the answer.
@@ -30,15 +30,15 @@ def format_reward(
     Args:
         prompts: not used.
         completions: texts or conversations.
-        partial: what three thirds of the form are worth without the form itself. Each of thinking, answer and code that
-            can be found adds a third of it; 0 makes the reward a plain yes or no.
+        partial: reward for an answer with thinking, answer and code in a wrong arrangement. Each of these three pieces
+            that is present earns a third of it. 0 makes the reward either 0 or 1.
         columns: not used.
 
     Returns:
-        1.0 where :func:`kernel_coder.ops.parse_response` says ok, else ``partial * pieces / 3``. Never None.
+        1.0 where :func:`kernel_coder.ops.parse_response` reports ok, else ``partial * pieces / 3``. Never None.
 
     Raises:
-        RewardError: ``partial`` is not in ``[0, 1)``, so that a broken answer could match a good one.
+        RewardError: ``partial`` is not in ``[0, 1)``; a broken answer must be worth less than a good one.
 
     >>> good = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
     >>> format_reward(["?", "?"], [good, "x = 1"])

@@ -1,4 +1,4 @@
-"""Reward functions by name, and with the parameters that a configuration gives them."""
+"""Finds reward functions by name and checks the parameters that a config gives them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,18 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from kernel_coder.rewards.errors import RewardError
 
 RewardFunction = Callable[..., Any]
-"""``f(prompts, completions, **columns)``, plain or ``async``, returning a number or None for each completion."""
+"""``f(prompts, completions, **columns)``, plain or ``async``; returns a number or None for each completion."""
 
 Function = TypeVar("Function", bound=RewardFunction)
 
 COLUMNS = frozenset(
     {
-        *(
-            "prompts",
-            "completions",
-            "task",
-            "solution",
-            "reference",
-            "completion_ids",
-            "finish_reason",
-            "step",
-            "verdict",
-        ),
-        *("trainer_state", "log_extra", "log_metric", "environments"),  # what TRL gives beside the data set's columns
+        *("prompts", "completions", "task", "solution", "reference"),
+        *("completion_ids", "finish_reason", "step", "verdict"),
+        *("trainer_state", "log_extra", "log_metric", "environments"),  # TRL passes these besides the columns
     }
 )
-"""Names that a loop fills in; never a parameter."""
+"""Names that a training loop passes as columns. None of them can be a parameter in a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +42,12 @@ _REGISTRY: dict[str, _Registered] = {}
 
 
 def register_reward(name: str, *, check: Callable[..., None] | None = None) -> Callable[[Function], Function]:
-    """Give a reward function a name that configurations can use.
+    """A decorator that registers a reward function under a name for configs.
 
     Args:
-        name: must be new.
+        name: a name that is not registered yet.
         check: called with all parameters by keyword when the function is loaded; raises :class:`RewardError` for values
-            that cannot be right together.
+            that are not valid together.
 
     >>> @register_reward("shortness")
     ... def shortness(prompts, completions, limit: int = 100, **columns):
@@ -70,7 +61,7 @@ def register_reward(name: str, *, check: Callable[..., None] | None = None) -> C
         if name in _REGISTRY:
             raise RewardError(f"a reward named {name} is registered already")
         if ":" in name:
-            raise RewardError(f"a reward's name must not hold a colon, which stands for module:function; got {name}")
+            raise RewardError(f"a reward's name must not hold a colon, which separates module:function; got {name}")
         _REGISTRY[name] = _Registered(function, check)
         return function
 
@@ -88,10 +79,10 @@ def reward_names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward function with its parameters; called like the function itself.
+    """A reward function with its parameters. It is called like the function itself.
 
-    Columns that the function has no name for are left out unless it takes ``**columns``, so a function need not accept
-    what it does not use.
+    The call passes only columns that the function names, or all if it takes ``**columns``. So a function need not
+    accept columns that it does not use.
     """
 
     name: str
@@ -103,7 +94,7 @@ class Reward:
         return self.name
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
-        """What the function returns; for an ``async`` one, the awaitable.
+        """The function's result; for an ``async`` function the awaitable.
 
         Raises:
             RewardError: a column that the function needs is missing.
@@ -121,16 +112,16 @@ class Reward:
 
 
 def load_reward(name: str, params: Mapping[str, Any] | None = None) -> Reward:
-    """The reward of this name, with these parameters.
+    """The reward with this name and these parameters.
 
     Args:
         name: a registered name (``format``, ``similarity``), ``package.module:function`` or
             ``path/to/file.py:function``.
-        params: values for the function's own parameters, that is, for those of its named arguments that no loop fills
-            in as a column. They are checked against the signature here, so that a typing error costs no rollout.
+        params: values for the function's named arguments that are not columns. They are checked against its signature
+            and type hints now, before any rollout.
 
     Raises:
-        RewardError: no such reward, a parameter that the function does not have, or a value that it cannot take.
+        RewardError: there is no such reward, the function has no such parameter, or a value has the wrong type.
 
     >>> load_reward("similarity", {"higth": 0.8})
     Traceback (most recent call last):
@@ -168,11 +159,11 @@ def _module(name: str, reward: str) -> ModuleType:
         path = Path(name).expanduser()
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if not path.is_file() or spec is None or spec.loader is None:
-            raise FileNotFoundError(f"there is no file {name}")
+            raise FileNotFoundError(f"the file {name} does not exist")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except Exception as error:  # a user's module can raise anything while it is imported
         raise RewardError(f"reward {reward} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -203,7 +194,7 @@ def _checked_params(name: str, registered: _Registered, params: dict[str, Any]) 
 
 
 def _converted(reward: str, name: str, value: Any, hint: Any) -> Any:
-    """The value as the annotation wants it; as it is where there is no annotation or pydantic cannot read it."""
+    """The value converted to the annotated type; unchanged if there is no annotation that pydantic understands."""
     if hint is None:
         return value
     try:
@@ -220,7 +211,7 @@ def _converted(reward: str, name: str, value: Any, hint: Any) -> Any:
 def _hints(function: RewardFunction) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # names that exist only for type checkers; callable objects
+    except (NameError, TypeError):  # names that only type checkers know; callable objects
         return {}
 
 

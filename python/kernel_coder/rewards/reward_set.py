@@ -1,4 +1,4 @@
-"""Several rewards, weighted and added up."""
+"""Weighted sums of rewards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RewardPart:
     """One term of a :class:`RewardSet`.
 
     Attributes:
-        name: what :func:`load_reward` takes.
-        weight: factor of this term; 0 only reports it, a negative one makes it a penalty.
-        params: of the reward function.
-        schedule: a further factor by step; see :class:`Schedule`.
-        required: a completion that this reward cannot judge (None) has no total.
-        label: the term's name in tables and logs; by default the name, of ``module:function`` the function.
+        name: name of the reward, as for :func:`load_reward`.
+        weight: factor of this term. 0: the term is only reported. Negative: the term is a penalty.
+        params: parameters of the reward function.
+        schedule: a factor that depends on the step; see :class:`Schedule`.
+        required: if this term is None, the total is None too.
+        label: the term's name in tables and logs; default: the name, or the function's name in ``module:function``.
     """
 
     name: str
@@ -40,7 +40,7 @@ class RewardPart:
 
     @classmethod
     def parse(cls, value: RewardPart | Mapping[str, Any] | str | Any) -> RewardPart:
-        """A part from its name, its fields in a mapping, or any object with such attributes."""
+        """Makes a part from its name, a mapping of its fields, or an object with these attributes."""
         if isinstance(value, RewardPart):
             return value
         if isinstance(value, str):
@@ -61,11 +61,11 @@ class RewardTable:
     """The rewards of a batch.
 
     Attributes:
-        total: for each completion, the weighted sum; None for one that could not be scored, which then takes part
+        total: the weighted sum for each completion. None: the completion could not be scored; the training then uses it
             neither in the baseline nor in the loss.
-        parts: the same for each term, unweighted.
-        errors: for each term, the completions that it failed on, with the reason.
-        weights: of the terms at this step.
+        parts: the unweighted rewards of each term, by label.
+        errors: the completions that a term failed on, by label.
+        weights: the weights of the terms at this step, by label.
     """
 
     total: list[float | None]
@@ -75,31 +75,30 @@ class RewardTable:
 
     @property
     def num_errors(self) -> int:
-        """How often a term failed on a completion."""
+        """The number of failures of all terms."""
         return sum(map(len, self.errors.values()))
 
 
 class RewardSet:
-    """Weighted rewards.
+    """A weighted sum of rewards.
 
-    The total of a completion is the sum of ``weight * schedule(step) * reward`` over the terms. A term that returns
-    None does not apply to that completion and is left out of the sum, as in TRL; the total is None if no term of
-    nonzero weight applies. ``required`` terms, or all with ``strict``, make it None as soon as theirs is.
+    The total of a completion is the sum of ``weight * schedule(step) * reward`` over the terms. A term that is None
+    does not apply to the completion and is left out, as in TRL. The total is None if no term with nonzero weight
+    applies, or if a ``required`` term is None (with ``strict``: if any term is None).
 
-    A failure is another thing than None: where a reward function raises, or returns a NaN, an infinity or something
-    that is no number, the completion was not judged, and leaving the term out would count it as 0. Its total is None if
-    the term has a nonzero weight; the reason is logged and kept in ``errors``. A function that raises fails for the
-    whole batch that it was given.
+    A failure differs from None. If a reward function raises, or returns NaN, infinity or no number, the completion was
+    not scored; leaving the term out would treat it as 0. So the total is None if the term has a nonzero weight. The
+    reason is logged and kept in ``errors``. An exception counts as a failure for the whole batch.
 
-    ``async`` functions of a set run concurrently.
+    ``async`` functions run concurrently.
 
     Args:
-        parts: :class:`RewardPart` objects, their fields in mappings, or plain names.
+        parts: :class:`RewardPart` objects, mappings of their fields, or names.
         strict: treat every term as required.
 
     Raises:
-        RewardError: from any of the parts, no parts, two parts of one label, or all weights 0; when called, a missing
-            column, or a number of rewards that is not the number of completions.
+        RewardError: a part is wrong, there is no part, two parts have the same label, or all weights are 0. In a call:
+            a column is missing, or a function returns the wrong number of rewards.
 
     >>> rewards = RewardSet([{"name": "format", "weight": 0.5}, {"name": "similarity", "weight": 2.0}])
     >>> answer = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
@@ -112,7 +111,7 @@ class RewardSet:
         self.parts = tuple(RewardPart.parse(part) for part in parts)
         self.strict = strict
         if not self.parts:
-            raise RewardError("rewards is empty; name at least one")
+            raise RewardError("rewards is empty; name at least one reward")
         self._rewards: dict[str, Reward] = {}
         self._schedules: dict[str, Schedule] = {}
         for part in self.parts:
@@ -127,15 +126,15 @@ class RewardSet:
             except RewardError as error:
                 raise RewardError(f"reward {label}: {error}") from error
         if not any(part.weight for part in self.parts):
-            raise RewardError("every reward has weight 0; nothing could be learned")
+            raise RewardError("every reward has weight 0; at least one must have another weight")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The terms' names, in order."""
+        """The terms' labels, in order."""
         return tuple(self._rewards)
 
     def needing(self, column: str, *, or_taking: bool = False) -> list[str]:
-        """The terms that cannot do without a column; with ``or_taking`` also those that name it and can.
+        """The terms that require a column; with ``or_taking`` also those for which it is optional.
 
         >>> RewardSet(["format", "correct"]).needing("verdict")
         ['correct']
@@ -148,7 +147,7 @@ class RewardSet:
         return found
 
     def weights(self, step: int) -> dict[str, float]:
-        """The weights at this step."""
+        """The terms' weights at this step, by label."""
         return {
             label: part.weight * self._schedules[label](step)
             for label, part in zip(self._rewards, self.parts, strict=True)
@@ -163,9 +162,9 @@ class RewardSet:
         factors: Mapping[str, float] | None = None,
         **columns: Any,
     ) -> RewardTable:
-        """Score a batch; ``columns`` hold one value for each completion.
+        """Scores a batch; ``columns`` hold one value for each completion.
 
-        ``factors`` multiply the weights by label for this call; a term that they do not name is only reported.
+        ``factors`` multiply the weights in this call, by label. A term without a factor is only reported.
         """
         count = len(completions)
         for name, column in {"prompts": prompts, **columns}.items():
@@ -189,7 +188,7 @@ class RewardSet:
         return RewardTable(self._totals(parts, errors, weights, count), parts, errors, weights)
 
     def totals(self, table: RewardTable, factors: Mapping[str, float]) -> list[float | None]:
-        """The totals of a table under other weights: its own times ``factors``; a term not named counts nothing.
+        """The totals of a table with its weights multiplied by ``factors``; terms without a factor are left out.
 
         >>> rewards = RewardSet(["format", {"name": "similarity", "weight": 2.0}])
         >>> answer = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
@@ -217,7 +216,7 @@ class RewardSet:
             values = {label: parts[label][index] for label in counted}
             terms = [weights[label] * value for label, value in values.items() if value is not None]
             missing = any(value is None and label in required for label, value in values.items())
-            # Terms whose weights have all decayed to 0 add up to 0; terms that all do not apply, to nothing.
+            # If all weights have decayed to 0, the total is 0. If there are weights but no term applies, it is None.
             if index in unscored or missing or (counted and not terms):
                 totals.append(None)
             else:
@@ -229,7 +228,7 @@ class RewardSet:
 def _call_all(
     rewards: Mapping[str, Reward], prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """For each reward what it returned, or the exception that it raised. Plain functions run first, in order."""
+    """The result of each reward, or the exception that it raised. Plain functions run first, in order."""
     outcomes: dict[str, Any] = {}
     pending: dict[str, Awaitable[Any]] = {}
     try:
@@ -238,7 +237,7 @@ def _call_all(
                 outcome = reward(prompts, completions, **columns)
             except RewardError:
                 raise
-            except Exception as error:  # a harness failure, whatever it is
+            except Exception as error:  # a failure of the reward function
                 outcome = error
             outcomes[label] = outcome
             if inspect.isawaitable(outcome):
@@ -257,7 +256,7 @@ def _call_all(
 
 
 def _gathered(awaitables: list[Awaitable[Any]]) -> list[Any]:
-    """Results or exceptions. In a notebook a loop runs in this thread already; then another thread gets its own."""
+    """Results or exceptions. If an event loop already runs in this thread, as in a notebook, uses another thread."""
 
     async def gather() -> list[Any]:
         return await asyncio.gather(*awaitables, return_exceptions=True)
@@ -271,7 +270,7 @@ def _gathered(awaitables: list[Awaitable[Any]]) -> list[Any]:
 
 
 def _scores(label: str, outcome: Any, count: int) -> tuple[list[float | None], list[Failure]]:
-    """Finite numbers and None, and what stood in the place of the other values."""
+    """The finite numbers and Nones of a result, and a failure for every other value."""
     if isinstance(outcome, BaseException):
         reason = f"{type(outcome).__name__}: {outcome}"
         return [None] * count, [Failure(index, reason) for index in range(count)]
@@ -298,6 +297,6 @@ def _finite(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):  # a tensor of two, an integer of a thousand digits
+    except (TypeError, ValueError, OverflowError):  # as for a tensor with two elements or an integer of 1,000 digits
         return None
     return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""How the weight of a reward changes in the course of a run."""
+"""Weights of rewards that change during a run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ KINDS = ("constant", "linear", "cosine", "stages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A factor on a weight, by step.
+    """A factor of a weight that depends on the step.
 
     ==========  ==============================================================================================
     kind        factor
     ==========  ==============================================================================================
     constant    1
-    linear      from ``initial`` at ``start_step`` in a straight line to ``final`` at ``end_step``
-    cosine      the same along half a cosine
-    stages      that of the last stage whose step has come: ``stages={0: 1.0, 500: 0.0}`` switches off at 500
+    linear      from ``initial`` at ``start_step`` to ``final`` at ``end_step``, in a straight line
+    cosine      from ``initial`` at ``start_step`` to ``final`` at ``end_step``, along half a cosine
+    stages      that of the last stage that has begun: ``stages={0: 1.0, 500: 0.0}`` switches off at step 500
     ==========  ==============================================================================================
 
-    Before ``start_step`` and from ``end_step`` on the factor stays at its two ends.
+    Before ``start_step`` the factor is ``initial``, after ``end_step`` it is ``final``.
 
     Raises:
-        RewardError: fields that do not fit the kind, an empty range of steps, or stages that do not begin at step 0.
+        RewardError: a field does not fit the kind, the range of steps is empty, or no stage begins at step 0.
 
     >>> decay = Schedule(kind="linear", end_step=100)
     >>> decay(0), decay(25), decay(100), decay(1000)
@@ -51,7 +51,7 @@ class Schedule:
             _number(getattr(self, name), f"schedule {name}")
         if self.kind in ("linear", "cosine"):
             if self.end_step is None:
-                raise RewardError(f"schedule {self.kind} needs end_step, the step at which it reaches its final factor")
+                raise RewardError(f"schedule {self.kind} needs end_step, the step at which the factor is final")
             if not 0 <= self.start_step < self.end_step:
                 raise RewardError(
                     f"schedule {self.kind} needs 0 <= start_step < end_step; got {self.start_step} and {self.end_step}"
@@ -72,7 +72,7 @@ class Schedule:
             return 1.0
         if self.stages is not None:
             return float(self.stages[max(start for start in self.stages if start <= max(step, 0))])
-        assert self.end_step is not None  # __post_init__
+        assert self.end_step is not None  # checked in __post_init__
         done = min(max((step - self.start_step) / (self.end_step - self.start_step), 0.0), 1.0)
         if self.kind == "cosine":
             done = (1.0 - math.cos(math.pi * done)) / 2.0
@@ -80,7 +80,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, value: Schedule | Mapping[str, Any] | str | None) -> Schedule:
-        """A schedule from what a configuration holds: None, the name of a kind, or its fields.
+        """Makes a schedule from the value in a config: None, the name of a kind, or a mapping of the fields.
 
         >>> Schedule.parse({"kind": "stages", "stages": {"0": 1, "500": 0}})(500)
         0.0
@@ -97,13 +97,13 @@ class Schedule:
                 raise RewardError(f"schedule has no field {key}; it has {', '.join(names)}")
         values = dict(value)
         try:
-            if isinstance(values.get("stages"), Mapping):  # JSON has only text for keys
+            if isinstance(values.get("stages"), Mapping):  # the keys of JSON objects are text
                 values["stages"] = {int(step): factor for step, factor in values["stages"].items()}
             for name in ("start_step", "end_step"):
                 if values.get(name) is not None:
                     values[name] = int(values[name])
         except (TypeError, ValueError) as error:
-            raise RewardError(f"schedule counts in whole steps; got {value}") from error
+            raise RewardError(f"the steps of a schedule must be whole numbers; got {value}") from error
         return cls(**values)
 
 

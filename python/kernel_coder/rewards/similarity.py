@@ -1,4 +1,4 @@
-"""The reward of an answer that reads like the known solution."""
+"""The reward for code that is similar to the known solution."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ def similarity_reward(
     high: float = 1.0,
     **columns: Any,
 ) -> list[float | None]:
-    """How much the code of an answer reads like the known solution: ``scale * clip((r - low) / (high - low), 0, 1)``.
+    """Similarity of an answer's code to the known solution: ``scale * clip((r - low) / (high - low), 0, 1)``.
 
     ``r`` is ``difflib.SequenceMatcher(None, code, solution, autojunk).ratio()``, between 0 and 1. Wei et al. 2025
-    (SWE-RL) reward patches so. It shows a model what kernels look like, and rewards compiler-shaped text rather than
-    speed: bound it by ``high``, let its weight decay, and leave the verdict to rewards that run the code.
+    (SWE-RL) reward patches in this way. The reward teaches a model the form of kernels, not their speed. So limit it
+    with ``high``, let its weight decay, and combine it with rewards that run the code.
 
     Args:
         prompts: not used.
         completions: texts or conversations.
-        solution: the known solutions; without this column those of ``task`` are taken.
+        solution: the known solutions; default: those of ``task``.
         task: the tasks.
-        autojunk: difflib's rule that ignores frequent characters of long texts; off, since it makes equal texts differ
-            in worth by their length.
+        autojunk: difflib's rule to ignore frequent characters in long texts. Off by default, because it makes the
+            reward depend on the length of the text.
         scale: the highest reward.
-        low: similarity up to which the reward is 0. Any two Python files share a good deal.
-        high: similarity from which the reward is full.
+        low: similarity at which the reward begins. Any two Python files have some similarity.
+        high: similarity at which the reward is highest.
         columns: not used.
 
     Returns:
-        A number for each completion: 0.0 where no code can be found in it, None where the task has no known solution.
+        A number for each completion: 0.0 if it holds no code, None if the task has no known solution.
 
     Raises:
-        RewardError: neither ``solution`` nor ``task`` was given, or bounds that do not order.
+        RewardError: neither ``solution`` nor ``task`` is given, or not ``0 <= low < high <= 1``.
 
     >>> answer = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
     >>> similarity_reward(["?"] * 3, [answer, answer, "no code"], solution=["x = 1", None, "x = 1"])

@@ -1,4 +1,4 @@
-"""A small bonus for the ways in which fast kernels are written."""
+"""A small bonus for optimisation techniques in the source of a kernel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ CUDA = {
     "warp_shuffles": r"\b__shfl_\w*sync\b|\b__reduce_\w+_sync\b",
 }
 TECHNIQUES = tuple(sorted({*TRITON, *CUDA}))
-"""What can be asked for. Of Triton kernels: autotune, block pointers or tensor descriptors, eviction policies and cache
-modifiers, stages, a loop over programs, ``tl.dot``. Of CUDA kernels: the same words for what the pattern finds."""
+"""The known techniques. In Triton kernels: ``@triton.autotune``, block pointers or tensor descriptors, eviction
+policies
+and cache modifiers, ``num_stages``, ``tl.num_programs``, ``tl.dot``. In CUDA kernels: matches of the patterns above."""
 
 
 def _check(known: Sequence[str], count: int) -> None:
@@ -44,28 +45,27 @@ def techniques_reward(
     *,
     verdict: Verdicts,
     known: Annotated[Sequence[str], Field(description="techniques that count")] = TECHNIQUES,
-    count: Annotated[int, Field(description="so many earn the whole reward")] = 2,
+    count: Annotated[int, Field(description="number of techniques that earn the full reward")] = 2,
     **columns: Any,
 ) -> list[float | None]:
-    """For a correct candidate ``min(techniques found, count) / count``; 0 for any other.
+    """``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
 
-    Looked for in the kernels that the answer launches by name: a kernel that is only defined earns nothing. It is a
-    reading of the source, so it can be flattered; give it little weight, beside a measured speedup. Source of the idea:
-    KernelTune's bonus for optimisation techniques.
+    Only kernels that the answer launches count, not those that it merely defines. The reward reads the source, so a
+    model can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
 
     Args:
         prompts: not used.
-        completions: the answers, whose code is read.
+        completions: texts or conversations.
         verdict: the verdicts.
-        known: which techniques count.
-        count: how many of them earn the whole reward.
+        known: the techniques that count.
+        count: number of techniques that earn the full reward.
         columns: not used.
 
     Returns:
-        A number from 0 to 1 for each completion, or None where nothing was judged.
+        A number from 0 to 1 for each completion; None if it was not judged.
 
     Raises:
-        RewardError: an unknown technique, none at all, or a count below 1.
+        RewardError: a technique is unknown, ``known`` is empty, or ``count`` is below 1.
 
     >>> from kernel_coder.judge import example_verdict
     >>> code = '''
@@ -96,7 +96,7 @@ def _code(completion: Completion) -> str:
 
 
 def techniques_in(code: str) -> set[str]:
-    """Those of the kernels that ``code`` launches, and of the CUDA text in it."""
+    """The techniques in the Triton kernels that ``code`` launches and in its CUDA sources."""
     tree = parse(code)
     if isinstance(tree, str):
         return set()

@@ -1,7 +1,7 @@
-"""Rewards on what the judge found out: the column ``verdict`` holds a :class:`kernel_coder.judge.Verdict` or None.
+"""Rewards that score the judge's verdict. The column ``verdict`` holds a :class:`kernel_coder.judge.Verdict` or None.
 
-A candidate that was not judged (None), or that the harness failed on, has no reward: None, never 0. Whatever else went
-wrong is the candidate's fault, and no fault is worth more than a wrong answer that was honestly computed.
+A candidate without a verdict, or with outcome ``harness_failed``, has the reward None, never 0. All other failures are
+the candidate's fault; none of them is worth more than a wrong output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Verdicts = Sequence[Verdict | None]
 def scores(
     name: str, completions: Sequence[Completion], verdicts: Verdicts, score: Callable[[Verdict], float | None]
 ) -> list[float | None]:
-    """The score of each verdict; None where there is nothing to score."""
+    """The score of each verdict; None where there is no verdict or it is ``harness_failed``."""
     rewards: list[float | None] = []
     for _, verdict in zip(completions, verdicts, strict=True):
         if verdict is not None and not isinstance(verdict, Verdict):
@@ -35,7 +35,7 @@ def scores(
 def compiles_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """1 for a candidate that compiled, whatever happened when it ran; 0 for one that did not, or that was rejected.
+    """1 for a candidate that compiled, even if it failed when it ran; 0 if it did not compile or was rejected.
 
     >>> from kernel_coder.judge import example_verdict
     >>> compiles_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("wrong_output"), example_verdict("timeout")])
@@ -76,27 +76,28 @@ def speedup_reward(
     completions: Sequence[Completion],
     *,
     verdict: Verdicts,
-    cap: Annotated[float | None, Field(description="the highest reward; None for none")] = 10.0,
-    bound: Annotated[Literal["lower", "estimate"], Field(description="what of the confidence interval")] = "lower",
+    cap: Annotated[float | None, Field(description="the highest reward; None: no limit")] = 10.0,
+    bound: Annotated[
+        Literal["lower", "estimate"], Field(description="lower bound or estimate of the speedup")
+    ] = "lower",
     **columns: Any,
 ) -> list[float | None]:
-    """How many times faster than the reference a correct candidate is: ``min(speedup, cap)``; 0 for any other.
+    """The speedup of a correct candidate over the reference, ``min(speedup, cap)``; 0 for any other.
 
     Args:
         prompts: not used.
-        completions: only their number.
+        completions: only their number is used.
         verdict: the verdicts.
-        cap: the highest reward, so that one easy task does not drown the others.
-        bound: ``"lower"`` takes the lower bound of the confidence interval, which noise cannot lift; ``"estimate"``
-            the speedup itself, as the published recipes do.
+        cap: the highest reward; it keeps one easy task from dominating the others.
+        bound: ``"lower"``: the lower bound of the confidence interval, which noise hardly raises. ``"estimate"``: the
+            speedup itself, as in the published recipes.
         columns: not used.
 
     Returns:
-        A number for each completion; None also where a correct candidate could not be timed, as in every interpreted
-        run: this reward then does not apply, and no number is made up.
+        A number for each completion; None also for a correct candidate that was not timed, as in the interpreter.
 
     Raises:
-        RewardError: ``cap`` or ``bound`` out of range.
+        RewardError: ``cap`` or ``bound`` is not allowed.
 
     >>> from kernel_coder.judge import example_verdict
     >>> fast, untimed = example_verdict("correct", speedup=2.0), example_verdict("correct")
@@ -118,10 +119,10 @@ def speedup_reward(
 def kernel_share_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """The part of a correct candidate's device time that its own kernels take; 0 for any other.
+    """The share of device time that a correct candidate spends in its own kernels; 0 for any other candidate.
 
-    It pays for rewriting what costs time rather than a small operation beside it (Dr. Kernel calls it coverage). None
-    also where a correct candidate was not profiled.
+    It rewards rewriting the expensive operations rather than a cheap one beside them (Dr. Kernel calls it coverage).
+    None also for a correct candidate that was not profiled.
 
     >>> from kernel_coder.judge import example_verdict
     >>> kernel_share_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct", kernel_share=0.75), None])

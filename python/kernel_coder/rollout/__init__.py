@@ -1,5 +1,4 @@
-"""Sampling answers: the record of one answer, the engine interface, the engine that needs only transformers, and
-conversations, in which verdicts and further answers follow the first."""
+"""Samples answers: engines that generate them, and conversations of answers, verdicts and further answers."""
 
 from kernel_coder.rollout.conversations import Conversation, FollowUp, Next, Opening, converse
 from kernel_coder.rollout.engine import RolloutEngine, Sampling, completion_seed

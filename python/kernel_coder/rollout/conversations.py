@@ -1,8 +1,8 @@
-"""Conversations: an answer, what the judge says to it, the next answer. One answer is the conversation of one turn.
+"""Conversations: an answer, the feedback of the judge, the next answer. A single answer is a conversation of one turn.
 
-Judging and sampling overlap. Conversations are sampled in batches; while the answers of one batch are judged, the next
-batch is sampled. Which conversations share a batch does not depend on how long a verdict took (unless that is asked
-for), since a batch decides how log-probs are rounded: a run gives the same bits on a busy machine and on a quiet one.
+Sampling and judging overlap: while the answers of one batch are judged, the next batch is sampled. Log-probs are
+rounded differently in different batches. So by default the batches do not depend on the duration of verdicts, and a run
+gives the same bits on a busy machine as on an idle one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.order import in_turn
 
 POLL_S = 0.2
-"""Seconds between two looks at whether the work is to be abandoned."""
+"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
 
 Ask = Callable[[Task, str], Future[Any]]
-"""Begins to judge an answer to a task."""
+"""Starts to judge an answer to a task; returns the verdict as a future."""
 
 Context = Literal["all", "last", "best"]
 Reasoning = Literal["keep", "summary", "drop"]
 
 
 class Opening(Protocol):
-    """A task as the model is first asked it."""
+    """A task with its first prompt, as messages and as token ids."""
 
     @property
     def task(self) -> Task: ...
@@ -43,7 +43,7 @@ class Opening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The next prompt: as messages and as ids."""
+    """The next prompt, as messages and as token ids."""
 
     messages: tuple[Message, ...]
     ids: tuple[int, ...]
@@ -51,23 +51,23 @@ class Next:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUp:
-    """How a conversation goes on after a verdict.
+    """Makes the prompt that follows a verdict.
 
     Attributes:
-        tokenizer: of the model.
-        max_turns: answers at most.
-        template: of the feedback; see :func:`kernel_coder.prompts.build_feedback`.
+        tokenizer: the model's tokenizer.
+        max_turns: highest number of answers.
+        template: the feedback template; see :func:`kernel_coder.prompts.build_feedback`.
         chat_template: as for :func:`kernel_coder.prompts.encode_prompt`.
-        context: what is shown of earlier turns. ``all``; the ``last`` or the ``best`` ``context_turns`` of them.
-        context_turns: how many those are.
-        rank: what makes a verdict better than another, for ``best``.
-        earlier_reasoning: ``keep`` leaves earlier answers as they are; ``drop`` leaves their reasoning away, and
-            ``summary`` all of it but its last paragraph (as Kevin does, where the model writes it).
-        stop_when_correct: a correct answer is the last one.
-        room: tokens that a prompt may have; a conversation whose next prompt has more ends. None: any number.
+        context: the earlier turns that a prompt shows: ``all``, the ``last`` or the ``best`` ``context_turns`` of them.
+        context_turns: number of earlier turns for ``last`` and ``best``.
+        rank: sort key of verdicts for ``best``; better verdicts have a higher key.
+        earlier_reasoning: ``keep`` shows earlier answers unchanged, ``drop`` without their reasoning, ``summary`` with
+            a summary of it (as in Kevin, whose model writes the summary).
+        stop_when_correct: end the conversation after a correct answer.
+        room: highest number of tokens in a prompt; a conversation whose next prompt is longer ends. None: no limit.
 
-    A prompt that shows all earlier answers as they are is made of the very ids that were sampled; any other is encoded
-    from its messages, and is then a training sequence of its own.
+    A prompt that shows all earlier answers unchanged consists of the sampled ids. Any other prompt is encoded from its
+    messages and forms a training sequence of its own.
     """
 
     tokenizer: Any
@@ -82,7 +82,7 @@ class FollowUp:
     room: int | None = None
 
     def __call__(self, conversation: Conversation) -> Next | None:
-        """The next prompt; None where the conversation ends."""
+        """The next prompt; None if the conversation ends."""
         turns, verdict = conversation.turns, conversation.verdicts[-1]
         if len(turns) >= self.max_turns or verdict is None or not verdict.is_scored:
             return None
@@ -94,15 +94,15 @@ class FollowUp:
         return None if self.room is not None and len(found.ids) > self.room else found
 
     def _reply(self, conversation: Conversation, turn: int) -> list[Message]:
-        """What is said now about that turn."""
+        """The feedback on that turn in the next prompt."""
         task, verdict = conversation.opening.task, conversation.verdicts[turn]
         now = len(conversation.turns)
         return build_feedback(task, verdict, self.template, turn=now, max_turns=self.max_turns)
 
     def _shown(self, conversation: Conversation) -> list[int]:
-        """The turns that the next prompt shows, in order: the reply at its end is about the last of them.
+        """The turns that the next prompt shows, in order. The prompt ends with the feedback on the last of them.
 
-        Among the best ones the last turn has its place, unless there is only one.
+        With ``best`` and more than one turn, the latest turn is always among them.
         """
         everything = list(range(len(conversation.turns)))
         if self.context == "all" or len(everything) <= self.context_turns:
@@ -111,7 +111,7 @@ class FollowUp:
             return everything[-self.context_turns :]
         assert self.rank is not None, "context best needs a rank"
         ranks = [self.rank(verdict) for verdict in conversation.verdicts]
-        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # of equals the later, which has seen more
+        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # of equal turns, the later one first
         if self.context_turns == 1:
             return best[:1]
         return [*sorted([k for k in best if k != everything[-1]][: self.context_turns - 1]), everything[-1]]
@@ -136,23 +136,23 @@ class FollowUp:
             answer = answers[k]
             if self.earlier_reasoning != "keep":
                 answer = short_answer(answer, summary=self.earlier_reasoning == "summary")
-            # What was said then is about the tries that were left then.
+            # Feedback names the number of turns left, so earlier replies are repeated as they were, not built anew.
             reply = self._reply(conversation, k) if k == shown[-1] else list(_asked(tuple(conversation.replies[k])))
             messages += [Message(role="assistant", content=answer), *reply]
         return Next(tuple(messages), tuple(encode_prompt(self.tokenizer, messages, self.chat_template)))
 
 
 def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Messages without the beginning of an answer at their end."""
+    """The messages without a last message that begins the answer."""
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """A conversation as it grows."""
+    """A conversation in progress."""
 
     opening: Opening
-    seeds: Callable[[int], int]  # of its n-th answer, from 0
+    seeds: Callable[[int], int]  # the seed of its n-th answer, from 0
     turns: list[Turn] = field(default_factory=list)
     shown: list[tuple[Message, ...]] = field(default_factory=list)
     verdicts: list[Any] = field(default_factory=list)
@@ -180,25 +180,24 @@ def converse(
     poll: Callable[[], None] | None = None,
     watch: Callable[[str], Any] | None = None,
 ) -> list[Rollout]:
-    """Every conversation to its end, in order.
+    """Runs all conversations to their end; returns them in order.
 
     Args:
         engine: samples the answers.
-        conversations: new ones.
-        sampling: how tokens are drawn.
-        ask: begins to judge an answer; None: nothing judges, and no turn follows the first.
-        follow_up: the next prompt, or None where a conversation ends; None: after its first turn.
-        batch_size: conversations that are sampled at once; None: all.
-        tasks_at_once: answers that are there together are asked about in such an order that so many tasks take turns;
-            see :func:`kernel_coder.tasks.order.in_turn`.
-        fixed_batches: conversations stay in the batch that they began in, and a batch goes on when all its verdicts are
-            there: the same bits, however long a verdict takes. Without, a batch is made of whichever conversations are
-            ready, so that one slow verdict holds up no other conversation.
-        overlap: sample while answers are judged: those of earlier batches, and, where the engine tells of an answer's
-            end, those of the same one. Not where both would happen on one GPU: sampling beside it would
-            disturb what is timed.
-        poll: called often; may raise to abandon everything.
-        watch: a context manager by name, around the time that is spent on ``rollout`` and on waiting for the ``judge``.
+        conversations: new conversations.
+        sampling: sampling parameters.
+        ask: starts to judge an answer; None: answers are not judged, and conversations have one turn.
+        follow_up: makes the next prompt, or None to end the conversation; None: conversations have one turn.
+        batch_size: number of conversations sampled at once; None: all.
+        tasks_at_once: answers that end together are judged in the order of
+            :func:`kernel_coder.tasks.order.in_turn` with this argument.
+        fixed_batches: keep conversations in their first batch; a batch continues when all its verdicts have arrived.
+            This gives the same bits however long verdicts take. Otherwise a batch takes all conversations that are
+            ready, so that a slow verdict delays only its own conversation.
+        overlap: sample while answers are judged: those of earlier batches and, if the engine reports each answer's end,
+            those of the same batch. Set it to False if both use one GPU, because sampling would disturb the timing.
+        poll: called often; may raise to stop.
+        watch: returns a context manager for a name: ``rollout`` while sampling, ``judge`` while waiting.
     """
     poll = poll or (lambda: None)
     phase = watch or _unwatched
@@ -249,9 +248,11 @@ def _answer(
     overlap: bool,
     tasks_at_once: int,
 ) -> list[Future[Any]]:
-    """The next turn of every conversation of a batch, and what judges it; nothing if there is no judge.
+    """Samples the next turn of each conversation in a batch; returns the futures of the verdicts, or [] without
+    ``ask``.
 
-    With ``overlap``, an engine that tells of an answer's end has it judged while others are still written.
+    With ``overlap``, and an engine that reports each answer's end, judging starts while other answers are still
+    sampled.
     """
     prompts = [one.next for one in batch]
     assert all(prompt is not None for prompt in prompts)
@@ -285,7 +286,7 @@ def _go_on(
     asked: Sequence[Future[Any] | None],
     follow_up: Callable[[Conversation], Next | None] | None,
 ) -> list[Conversation]:
-    """Keeps the verdicts, and returns the conversations that have a next prompt."""
+    """Stores the verdicts and returns the conversations that have a next prompt."""
     for one, future in zip(part, asked, strict=True):
         one.verdicts.append(None if future is None else future.result())
         one.next = None if follow_up is None or future is None else follow_up(one)

@@ -1,8 +1,7 @@
-"""Attention of one new token over a key-value cache whose rows have lengths of their own, as a Triton kernel.
+"""Attention of one new token over a key-value cache whose rows have different lengths, as a Triton kernel.
 
-A program has one row and one key head. It turns the new query and key by their position, writes key and value into the
-cache, and reads what the row held before up to its own length: what is behind it costs nothing. The query heads that
-share the key head are computed together.
+Each program computes one row and one key head. It applies the rotary embedding to the new query and key, writes key and
+value into the cache, and reads the row only up to its length. It computes all query heads of the key head together.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 BLOCK = 64
-"""Keys that a program looks at at once."""
+"""Number of keys that a program loads at once."""
 
 LEAST_ROWS = 16
-"""Rows of a matrix product in Triton; fewer queries are filled up."""
+"""The least number of rows in a Triton matrix product; fewer queries are padded."""
 
 AGREES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-"""Largest relative difference to torch's own attention."""
+"""Largest relative difference to torch's attention in float64 at which the kernel is used, by dtype."""
 
 
 def attend(
@@ -34,15 +33,15 @@ def attend(
     lengths: Tensor,
     scale: float,
 ) -> Tensor:
-    """[B, K, G, D]: the new token's attention over its row. Writes its key and value into the cache.
+    """The attention of the new token over its row, [B, K, G, D]. Writes the token's key and value into the cache.
 
     Args:
-        query: [B, K, G, D], not turned yet.
-        key, value: [B, K, D], the key not turned yet.
-        cos, sin: [T, D]; position p turns x to ``x cos[p] + swapped(x) sin[p]``, the halves of x swapped.
-        keys, values: [B, K, T, D], whose tokens lie behind each other.
-        lengths: int64 [B]: tokens in the cache before, and the position of the new one.
-        scale: of the scores.
+        query: [B, K, G, D], without rotary embedding.
+        key, value: [B, K, D], the key without rotary embedding.
+        cos, sin: [T, D]; at position p, x becomes ``x cos[p] + swapped(x) sin[p]``, with the halves of x swapped.
+        keys, values: [B, K, T, D], contiguous in the last two dimensions.
+        lengths: int64 [B]: number of tokens in each row of the cache, which is the position of the new token.
+        scale: factor of the scores.
     """
     from kernel_coder.rollout.decode_kernel import decode_attention
 
@@ -86,7 +85,7 @@ def attend_by_torch(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The same. Of every row as many tokens are looked at as ``mask`` [B, 1, 1, T] has; it is added to scores."""
+    """:func:`attend` in torch. ``mask`` [B, 1, 1, T] is added to the scores; its width is the number of tokens read."""
     heads, size = key.shape[1:]
     cos, sin = cos[lengths][:, None], sin[lengths][:, None]  # [B, 1, D]
     query, key = turned(query, cos[:, None], sin[:, None]), turned(key, cos, sin)
@@ -95,23 +94,23 @@ def attend_by_torch(
     values.scatter_(2, place, value[:, :, None])
     mask = mask_of(lengths, keys.shape[2], query.dtype) if mask is None else mask
     width = mask.shape[-1]
-    # The query heads of a key head are the queries of one attention: no key is repeated.
+    # The query heads of a key head are passed as queries of one attention, so keys need not be repeated.
     return scaled_dot_product_attention(query, keys[:, :, :width], values[:, :, :width], attn_mask=mask, scale=scale)
 
 
 def mask_of(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """[B, 1, 1, width]: 0 for the tokens of a row and the new one, -inf for those behind."""
+    """[B, 1, 1, width]: 0 for the tokens of a row and the new token, -inf after them."""
     later = torch.arange(width, device=lengths.device) > lengths[:, None]
     return torch.zeros(later.shape, dtype=dtype, device=lengths.device).masked_fill_(later, -torch.inf)[:, None, None]
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``x cos + swapped(x) sin``, the halves of the last dimension swapped."""
+    """Applies the rotary embedding: ``x cos + swapped(x) sin``, with the halves of the last dimension swapped."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int, size: int) -> str | None:
-    """What keeps the kernel from being used; None: nothing, it agrees with torch on a small example."""
+    """The reason why the kernel cannot be used; None if it agrees with torch on a small example."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if size & (size - 1) or size < 16:
@@ -130,7 +129,7 @@ def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int
     wanted = attend_by_torch(*exact, lengths, size**-0.5)  # type: ignore[call-arg, arg-type]
     try:
         found = attend(*new, *tables, *caches, lengths, size**-0.5)  # type: ignore[call-arg, arg-type]
-    except Exception as error:  # whatever the compiler says
+    except Exception as error:  # compiler errors have many types
         return f"the kernel does not run: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     pairs = zip((found, *caches), (wanted, *exact[5:]), strict=True)
     apart = max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)

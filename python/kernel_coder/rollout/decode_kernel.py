@@ -29,7 +29,7 @@ def decode_attention(  # type: ignore[no-untyped-def]
     length = tl.load(lengths + row)
     group = tl.arange(0, QUERIES)
     inner = tl.arange(0, SIZE)
-    other = inner ^ (SIZE // 2)  # what the half of a head is turned with
+    other = inner ^ (SIZE // 2)  # the element that the rotary embedding pairs with each
     turn_cos = tl.load(cos + length * SIZE + inner).to(tl.float32)
     turn_sin = tl.load(sin + length * SIZE + inner).to(tl.float32)
     kept = group[:, None] < GROUP
@@ -45,7 +45,7 @@ def decode_attention(  # type: ignore[no-untyped-def]
     begin = row * row_stride + head * head_stride
     tl.store(keys + begin + length * SIZE + inner, key)
     tl.store(values + begin + length * SIZE + inner, value)
-    # The new token from registers, what the cache held before from memory.
+    # Online softmax: the new token comes from registers, earlier tokens from the cache.
     largest = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
     total = tl.full([QUERIES], 1.0, tl.float32)
     mixed = tl.zeros([QUERIES, SIZE], tl.float32) + value.to(tl.float32)[None, :]

@@ -1,10 +1,10 @@
 """A decoder's forward pass over a key-value cache of fixed size, with the weights of a transformers model.
 
-The layers of transformers' Llama and Qwen2 are called one by one, their attention excepted: that is ours, over a cache
-in which every row has its own length. Nothing depends on the host, so a step can be captured in a CUDA graph.
+It calls the layers of transformers' Llama and Qwen2, but computes attention itself, over a cache whose rows have
+different lengths. A step needs no data on the host, so a CUDA graph can capture it.
 
-Letters of the shape comments: B rows, H hidden size, K key heads, G query heads to each of them, D size of a head,
-T tokens that a row has room for, V vocabulary.
+Letters in shapes: B rows, H hidden size, K key heads, G query heads per key head, D head size, T tokens that a row has
+room for, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ SUPPORTED = frozenset({"llama", "qwen2"})
 """Values of ``model_type``."""
 
 STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
-"""Rotary embeddings whose angles depend on the position alone."""
+"""Types of rotary embeddings whose angles depend only on the position."""
 
 
 def why_unsupported(model: nn.Module) -> str | None:
-    """What keeps a model from being decoded here; None: nothing."""
+    """The reason why this decoder does not support a model; None if it does."""
     base = causal_lm(model)
     config = base.config
     if config.model_type not in SUPPORTED:
-        return f"models of type {config.model_type} are not known"
+        return f"models of type {config.model_type} are not supported"
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
-        return "a layer attends to a window"
+        return "a layer uses sliding-window attention"
     if (kind := base.model.rotary_emb.rope_type) not in STATIC_ROTARY:
-        return f"rotary embeddings of type {kind} are not known"
+        return f"rotary embeddings of type {kind} are not supported"
     if type(base.get_output_embeddings()) is not nn.Linear:
-        return "the head is not a plain matrix"
+        return "the output head is not an nn.Linear"
     return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cache:
-    """Keys and values of every layer: [B, K, T, D] each."""
+    """The keys and values of every layer, [B, K, T, D] each."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -57,13 +57,13 @@ class Cache:
         return self.keys[0].shape[2]
 
     def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
-        """Copies the first ``length`` tokens of some rows over those of others."""
+        """Copies the first ``length`` tokens of the rows ``sources`` into the rows ``targets``."""
         for tensor in (*self.keys, *self.values):
             tensor[targets, :, :length] = tensor[sources, :, :length]
 
 
 class Decoder:
-    """See the module. ``kernel`` is whether attention over the cache is the Triton kernel."""
+    """The decoder of this module. ``kernel``: use the Triton kernel for attention over the cache."""
 
     def __init__(self, model: nn.Module, *, kernel: bool = False) -> None:
         base = causal_lm(model)
@@ -77,29 +77,30 @@ class Decoder:
         self.cos = self.sin = torch.empty(0)
 
     def bytes_per_token(self) -> int:
-        """What the cache takes for one token of one row."""
+        """Bytes in the cache for one token of one row."""
         return 2 * len(self.layers) * self.key_heads * self.head_dim * self.head.weight.element_size()
 
     def new_cache(self, rows: int, room: int) -> Cache:
-        """A cache, and the tables of angles for as many positions."""
+        """Makes a cache, and tables of the rotary angles for its positions."""
         weight = self.head.weight
         positions = torch.arange(room, device=weight.device)[None]
         cos, sin = (table[0] for table in self.rotary(weight[:1], positions))  # [T, D]
         half = self.head_dim // 2
-        # x cos + rotate_half(x) sin, where rotate_half swaps the halves and negates the one that it puts first
+        # transformers computes x cos + rotate_half(x) sin; rotate_half swaps the halves and negates the new first half.
+        # Here the sign is in the table, so that the halves need only be swapped.
         self.cos, self.sin = cos, torch.cat([-sin[:, :half], sin[:, half:]], dim=1)
         shape = (rows, self.key_heads, room, self.head_dim)
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
         return Cache(keys, values)
 
     def prefill(self, ids: Tensor, lengths: Tensor, cache: Cache, source: Tensor, rows: Tensor) -> Tensor:
-        """Computes prompts, and returns the logits [P, V] of what follows each.
+        """Fills the cache with prompts; returns the logits [P, V] of the next token of each.
 
         Args:
             ids: int64 [P, L], padded on the right.
-            lengths: int64 [P].
-            cache: takes keys and values; what it holds behind a prompt's end is never read before it is overwritten.
-            source, rows: int64 [B] each: the prompt ``source[i]`` goes into row ``rows[i]``.
+            lengths: int64 [P]: lengths of the prompts.
+            cache: receives keys and values. Those of the padding are overwritten before they are read.
+            source, rows: int64 [B] each: prompt ``source[i]`` goes into row ``rows[i]``.
         """
         count, width = ids.shape
         x = self.embed(ids)  # [P, L, H]
@@ -116,13 +117,13 @@ class Decoder:
         return self.head(self._norm(self.norm, last))
 
     def step(self, tokens: Tensor, lengths: Tensor, cache: Cache, width: int) -> Tensor:
-        """One token more in every row; returns the logits [B, V] of the next.
+        """Adds one token to every row; returns the logits [B, V] of the next.
 
         Args:
-            tokens: int64 [B], whose keys and values are written at ``lengths``.
-            lengths: int64 [B]: tokens that each row holds before.
-            cache: its first B rows.
-            width: no row is longer than this afterwards; so many of its tokens are looked at.
+            tokens: int64 [B]; their keys and values are written at ``lengths``.
+            lengths: int64 [B]: number of tokens in each row before this step.
+            cache: its first B rows are used.
+            width: number of tokens of each row that attention reads; no row may be longer after this step.
         """
         count = len(tokens)
         x = self.embed(tokens)  # [B, H]
@@ -145,7 +146,7 @@ class Decoder:
         return self.head(self._norm(self.norm, x))
 
     def _query_key_value(self, layer: Any, x: Tensor) -> list[Tensor]:
-        """[..., heads, D] each, not turned by their position yet."""
+        """Query, key and value, [..., heads, D] each, without rotary embedding."""
         attention = layer.self_attn
         hidden = self._norm(layer.input_layernorm, x)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -12,12 +12,12 @@ from kernel_coder.rollout.types import Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn.
+    """Sampling parameters.
 
-    A token is drawn from softmax(logits / temperature) cut to ``top_k`` and ``top_p`` (nucleus). The log-prob that is
-    kept is that of the *uncut* distribution at that temperature, which is what the trainer computes, so the two can be
-    compared; where nothing is cut it is exactly the probability of the draw. Temperature 0 takes the most likely token
-    and keeps its log-prob at temperature 1.
+    A token is drawn from softmax(logits / temperature), restricted to ``top_k`` and ``top_p`` (nucleus). Its log-prob
+    is that of the *unrestricted* distribution at the same temperature, so that it can be compared with the trainer's.
+    Without a restriction it is exactly the log-prob of the draw. Temperature 0 takes the most likely token and its
+    log-prob at temperature 1.
     """
 
     max_completion_length: int
@@ -27,7 +27,7 @@ class Sampling:
 
 
 class RolloutEngine(Protocol):
-    """Anything that answers prompts with the current weights."""
+    """Generates answers to prompts with the current weights."""
 
     def generate(
         self,
@@ -39,14 +39,14 @@ class RolloutEngine(Protocol):
     ) -> list[Turn]:
         """One turn for each prompt, in order.
 
-        ``seeds[i]`` alone decides the random numbers of answer ``i``, whatever else is in the batch. ``poll`` is called
-        often and may raise to abandon the work.
+        The random numbers of answer ``i`` depend only on ``seeds[i]``, not on the rest of the batch. ``poll`` is called
+        often and may raise to stop.
         """
         ...
 
 
 def completion_seed(*parts: int | str) -> int:
-    """A 63-bit seed from whatever names a completion, for example (run seed, step, task id, sample).
+    """A 63-bit seed from values that identify a completion, such as (run seed, step, task id, sample).
 
     >>> completion_seed(42, 0, "task", 1) == completion_seed(42, 0, "task", 1) != completion_seed(42, 0, "task", 2)
     True

@@ -1,4 +1,4 @@
-"""Which engine a model is sampled with."""
+"""Chooses the rollout engine for a model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def make_engine(
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> RolloutEngine:
-    """``static``: :class:`StaticEngine`; ``transformers``: :class:`TransformersEngine`; ``auto``: the first on a GPU,
-    for a model that it knows.
+    """Makes the engine for a model.
 
-    ``dtype`` is that of the computation; only ``static`` can have another one than the weights.
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        kind: ``static``: :class:`StaticEngine`; ``transformers``: :class:`TransformersEngine`; ``auto``: ``static`` for
+            a supported model on a GPU, otherwise ``transformers``.
+        batch_size: number of answers sampled at once; None: the engine chooses.
+        dtype: dtype of the computation; only ``static`` can use one that differs from the weights'.
     """
     if kind == "static" or (kind == "auto" and supported(model)):
         return StaticEngine(model, tokenizer, batch_size=batch_size, dtype=dtype)

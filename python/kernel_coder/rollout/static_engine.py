@@ -1,10 +1,10 @@
-"""Sampling on one GPU: a key-value cache of fixed size, and decoding steps as CUDA graphs that never ask the host.
+"""Sampling on one GPU with a key-value cache of fixed size and decoding steps as CUDA graphs.
 
-The weights are those of the model that is trained; a graph reads them where they are, so an optimiser's step in place
-is seen by the next answer. The whole batch is decoded at once. Every :data:`CHECK_EVERY` steps the host looks which
-answers have ended; when those left fit into a smaller batch (:data:`SIZES`) they are moved together.
+The graphs read the weights of the trained model in place, so the next answer sees an optimizer step. All answers of a
+batch are decoded together. Every :data:`CHECK_EVERY` steps the host checks which answers have ended; once the remaining
+ones fit into a smaller batch (:data:`SIZES`), they are moved there.
 
-On the CPU, or where a graph cannot be captured, the very same steps run one by one.
+On the CPU, or if a graph cannot be captured, the same steps run without graphs.
 """
 
 from __future__ import annotations
@@ -27,37 +27,39 @@ from kernel_coder.rollout.transformers_engine import draw, end_of_sequence_ids, 
 from kernel_coder.rollout.types import Turn
 
 CHECK_EVERY = 16
-"""Steps between two looks at which answers have ended."""
+"""Steps between two checks for ended answers. A check makes the GPU wait for the host; late checks waste steps."""
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-"""Rows of a decoding step, and from there on multiples of 256: each size is a graph of its own."""
+"""Numbers of rows that a decoding step can have; above these, multiples of 256. Each size needs its own graph."""
 
 ROOM = 128
-"""The cache's length is a multiple of this, and so is what attention looks at where it looks at all rows alike."""
+"""Cache length and attention width are rounded up to a multiple of this many tokens, so that few graphs are needed."""
 
 PREFILL_TOKENS = 32768
-"""Tokens of prompts that are computed at once, padding included."""
+"""Highest number of prompt tokens computed at once, including padding. It bounds the memory for activations."""
 
 CACHE_SHARE = 0.5
-"""Of the memory that is free when the cache is made; more prompts than fit into it are answered one part at a time."""
+"""Largest share of the free memory that the cache may take. Prompts that do not fit are answered in several parts."""
 
 SLICE = 256
-"""Tokens of the vocabulary whose probabilities are summed before one of them is drawn."""
+"""Number of vocabulary entries whose probabilities :func:`draw_token` sums first, before it searches among them."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slots:
-    """What a step reads and writes. Slots are rows of the cache; a slot that no answer uses writes into the last row of
-    ``tokens``, which belongs to none."""
+    """The tensors that a step reads and writes. A slot is a row of the cache.
+
+    ``tokens``, ``logprobs`` and ``uniforms`` have one row per answer and a last scratch row for unused slots.
+    """
 
     cache: Cache
-    token: Tensor  # int64 [B]: the last one, not in the cache yet
-    length: Tensor  # int64 [B]: tokens in the cache
-    done: Tensor  # bool [B]
-    answer: Tensor  # int64 [B]: the row of ``tokens``
-    step: Tensor  # int64 [1]: the column that is written next
+    token: Tensor  # int64 [B]: the last token, which is not in the cache yet
+    length: Tensor  # int64 [B]: number of tokens in the cache
+    done: Tensor  # bool [B]: the answer has ended
+    answer: Tensor  # int64 [B]: the row in ``tokens``
+    step: Tensor  # int64 [1]: the column in ``tokens`` that is written next
     uniforms: Tensor  # float64 [B + 1, N]
     tokens: Tensor  # int64 [B + 1, N]
     logprobs: Tensor  # float32 [B + 1, N]
@@ -69,21 +71,19 @@ class _Slots:
 
 
 class StaticEngine:
-    """See the module.
-
-    ``tells_of_ends``: ``generate`` has the argument ``ended``.
+    """The engine of this module.
 
     Args:
-        model: one that :func:`kernel_coder.rollout.decoder.why_unsupported` has nothing to say against.
-        tokenizer: of the model.
-        batch_size: answers that are sampled at once; None: as many as there is memory for.
-        dtype: of the computation. One other than the model's needs a copy of the weights, made anew for every call.
+        model: a model that :func:`kernel_coder.rollout.decoder.why_unsupported` accepts.
+        tokenizer: its tokenizer.
+        batch_size: number of answers sampled at once; None: as many as fit into memory.
+        dtype: dtype of the computation. If it differs from the weights', each call copies the weights.
         check_every: see :data:`CHECK_EVERY`.
         graphs: capture CUDA graphs; None: on a GPU.
-        kernel: attention by the Triton kernel; None: on a GPU, if it agrees with torch there.
+        kernel: use the Triton kernel for attention; None: on a GPU, if it agrees with torch there.
     """
 
-    tells_of_ends = True
+    tells_of_ends = True  # generate has the argument ended
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class StaticEngine:
     ) -> list[Turn]:
         """See :class:`kernel_coder.rollout.engine.RolloutEngine`.
 
-        ``ended`` is called with an answer's place and its turn, once, soon after it has ended: others of the batch may
-        still be written.
+        ``ended`` is called once for each answer, with its index and turn, soon after it has ended. Other answers may
+        still be in progress then.
         """
         if len(prompts) != len(seeds):
             raise ValueError(f"every prompt needs a seed; got {len(seeds)} seeds for {len(prompts)} prompts")
@@ -157,17 +157,17 @@ class StaticEngine:
             self.model.train(was_training)
 
     def release(self) -> None:
-        """Gives the cache and the graphs back; the next call makes new ones."""
+        """Frees the cache and the graphs; the next call makes new ones."""
         self._forget_graphs()
         self._slots = None
 
     def _forget_graphs(self) -> None:
-        """And their memory pool, which ends with the last of them."""
+        """Frees the graphs and their memory pool, which must not outlive them."""
         self._captured.clear()
         self._pool = None
 
     def _follow_weights(self) -> None:
-        """Graphs know weights by their place in memory: where one has moved, they are of no use any more."""
+        """Updates the copy of the weights. Frees the graphs if a weight has moved: they hold its old address."""
         if self.copy is not None:
             pairs = zip(self.copy.parameters(), self.model.parameters(), strict=True)
             for mine, theirs in pairs:
@@ -178,7 +178,7 @@ class StaticEngine:
             self._weights = places
 
     def _make_room(self, answers: int, prompt: int, completion: int) -> _Slots:
-        """Slots for so many answers, or for as many as there is memory for. They stay for the calls that follow."""
+        """Slots for the given number of answers, or as many as fit into memory. Later calls reuse them."""
         room = rounded(prompt + completion, ROOM)
         rows = size_for(min(answers, self.batch_size or answers))
         old = self._slots
@@ -209,7 +209,7 @@ class StaticEngine:
         return self._slots
 
     def _affordable(self, room: int, wanted: int) -> int:
-        """So many rows as are wanted, or fewer: one of the sizes."""
+        """The largest size of at most ``wanted`` rows whose cache fits into memory."""
         if self.device.type != "cuda":
             return wanted
         free = torch.cuda.mem_get_info(self.device)[0]
@@ -248,7 +248,7 @@ class StaticEngine:
         turns: dict[int, Turn] = {}
 
         def keep(answers: list[int]) -> None:
-            """The turns of these answers, of which nothing is written any more."""
+            """Makes the turns of answers that have ended."""
             if not answers:
                 return
             tokens, logprobs = slots.tokens[answers, :written].tolist(), slots.logprobs[answers, :written].tolist()
@@ -277,7 +277,7 @@ class StaticEngine:
         return [turns[answer] for answer in range(count)]
 
     def _prefill(self, slots: _Slots, prompts: Sequence[Sequence[int]], poll: Callable[[], None]) -> Tensor:
-        """Fills the cache, a prompt that is asked several times computed once; returns logits [B, V]."""
+        """Fills the cache and returns logits [B, V]. A prompt that occurs several times is computed once."""
         places: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
             places.setdefault(tuple(prompt), []).append(row)
@@ -303,11 +303,13 @@ class StaticEngine:
         return found
 
     def _step(self, slots: _Slots, size: int, width: int, sampling: Sampling) -> None:
-        """One token more of the first ``size`` slots. The first step of a kind runs as it is, and is captured then."""
+        """Adds one token to the first ``size`` slots. The first step of a kind runs without a graph and is then
+        captured.
+        """
         if not self.graphs:
             return self._advance(slots, size, width, sampling)
         if self.decoder.kernel:
-            width = slots.cache.room  # the kernel reads what a row has
+            width = slots.cache.room  # not used: the kernel reads each row up to its length
         kind = (size, width, sampling.temperature, sampling.top_p, sampling.top_k)
         graph = self._captured.get(kind)
         if graph is not None:
@@ -337,7 +339,7 @@ class StaticEngine:
         self._draw(slots, size, logits, sampling)
 
     def _draw(self, slots: _Slots, size: int, logits: Tensor, sampling: Sampling) -> None:
-        """The next token of the first ``size`` slots; what has ended gets padding, which no answer keeps."""
+        """Draws the next token of the first ``size`` slots. Ended answers get padding, which their turns leave out."""
         answer, column = slots.answer[:size], slots.step.expand(size)
         token, logprob = draw_token(logits, slots.uniforms[answer, column], sampling)
         token = torch.where(slots.done[:size], self.pad_id, token)
@@ -348,7 +350,7 @@ class StaticEngine:
         slots.step.add_(1)
 
     def _move_together(self, slots: _Slots, live: Tensor, size: int, smaller: int, length: int) -> None:
-        """Moves the slots ``live`` of ``size`` into the first ``smaller`` ones; the rest of these are used by none."""
+        """Moves the ``live`` slots among the first ``size`` into the first ``smaller`` ones; the rest become unused."""
         ended = slots.done[:smaller].nonzero()[:, 0]
         movers = live[live >= smaller]
         targets = ended[: len(movers)]
@@ -373,14 +375,15 @@ class StaticEngine:
 
 
 def _from(start: int, ended: Callable[[int, Turn], None]) -> Callable[[int, Turn], None]:
-    """The same of a part of the prompts that begins there."""
+    """``ended`` for a part of the prompts that begins at index ``start``."""
     return lambda place, turn: ended(start + place, turn)
 
 
 def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """:func:`~kernel_coder.rollout.transformers_engine.draw`, with fewer passes over logits where nothing is cut.
+    """:func:`~kernel_coder.rollout.transformers_engine.draw`, with fewer passes over the logits without top-k and
+        top-p.
 
-    The CDF is inverted first over slices of the vocabulary, then within the one slice that is hit.
+    It inverts the CDF first over slices of the vocabulary, then within the chosen slice.
     """
     if sampling.temperature == 0 or sampling.top_k or sampling.top_p < 1:
         return draw(logits, uniforms, sampling)
@@ -399,7 +402,7 @@ def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Te
     which = torch.searchsorted(ends, wanted, right=True).clamp(max=ends.shape[1] - 1)
     before = torch.where(which > 0, ends.gather(1, (which - 1).clamp(min=0)), 0.0)
     inner = weights.gather(1, which[:, :, None].expand(-1, 1, SLICE))[:, 0].double().cumsum(dim=1)  # [B, SLICE]
-    # Strictly below the slice's sum, whatever was rounded: a token of probability 0 cannot be drawn.
+    # Keep the number strictly below the slice's sum despite rounding, so that no token of probability 0 is drawn.
     left = torch.minimum((wanted - before).clamp(min=0), inner[:, -1:] * (1 - 1e-15))
     token = which * SLICE + torch.searchsorted(inner, left, right=True)
     logprob = scores.gather(1, token) - largest - total.log().float()
@@ -407,7 +410,7 @@ def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Te
 
 
 def size_for(rows: int) -> int:
-    """The least size with so many rows.
+    """The smallest size with at least this many rows.
 
     >>> size_for(1), size_for(33), size_for(512), size_for(769)
     (1, 48, 512, 1024)
@@ -416,7 +419,7 @@ def size_for(rows: int) -> int:
 
 
 def size_below(size: int) -> int:
-    """The size before one.
+    """The next smaller size.
 
     >>> size_below(48), size_below(1024), size_below(1280)
     (32, 768, 1024)
@@ -425,9 +428,10 @@ def size_below(size: int) -> int:
 
 
 def rounded(number: int, unit: int) -> int:
+    """The number rounded up to a multiple of ``unit``."""
     return -(-number // unit) * unit
 
 
 def supported(model: nn.Module) -> bool:
-    """Whether this engine is the one to take: a model on a GPU whose layers it knows."""
+    """Whether the model is on a GPU and its architecture is supported."""
     return causal_lm(model).get_input_embeddings().weight.is_cuda and why_unsupported(model) is None

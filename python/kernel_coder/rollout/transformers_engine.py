@@ -1,4 +1,4 @@
-"""Sampling with the model that is being trained, in its own process: no copy of the weights, no extra package."""
+"""Sampling with the trained model itself, through transformers: it needs no copy of the weights and no server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
 
 KEPT = 0.75
-"""When no more than this part of a batch is still being answered, the others are left out from then on."""
+"""Ended answers are removed from the batch once at most this share of it is in progress. Each removal copies the cache.
+"""
 
 GROWTH = 128
-"""Tokens that a cache makes room for at once."""
+"""Number of tokens by which a full cache grows. Each growth copies the cache."""
 
 
 class TransformersEngine:
-    """A plain sampling loop over ``model(...)`` with a key-value cache.
+    """A sampling loop over ``model(...)`` with a key-value cache.
 
-    Prompts are padded on the left. A prompt that is asked several times in a row is computed once. Each answer draws
-    from its own generator, so its random numbers do not depend on the batch; its logits do only by rounding.
+    Prompts are padded on the left. Equal prompts in a row are computed once. Each answer has its own random generator,
+    so its random numbers do not depend on the batch; its logits depend on it only by rounding.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, batch_size: int | None = None) -> None:
@@ -76,7 +77,7 @@ class TransformersEngine:
         uniforms = torch.stack([uniform_numbers(seed, sampling.max_completion_length) for seed in seeds]).to(device)
         done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         eos = torch.tensor(sorted(self.eos_ids), device=device)
-        rows = torch.arange(len(prompts), device=device)  # the answers that are still computed
+        rows = torch.arange(len(prompts), device=device)  # indices of the answers in the current batch
         shape = (len(prompts), sampling.max_completion_length)
         tokens = torch.full(shape, self.pad_id, device=device)
         logprobs = torch.zeros(shape, device=device)
@@ -124,7 +125,7 @@ class TransformersEngine:
 
 
 class _GrowingLayer(DynamicLayer):
-    """Has room for more tokens than it holds, so that a token costs no copy of all that were before it."""
+    """A cache layer with spare room, so that a new token needs no copy of all earlier ones."""
 
     _room: tuple[Tensor, Tensor] | None = None
 
@@ -151,7 +152,7 @@ class _GrowingLayer(DynamicLayer):
 
 
 def growing_cache(config: Any) -> DynamicCache:
-    """The model's own kind of cache, with room in the layers that hold every token."""
+    """The model's cache, with spare room in the layers that keep every token."""
     cache = DynamicCache(config=config)
     cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     if cache.layer_class_to_replicate is DynamicLayer:
@@ -160,7 +161,7 @@ def growing_cache(config: Any) -> DynamicCache:
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens [B] and their log-probs [B] from logits [B, V] and one number in [0, 1) a row, by inverting the CDF."""
+    """Tokens [B] and their log-probs [B], from logits [B, V] and uniforms [B] in [0, 1), by inverting the CDF."""
     if sampling.temperature == 0:
         token = logits.argmax(dim=1)
         return token, torch.log_softmax(logits.float(), dim=1).gather(1, token[:, None])[:, 0]
@@ -174,19 +175,19 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
             before = probs.cumsum(1) - probs  # the first token is always kept
             probs.masked_fill_(before >= sampling.top_p * probs.sum(1, keepdim=True), 0)
     cdf = probs.cumsum(1)
-    # Strictly right of the number: a token of probability 0 cannot be drawn.
+    # right=True skips entries equal to the number, so that no token of probability 0 is drawn.
     place = torch.searchsorted(cdf, uniforms[:, None] * cdf[:, -1:], right=True).clamp(max=logits.shape[1] - 1)
     token = place if order is None else order.gather(1, place)
     return token[:, 0], scores.gather(1, token)[:, 0]
 
 
 def uniform_numbers(seed: int, count: int) -> Tensor:
-    """float64 [count] in [0, 1). Drawn as float32, so that a number times a sum stays below the sum."""
+    """Random numbers in [0, 1), float64 [count]. Drawn in float32, so that a number times a sum stays below the sum."""
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def run_lengths(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
-    """Neighbours that are equal, and how many there are of each.
+    """Groups equal neighbours: the distinct prompts, and the length of each group.
 
     >>> run_lengths([[1], [1], [2]])
     ([[1], [2]], [2, 1])
@@ -203,7 +204,7 @@ def run_lengths(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], 
 
 
 def end_of_sequence_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Every token that ends an answer: the tokenizer's, and those that the model's generation config names."""
+    """The tokens that end an answer: those of the tokenizer and of the model's generation config."""
     named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = {tokenizer.eos_token_id, *(named if isinstance(named, (list, tuple)) else [named])}
     return frozenset(i for i in ids if i is not None)

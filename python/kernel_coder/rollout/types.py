@@ -1,4 +1,4 @@
-"""What a rollout engine returns."""
+"""The results of a rollout engine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question and its answer. ``logprobs[i]`` is that of ``completion_ids[i]``, as sampled (see ``Sampling``)."""
+    """A prompt and its answer. ``logprobs[i]`` belongs to ``completion_ids[i]``; see :class:`Sampling`."""
 
     prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]  # the end-of-sequence token included, if it was sampled
+    completion_ids: tuple[int, ...]  # including the end-of-sequence token if it was sampled
     logprobs: tuple[float, ...]
     text: str  # without special tokens
-    finish_reason: FinishReason  # "length": cut by max_completion_length
+    finish_reason: FinishReason  # "length": reached max_completion_length
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.completion_ids):
@@ -29,22 +29,17 @@ class Turn:
             )
 
     def continues(self, earlier: Turn) -> bool:
-        """Whether the prompt begins with all ids of the earlier turn, so that one forward pass computes both."""
-        said = len(earlier.prompt_ids)
-        end = said + len(earlier.completion_ids)
-        return (
-            len(self.prompt_ids) > end
-            and self.prompt_ids[said:end] == earlier.completion_ids
-            and self.prompt_ids[:said] == earlier.prompt_ids
-        )
+        """Whether the prompt begins with all ids of the earlier turn, so that one forward pass can compute both."""
+        before = (*earlier.prompt_ids, *earlier.completion_ids)
+        return len(self.prompt_ids) > len(before) and self.prompt_ids[: len(before)] == before
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A task and the turns spent on it.
+    """A task and its turns.
 
-    ``shown`` are the messages that each turn's prompt encodes, ``verdicts`` what was said about each turn (the judge's;
-    None where it was not judged). Engines that only sample leave both empty.
+    ``shown`` holds the messages of each turn's prompt, ``verdicts`` the judge's verdict on each turn (None: not
+    judged). Both are empty if an engine only sampled.
     """
 
     task: Task
@@ -54,11 +49,11 @@ class Rollout:
 
     @property
     def answers(self) -> list[str]:
-        """What was said in each turn, with the beginning that the prompt put into the model's mouth."""
+        """The text of each turn's answer, including a beginning in the prompt."""
         return [answer_to(messages, turn) for messages, turn in zip(self.shown, self.turns, strict=True)]
 
 
 def answer_to(messages: tuple[Message, ...] | list[Message], turn: Turn) -> str:
-    """The text of an answer, from its beginning in the prompt on."""
+    """The text of an answer, including a beginning in the prompt."""
     last = messages[-1]
     return (last["content"] if last["role"] == "assistant" else "") + turn.text

@@ -1,4 +1,4 @@
-"""Tasks: PyTorch modules to be rewritten, from files, folders, the hub or the packaged pairs."""
+"""Tasks: PyTorch modules to rewrite, from files, folders, the hub or the packaged tables."""
 
 from kernel_coder.tasks.sources import DataSource, load_tasks
 from kernel_coder.tasks.task import Task

@@ -1,9 +1,9 @@
-"""Build the packaged pairs: `python -m kernel_coder.tasks.build_pairs`.
+"""Builds the packaged pairs: ``python -m kernel_coder.tasks.build_pairs``.
 
-Every module of `kernel_coder.tasks.modules` is lowered by Inductor, rewritten into readable form, run through Triton's
-interpreter against the module in fp64, and compiled to PTX. What passes is written in KernelBook's columns, with a data
-card that names what was dropped and why. Needs torch 2.13, triton and pyarrow; no GPU. The same versions give the
-same bytes: `--check` builds everything again and compares.
+Inductor lowers every module of ``kernel_coder.tasks.modules``. The result is rewritten in readable form, compared with
+the module in fp64 by Triton's interpreter, and compiled to PTX. Correct pairs are written in KernelBook's columns, with
+a data card that lists the dropped modules. This needs torch 2.13, triton and pyarrow, but no GPU. The same versions
+give the same bytes: ``--check`` builds everything again and compares.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ LICENCE = "Apache-2.0"
 
 @dataclass(slots=True)
 class Built:
-    """The rows, the family of each, what was dropped and why, the worst error seen, and the kernels compiled."""
+    """The results of a build."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    families: dict[str, str] = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)
-    worst_error: float = 0.0
+    families: dict[str, str] = field(default_factory=dict)  # by module
+    dropped: dict[str, str] = field(default_factory=dict)  # the reason, by module
+    worst_error: float = 0.0  # largest relative error
     kernels: int = 0
-    compiled: int = 0
+    compiled: int = 0  # number of kernels that compiled to PTX
 
 
 def build(progress: Callable[[str], None] = lambda line: None) -> Built:
-    """Lower, rewrite, verify and compile every module."""
+    """Lowers, rewrites, verifies and compiles every module."""
     check_versions()
     result = Built()
     ready: list[tuple[str, str, str, Readable]] = []
@@ -66,7 +66,7 @@ def build(progress: Callable[[str], None] = lambda line: None) -> Built:
         try:
             lowered = lower(code, name)
             ready.append((name, code, lowered.code, rewrite(code, name, lowered)))
-        except ValueError as reason:  # from either: not lowered, or not rewritten (Unsupported)
+        except ValueError as reason:  # from lower or from rewrite (Unsupported)
             result.dropped[name] = str(reason)
     progress(f"lowered and rewritten: {len(ready)} of {len(result.families)}")
 
@@ -84,7 +84,7 @@ def build(progress: Callable[[str], None] = lambda line: None) -> Built:
 
 
 def row(name: str, python_code: str, original: str, triton_code: str) -> dict[str, Any]:
-    """One row in KernelBook's columns; `sha` and `uuid` come from the module's text."""
+    """One row in KernelBook's columns; ``sha`` and ``uuid`` are hashes of the module's source."""
     sha = hashlib.sha256(python_code.encode()).hexdigest()
     values = (
         name,
@@ -104,7 +104,7 @@ def row(name: str, python_code: str, original: str, triton_code: str) -> dict[st
 
 
 def compile_failures(code: str, kernels: Sequence[Kernel]) -> dict[str, str]:
-    """Compile each kernel to PTX for sm_90, without a GPU; the kernels that fail, with the compiler's last line."""
+    """Compiles each kernel to PTX for sm_90, without a GPU. Returns the last error line of each kernel that fails."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -126,7 +126,7 @@ def compile_failures(code: str, kernels: Sequence[Kernel]) -> dict[str, str]:
 
 
 def content_hash(rows: Sequence[dict[str, Any]]) -> str:
-    """SHA-256 of the rows themselves: one JSON line a row, keys sorted. Independent of how the file is compressed."""
+    """SHA-256 of the rows as JSON lines with sorted keys. It does not depend on the file's compression."""
     digest = hashlib.sha256()
     for one in rows:
         digest.update(json.dumps(one, sort_keys=True, ensure_ascii=False).encode() + b"\n")
@@ -145,7 +145,7 @@ def to_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
-#: Rows, by content hash, that also ran on a GPU (`python -m kernel_coder.tasks.verify --device cuda`), and the outcome.
+#: Results on a GPU (``python -m kernel_coder.tasks.verify --device cuda``), by the content hash of the rows.
 GPU_RUNS = {
     "dd27e4047d11ceadea58d100efdadaf60f907b47fc3dd35d3873b3fed847ab2d": "The same check on one NVIDIA H200 (torch\n"
     "   2.11, triton 3.6, 2026-11-21): 118 of 118 right, largest relative error 4.6e-07.",
@@ -153,7 +153,7 @@ GPU_RUNS = {
 
 
 def data_card(built: Built, parquet: bytes) -> str:
-    """The README beside the data."""
+    """The contents of the README.md beside the data."""
     import torch
     import triton
 
@@ -219,6 +219,7 @@ source of fast kernels. `forward` must run without autograd (`torch.no_grad()`).
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m kernel_coder.tasks.build_pairs", description=__doc__)
     parser.add_argument("--output", type=Path, default=DATA, help="folder for pairs.parquet and its README.md")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files there would change")

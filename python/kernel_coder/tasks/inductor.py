@@ -1,8 +1,8 @@
-"""What Inductor makes of a PyTorch module, on a machine without a GPU.
+"""Runs Inductor on a PyTorch module without a GPU, and returns its Triton source.
 
-The module's tensors become fake CUDA tensors, the device's properties and Triton's driver are stubbed with an H100's,
-and the graph is lowered and printed but never compiled. That leans on private parts of torch, so a torch that was not
-tested is refused. Needs the `triton` package (any machine can install it); nothing here is imported with the package.
+The module's tensors become fake CUDA tensors, and stubs replace the device's properties and Triton's driver with those
+of an H100. The graph is lowered but not compiled. This uses private parts of torch, so untested releases of torch are
+refused. It needs the package ``triton``, which can be installed without a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 TESTED_TORCH = ("2.13",)
-"""The torch releases whose private interfaces this module was written against and is tested with."""
+"""The torch releases with which this module is tested; it uses their private interfaces."""
 
 CAPABILITY = (9, 0)
 _H100 = SimpleNamespace(
@@ -44,7 +44,7 @@ _H100 = SimpleNamespace(
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of Inductor's `call`: the Python expression it comes from, and its layout."""
+    """One argument of Inductor's ``call``: the Python expression for it, and its layout."""
 
     expression: str
     shape: tuple[int, ...]
@@ -54,15 +54,15 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Inductor's output for one module: its source, the arguments of `call` in order, and what `forward` returns."""
+    """Inductor's output for one module."""
 
     code: str
-    arguments: tuple[Argument, ...]
-    returns_tuple: bool
+    arguments: tuple[Argument, ...]  # the arguments of ``call``, in order
+    returns_tuple: bool  # whether ``forward`` returns a tuple or list
 
 
 def check_versions() -> None:
-    """Raise RuntimeError, in one sentence, unless torch is a tested release and triton can be imported."""
+    """Raises RuntimeError unless torch is a tested release and triton can be imported."""
     import torch
 
     release = ".".join(torch.__version__.split(".")[:2])
@@ -78,7 +78,7 @@ def check_versions() -> None:
 
 
 def import_inductor() -> None:
-    """Import what :func:`lower` needs: seconds, for a process that forks for each module."""
+    """Imports the modules that :func:`lower` needs. This takes seconds, so do it before forking."""
     check_versions()
     for name in ("compile_fx", "debug", "decomposition", "graph", "virtualized", "codegen.triton", "codegen.wrapper"):
         importlib.import_module(f"torch._inductor.{name}")
@@ -86,11 +86,14 @@ def import_inductor() -> None:
 
 
 def lower(python_code: str, name: str) -> Lowered:
-    """Lower the module `name` that `python_code` defines (KernelBook's style) and return Inductor's source.
+    """Lowers the module ``name`` in ``python_code`` (in KernelBook's style) and returns Inductor's source.
 
-    The same text gives the same bytes on every machine with the same torch and triton. The code under `python_code` is
-    executed, so it must be trusted. RuntimeError for an untested torch or a missing triton; ValueError if the module is
-    not what the style asks for, or cannot be lowered.
+    The same source gives the same bytes on every machine with the same torch and triton. ``python_code`` is executed,
+    so it must be trusted.
+
+    Raises:
+        RuntimeError: torch is untested or triton is missing.
+        ValueError: the module is not in KernelBook's style or cannot be lowered.
     """
     check_versions()
     import torch
@@ -126,7 +129,7 @@ def lower(python_code: str, name: str) -> Lowered:
     }
 
     class SpellOut(torch.overrides.TorchFunctionMode):
-        """These as aten ops: where torch was built without CUDA, the built-in ones ask for a CUDA device guard."""
+        """Replaces functions by aten ops: in a torch without CUDA, the built-in ones fail for lack of a CUDA guard."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return spelled_out.get(func, func)(*args, **(kwargs or {}))
@@ -134,7 +137,7 @@ def lower(python_code: str, name: str) -> Lowered:
     try:
         with SpellOut():
             code = _lower_function(forward, [*state.values(), *inputs])
-    except Exception as error:  # whatever the module or Inductor raises on its way
+    except Exception as error:  # the module and Inductor can raise anything
         first = (str(error).strip().splitlines() or ["no message"])[0]
         raise ValueError(
             f"Inductor cannot lower {name} without a GPU: {type(error).__name__}: {first[:160]}"
@@ -143,7 +146,7 @@ def lower(python_code: str, name: str) -> Lowered:
 
 
 def _index(x: torch.Tensor, key: Any) -> torch.Tensor:
-    """`x[key]` for integers, slices, None, Ellipsis and tensors, in aten ops."""
+    """``x[key]`` as aten ops, for integers, slices, None, Ellipsis and tensors."""
     import torch
 
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -184,14 +187,14 @@ def _lower_function(function: Any, example: Sequence[torch.Tensor]) -> str:
         return FakeTensor(mode, meta, torch.device("cuda:0"))
 
     fakes = [on_cuda(tensor) for tensor in example]
-    # Nothing is compiled, so no pool of compilers is started, each of which imports torch.
+    # Nothing is compiled, so compile_threads is 1: more would start processes that import torch.
     settings = {"graph_partition": False, "fx_graph_cache": False, "layout_optimization": False, "compile_threads": 1}
     with _pretend_h100(), mode, torch.no_grad(), config.patch(settings):
         functional = torch.func.functionalize(function, remove="mutations")
         graph = make_fx(functional, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        for node in graph.graph.nodes:  # kernels are named after these
+        for node in graph.graph.nodes:  # Inductor names kernels after original_aten
             if isinstance(node.target, torch._ops.OpOverload):
                 node.meta.setdefault("original_aten", node.target)
         with V.set_fake_mode(mode):
@@ -200,13 +203,13 @@ def _lower_function(function: Any, example: Sequence[torch.Tensor]) -> str:
             with V.set_graph_handler(lowering), V.set_debug_handler(DebugContext()):
                 lowering.run(*fakes)
                 wrapper, _ = lowering.codegen()
-    # The one part that names this machine: where the kernel would have been cached.
+    # Remove the only part that depends on this machine: the kernel's path in the cache.
     return re.sub(r"^# kernel path: .*\n", "", wrapper.value, flags=re.MULTILINE)
 
 
 @contextlib.contextmanager
 def _pretend_h100() -> Iterator[None]:
-    """Answer every question that Inductor asks about the device as an H100 would, without touching CUDA."""
+    """Stubs all functions with which Inductor queries the device, so that they describe an H100. Does not use CUDA."""
     import torch
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.runtime.hints import DeviceProperties
@@ -237,7 +240,7 @@ def _pretend_h100() -> Iterator[None]:
         get_current_target=lambda: GPUTarget("cuda", CAPABILITY[0] * 10 + CAPABILITY[1], 32),
         get_current_device=lambda: 0,
     )
-    # What these remember of the real machine must not reach the pretended one, nor the other way round.
+    # Clear these caches before and after, so that values of the real and the stubbed device are not mixed.
     caches = (torch_triton.has_triton, DeviceProperties.create)
     with contextlib.ExitStack() as stack:
         for key, value in torch_cuda.items():
@@ -247,7 +250,7 @@ def _pretend_h100() -> Iterator[None]:
         stack.enter_context(mock.patch.object(CudaInterface.Worker, "get_device_properties", staticmethod(properties)))
         stack.enter_context(mock.patch.object(torch.version, "cuda", "13.0"))
         stack.enter_context(mock.patch.object(driver, "_active", target, create=True))
-        # The backend hash covers triton's install and the machine; a constant keeps the output the same everywhere.
+        # The backend hash depends on the installation and the machine; a constant gives the same output everywhere.
         stack.enter_context(mock.patch.object(torch_triton, "triton_hash_with_backend", return_value="0" * 64))
         for cache in caches:
             cache.cache_clear()
@@ -259,7 +262,7 @@ def _pretend_h100() -> Iterator[None]:
 
 
 def _attribute(key: str) -> str:
-    """A tensor of the module, by its name in the state dict; members of a list have numbers.
+    """The Python expression for a tensor with this name in the state dict; numbers become list indices.
 
     >>> _attribute("network.0.weight"), _attribute("gains.1")
     ('self.network[0].weight', 'self.gains[1]')

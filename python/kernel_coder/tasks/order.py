@@ -1,4 +1,4 @@
-"""In which order answers to many tasks are judged."""
+"""The order in which answers to many tasks are judged."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ T = TypeVar("T")
 
 
 def in_turn(items: Sequence[T], task_of: Callable[[T], Hashable], at_once: int) -> list[T]:
-    """The items of the first `at_once` tasks, one of each in turn, then those of the next ones.
+    """Interleaves the items of ``at_once`` tasks at a time: one item of each task in turn.
 
-    A judge prepares a task for each worker that is at it. With a task's answers next to each other all workers would be
-    at the same task, and then all at the next; with those of too many tasks between them, a worker would have forgotten
-    a task before the next answer to it comes.
+    Each worker of a judge prepares a task before its first answer. If all answers to a task came together, every worker
+    would prepare every task. If too many tasks were interleaved, a worker would drop a prepared task before its next
+    answer.
 
     Args:
-        items: in any order, which stays that of each task's items and of the tasks.
-        task_of: the task of an item.
-        at_once: tasks that take turns, at least 1: each task on its own.
+        items: the items; each task's items, and the tasks, keep their order.
+        task_of: returns the task of an item.
+        at_once: number of interleaved tasks, at least 1.
 
     >>> in_turn(["a1", "a2", "b1", "b2", "b3", "c1"], lambda item: item[0], 2)
     ['a1', 'b1', 'a2', 'b2', 'b3', 'c1']

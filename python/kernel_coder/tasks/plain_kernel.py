@@ -1,7 +1,7 @@
-"""One kernel of Inductor's, as plain Triton.
+"""Rewrites one of Inductor's kernels as plain Triton.
 
-Inductor's kernel is a string with its own decorators, helpers and naming. `PlainKernel` parses it, spells everything in
-`tl`, folds literals, aliases and what is read once, fixes the block sizes, and knows how to launch the result.
+Inductor's kernel is a string with its own decorators, helpers and names. ``PlainKernel`` parses it, replaces helpers by
+plain ``tl``, inlines literals, aliases and values that are used once, chooses block sizes, and writes the launch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 LINE = 100
+"""Longest line of the rewritten source, in characters."""
 
 
 class Unsupported(ValueError):
-    """The output has something that the rewrite does not know; the message names it."""
+    """The output has a construct that the rewrite does not support; the message names it."""
 
 
-# Plain-Triton spellings of the helpers in torch's own runtime. They keep torch's meaning: NaN wins a maximum, and
-# functions near zero keep their relative accuracy.
+# Plain Triton versions of helpers in torch's runtime. They have torch's semantics: a maximum with NaN is NaN, and expm1
+# and log1p are accurate near zero.
 HELPERS = {
     "nan_maximum": """
 @triton.jit
@@ -105,7 +106,7 @@ def _replace(node: ast.expr, by: Mapping[str, ast.expr]) -> ast.expr:
 
 
 def _literal(node: ast.expr) -> float | int | str | None:
-    """The number that `node` spells, or the text of an infinity; None for anything else (booleans included)."""
+    """The number in a literal, or the source of an infinity; None for anything else, including booleans."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _literal(node.operand)
         return -inner if isinstance(inner, int | float) else None
@@ -117,9 +118,9 @@ def _literal(node: ast.expr) -> float | int | str | None:
 
 
 class _Plain(ast.NodeTransformer):
-    """One expression in plain `tl`; notes which helpers it needed.
+    """Rewrites an expression in plain ``tl`` and records the helpers that it needs.
 
-    scalar: the x axis has one element, so it goes: a reduction gives a scalar, and is stored at the pointer itself.
+    scalar: the x axis has one element and is removed; reductions give scalars, which are stored at the pointer.
     """
 
     def __init__(self, *, scalar: bool) -> None:
@@ -136,7 +137,7 @@ class _Plain(ast.NodeTransformer):
         return node.value if whole or self.scalar else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """`a + -1 * b` is `a - b`, `-1 + a` is `a - 1`; a scalar's offset of zero is nothing."""
+        """Turns ``a + -1 * b`` into ``a - b`` and ``-1 + a`` into ``a - 1``; removes a scalar's offset of zero."""
         self.generic_visit(node)
         if not isinstance(node.op, ast.Add):
             return node
@@ -192,10 +193,10 @@ class _Plain(ast.NodeTransformer):
             return ast.Constant(float(number) if "float" in dtype else int(number))
         inner = value.value if isinstance(value, ast.Subscript) else value
         if isinstance(inner, ast.Call) and name_of(inner.func) in _REDUCTIONS:
-            return value  # Inductor reduces in the type that it then converts to
+            return value  # the reduction already has this type
         indices = "int" in dtype and ".to(" not in ast.unparse(value)
         if indices and all(re.fullmatch(r"[xyr]\d*_?(index|\d+)", name) for name in _names(value)):
-            return value  # an index compares and adds the same in either width
+            return value  # indices give the same results in either width
         return node
 
     def _full(self, node: ast.Call) -> ast.expr:
@@ -244,7 +245,7 @@ class _Plain(ast.NodeTransformer):
 
 @dataclass(slots=True)
 class _Step:
-    """`targets = value`, or an effect when there is no target."""
+    """An assignment ``targets = value``, or without targets a call such as ``tl.store``."""
 
     targets: list[str]
     value: ast.expr
@@ -255,7 +256,7 @@ class _Step:
 
 
 class PlainKernel:
-    """One kernel, from the string that Inductor would have compiled to plain Triton."""
+    """One kernel of Inductor, rewritten from its source string as plain Triton."""
 
     name = ""
 
@@ -294,7 +295,7 @@ class PlainKernel:
         return "\n".join(["@triton.jit", wrapped(f"def {self.name}(", self.head, "):"), *self._lines])
 
     def _straight_line(self, body: list[ast.stmt]) -> list[_Step]:
-        """The body as steps with every name assigned once; numels and block sizes are taken out of it."""
+        """The body as steps in which every name is assigned once. Numels and block sizes are removed."""
         steps: list[_Step] = []
         current: dict[str, ast.expr] = {}
         taken: set[str] = set()
@@ -329,7 +330,7 @@ class PlainKernel:
         return steps
 
     def _fold(self, steps: list[_Step], types: Mapping[str, str]) -> list[_Step]:
-        """Plain spelling; aliases, literals and broadcasts that change nothing are gone."""
+        """Rewrites the steps in plain ``tl``; removes aliases, literals and broadcasts without effect."""
         known: dict[str, ast.expr] = {}
         axes = {"xindex": frozenset("x"), "yindex": frozenset("y"), "r0_index": frozenset("r")}
         rank = sum(any(p == f"{axis}numel" for p in self.parameters) for axis in ("x", "y", "r0_"))
@@ -386,7 +387,7 @@ class PlainKernel:
 
     @staticmethod
     def _is_float(value: ast.expr, types: Mapping[str, str], floats: set[str]) -> bool:
-        """Whether `value` is surely fp32 already, so that a conversion to it says nothing."""
+        """Whether ``value`` is certainly fp32, so that a conversion to fp32 has no effect."""
         if isinstance(value, ast.BinOp):
             sides = (value.left, value.right)
             return any(name_of(side) in floats or isinstance(_literal(side), float) for side in sides)
@@ -412,7 +413,7 @@ class PlainKernel:
             raise Unsupported("a reduction on a two-axis grid")
 
     def launch(self, arguments: list[str]) -> str:
-        """The launch, given what Inductor passed to `.run` (pointers and numels, in order)."""
+        """The source of the launch, from the arguments that Inductor passed to ``.run`` (pointers and numels)."""
         names = [p for p in self.parameters if not p.endswith("BLOCK")]
         passed = [a for name, a in zip(names, arguments, strict=True) if name in self.kept]
         grid = [
@@ -432,7 +433,7 @@ class PlainKernel:
 
 
 def wrapped(head: str, inside: str, tail: str) -> str:
-    """One line, or three where it would be long."""
+    """The text in one line, or in several if it is longer than ``LINE``."""
     line = head + inside + tail
     if len(line) <= LINE:
         return line
@@ -442,7 +443,7 @@ def wrapped(head: str, inside: str, tail: str) -> str:
 
 
 def _softmax_maximum(steps: list[_Step]) -> list[_Step]:
-    """`tl.max` where the maximum is only ever subtracted: a NaN among the elements then reaches the sum by itself."""
+    """Uses ``tl.max``, which drops NaNs, if the maximum is only subtracted: NaNs then still reach the sum."""
     for step in steps:
         text = ast.unparse(step.value)
         if len(step.targets) != 1 or not (text.startswith("tl.reduce(") and "nan_maximum)" in text):
@@ -473,7 +474,7 @@ def _without_dead(steps: list[_Step]) -> list[_Step]:
 
 
 def _inline_single_uses(steps: list[_Step]) -> list[_Step]:
-    """Fold arithmetic that is read once into its reader, as long as the line stays readable."""
+    """Inlines arithmetic that is used once, if the line does not become too long."""
     index = 0
     while index < len(steps):
         step = steps[index]
@@ -497,7 +498,7 @@ def _inline_single_uses(steps: list[_Step]) -> list[_Step]:
 
 
 def _renumber(steps: list[_Step]) -> list[_Step]:
-    """tmp0, tmp1, ... in the order in which they are assigned."""
+    """Renames temporaries to tmp0, tmp1, ... in the order of assignment."""
     names: dict[str, ast.expr] = {}
     for step in steps:
         for target in step.targets:

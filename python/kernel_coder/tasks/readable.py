@@ -1,9 +1,9 @@
-"""Inductor's output as a person would have left it: plain Triton kernels and a module that launches them.
+"""Rewrites Inductor's output in readable form: plain Triton kernels and a module that launches them.
 
-`rewrite` takes the heuristics decorators, numel constants, device guards, layout assertions and benchmark code away,
-spells torch's Triton helpers in plain `tl`, folds what is used once, and turns `call(args)` into `forward`. It knows
-straight-line kernels on one or two grid axes (`plain_kernel`); anything else raises `Unsupported`. Whether the result
-is right is for a run to show (`verify`), never assumed.
+``rewrite`` removes decorators with heuristics, numel constants, device guards, layout assertions and benchmark code. It
+replaces torch's Triton helpers by plain ``tl``, inlines values that are used once, and turns ``call(args)`` into
+``forward``. It supports straight-line kernels on one or two grid axes (``plain_kernel``); anything else raises
+``Unsupported``. ``verify`` must check every result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a compiler must be told of one kernel: argument types in order, and the block sizes."""
+    """The information that compiling a kernel needs: its argument types in order, and its block sizes."""
 
     name: str
     signature: Mapping[str, str]
@@ -41,7 +41,7 @@ class Readable:
 
 
 def rewrite(python_code: str, name: str, lowered: Lowered) -> Readable:
-    """The readable form of `lowered`: a file whose class `<name>New` takes the place of `name`."""
+    """The readable form of ``lowered``: a file whose class ``<name>New`` replaces ``name``."""
     tree = ast.parse(lowered.code)
     sources = {
         node.targets[0].id: _constant_str(node.value.args[1])
@@ -82,7 +82,7 @@ def _constant_str(node: ast.expr) -> str:
 
 
 def _kernel_names(old: list[str]) -> dict[str, str]:
-    """`triton_poi_fused_add_mul_0` -> `add_mul_kernel`, numbered where two would share a name."""
+    """Names such as ``add_mul_kernel`` for ``triton_poi_fused_add_mul_0``; equal names get numbers."""
     stems = {}
     for name in old:
         stem = re.sub(r"^triton_\w+?_fused_?|_?\d+$", "", name).replace("prepare_softmax_online", "softmax")
@@ -103,12 +103,12 @@ _SHAPE_ONLY = frozenset(
 
 @dataclass(slots=True)
 class _Buffer:
-    """A tensor in `forward`: the expression that names it, and its layout where that is known."""
+    """A tensor in ``forward``: its expression, and its layout if that is known."""
 
     text: str
     shape: tuple[int, ...] | None = None
     stride: tuple[int, ...] | None = None
-    base: str | None = None  # what a kernel gets: the tensor under a view
+    base: str | None = None  # the tensor under a view, which is passed to kernels
 
     @property
     def pointer(self) -> str:
@@ -129,7 +129,7 @@ def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Forward:
-    """`call(args)` as the lines of `forward`."""
+    """Translates ``call(args)`` into the lines of ``forward``."""
 
     def __init__(self, lowered: Lowered, kernels: Mapping[str, PlainKernel]) -> None:
         self.lowered = lowered
@@ -137,7 +137,7 @@ class _Forward:
         self.buffers: dict[str, _Buffer] = {}
         self.inputs = [a for a in lowered.arguments if a.is_input]
         self.out: list[str] = []
-        self.allocated: dict[str, int] = {}  # buffer -> the line that allocates it, while nothing has touched it
+        self.allocated: dict[str, int] = {}  # the line that allocates each buffer that is not used yet
 
     def lines(self, call: ast.FunctionDef) -> list[str]:
         names = [a.expression for a in self.inputs]
@@ -261,7 +261,7 @@ class _Forward:
     @staticmethod
     def _view(inner: _Buffer, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> _Buffer:
         base = inner.pointer
-        if offset:  # as_strided counts from the start of the storage, and so does a buffer of our own
+        if offset:  # as_strided counts from the start of the storage, which only a new buffer is sure to begin at
             if not base.startswith("buf"):
                 raise Unsupported("a view into the middle of an argument")
             return _Buffer(f"{base}.as_strided({shape}, {stride}, {offset})", shape, stride)
@@ -288,7 +288,7 @@ def _imports(python_code: str, code: str) -> str:
 
 
 def _new_class(python_code: str, name: str, forward: list[str]) -> str:
-    """The class under its new name: everything up to `forward` stays, `forward` is ours."""
+    """The class with its new name and the new ``forward``; everything before ``forward`` stays."""
     node = next(n for n in ast.parse(python_code).body if isinstance(n, ast.ClassDef) and n.name == name)
     method = node.body[-1]
     if not (isinstance(method, ast.FunctionDef) and method.name == "forward"):

@@ -1,4 +1,4 @@
-"""From a row in somebody's columns to a :class:`Task`."""
+"""Makes a :class:`Task` from a row in KernelBook's or KernelBench's columns."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kernel_coder.tasks.task import SOLUTION_CLASS, Task, classes, parse, refere
 Row = Mapping[str, Any]
 
 _GENERATED = ("family", "level", "composition", "split", "seed", "verified")
-"""Columns that the builder adds; see `kernel_coder.data.build`."""
+"""Columns that :mod:`kernel_coder.data.build` adds."""
 
 
 class BrokenRowError(ValueError):
-    """Why a row cannot become a task, in one clause."""
+    """A row cannot become a task; the message is one clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """Columns by name: which a row must have, which it may have, and how they become a task."""
+    """A set of columns, and the function that makes a task from them."""
 
     name: str
-    owner: str  # as people write it, for messages
+    owner: str  # the project's name in messages
     required: tuple[str, ...]
     optional: tuple[str, ...]
     make: Callable[[Row, str], Task]
@@ -40,16 +40,16 @@ class RowFormat:
 
 KERNELBOOK_METADATA = (
     "uuid", "repo_name", "module_name", "synthetic", "stars", "sha", "repo_link",
-    "family", "level", "composition", "split", "thinking",  # of generated and distilled pairs
+    "family", "level", "composition", "split", "thinking",  # in generated and distilled pairs
 )  # fmt: skip
 
 
 def kernelbook_task(row: Row, source: str) -> Task:
-    """KernelBook's columns.
+    """Makes a task from KernelBook's columns.
 
-    ``triton_code`` names its class ``<entry_point>New``; the solution of a task always says ``ModelNew``, as the prompt
-    asks, so that one class is renamed (names only: no attribute, no string). The id is ``<entry_point>/<uuid>``, with a
-    hash of the text where a row has no uuid.
+    The class in ``triton_code`` is called ``<entry_point>New``; it is renamed to ``ModelNew``, which prompts request
+    (only the name, not attributes or strings). The id is ``<entry_point>/<uuid>``, with a hash of the source if a row
+    has no uuid.
     """
     entry_point = _text(row, "entry_point")
     reference = _text(row, "python_code")
@@ -71,9 +71,9 @@ def kernelbook_task(row: Row, source: str) -> Task:
 
 
 def kernelbench_task(row: Row, source: str) -> Task:
-    """KernelBench's columns. The id is ``level<level>/<name>``, the same as that of a file of its repository.
+    """Makes a task from KernelBench's columns. The id is ``level<level>/<name>``, as for a file of its repository.
 
-    KernelBench is for evaluation: ``metadata["evaluation_only"]`` says so to whoever trains.
+    KernelBench is for evaluation only, which ``metadata["evaluation_only"]`` states.
     """
     reference = _text(row, "code")
     level = row.get("level")
@@ -111,10 +111,10 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
 
 
 def row_format(name: str, columns: Collection[str], source: str) -> RowFormat:
-    """The format of this name, or for ``auto`` the one whose columns are there.
+    """The format with this name, or for ``auto`` the one whose columns exist.
 
     Raises:
-        ValueError: a column that the format needs is missing, or no format's columns are there.
+        ValueError: a required column is missing, or ``auto`` finds no format.
 
     >>> row_format("auto", ["code", "level"], "x.jsonl").name
     'kernelbench'
@@ -136,10 +136,10 @@ def row_format(name: str, columns: Collection[str], source: str) -> RowFormat:
 
 
 def rename_class(source: str, old: str, new: str) -> str:
-    """``source`` with the name ``old`` replaced by ``new`` wherever it stands as a name of its own.
+    """The source with the class ``old`` and its uses renamed to ``new``.
 
-    Attributes (``nn.old``), strings and comments stay. Nothing changes if ``old`` is no top-level class, if ``new`` is
-    one already, or if the text does not parse.
+    Attributes (``nn.old``), strings and comments stay. Nothing changes if ``old`` is not a top-level class, if ``new``
+    already is one, or if the source does not parse.
 
     >>> rename_class("class SumNew(nn.SumNew): 'SumNew'", "SumNew", "ModelNew")
     "class ModelNew(nn.SumNew): 'SumNew'"
@@ -151,10 +151,10 @@ def rename_class(source: str, old: str, new: str) -> str:
 
 
 def _renamed(source: str, tree: ast.Module, old: str, new: str) -> str:
-    lines = source.encode().splitlines(keepends=True)  # of bytes: ast counts columns in UTF-8
+    lines = source.encode().splitlines(keepends=True)  # as bytes, because ast counts columns in UTF-8
     found: list[tuple[int, int]] = []
     named = [number for number, line in enumerate(lines, start=1) if old.encode() in line]
-    # Walking the whole tree would cost as much as parsing: only statements that hold the name are looked into.
+    # Walking the whole tree takes as long as parsing, so only statements that contain the name are walked.
     holding = [
         statement for statement in tree.body if any(_first_line(statement) <= n <= _last_line(statement) for n in named)
     ]
@@ -163,7 +163,7 @@ def _renamed(source: str, tree: ast.Module, old: str, new: str) -> str:
             found.append((node.lineno - 1, node.col_offset))
         elif isinstance(node, ast.ClassDef) and node.name == old:
             name = re.compile(rb"class\s+").match(lines[node.lineno - 1], node.col_offset)
-            if name is None:  # a backslash and a new line between the keyword and the name
+            if name is None:  # a backslash and a line end between the keyword and the name
                 return source
             found.append((node.lineno - 1, name.end()))
     for line, column in sorted(found, reverse=True):
@@ -181,7 +181,7 @@ def _last_line(statement: ast.stmt) -> int:
 
 
 def row_uuid(row: Row) -> str | None:
-    """The row's uuid as text; a number that a table stored as a float because a row had none loses its ``.0``."""
+    """The row's uuid as text. A table with missing uuids stores them as floats; their ``.0`` is dropped."""
     value = row.get("uuid")
     if isinstance(value, float):
         if math.isnan(value):
@@ -191,7 +191,7 @@ def row_uuid(row: Row) -> str | None:
 
 
 def _answer(source: str, old: str) -> str:
-    """The solution with its class called ``ModelNew``. Parses once: a table can hold a hundred megabytes of these."""
+    """The solution with its class renamed to ``ModelNew``. It is parsed only once, because tables can hold 100 MB."""
     tree = parse(source)
     if isinstance(tree, str):
         raise BrokenRowError(f"the solution does not parse: {tree}")

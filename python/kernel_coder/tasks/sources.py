@@ -1,4 +1,4 @@
-"""Where tasks come from: the packaged pairs, files, folders and the Hugging Face hub."""
+"""Loads tasks from the packaged tables, files, folders and the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
 PACKAGED_NAMES = ("pairs.parquet", "pairs.jsonl")
 PACKAGED_TABLES = ("generated", "heldout", "heldout_families", "pointwise", "pointwise_heldout")
-"""Further tables that come with Kernel Coder: ``packaged:<name>``."""
+"""Other packaged tables, loaded as ``packaged:<name>``."""
 KERNELBENCH = "kernelbench"
 KERNELBENCH_HUB_ID = "ScalingIntelligence/KernelBench"
 KERNELBENCH_LEVELS = (1, 2, 3, 4)
@@ -34,18 +34,18 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubDataset:
-    """A data set of the hub whose columns, files and revision are known here."""
+    """The default revision, split and file of a data set on the hub."""
 
     revision: str
     split: str
-    data_file: str | None = None  # None: the data set's own configuration decides
-    licence: str | None = None  # of every row that does not state its own
+    data_file: str | None = None  # None: as the data set's own configuration says
+    licence: str | None = None  # licence of rows that do not state one
 
 
 HUB_DATASETS: Mapping[str, HubDataset] = {
-    # Of 5 February 2026, under MIT. The newest one known, b76504d85f7f14ef4b1fad81f136f638f2ce625b of 9 June 2026,
-    # holds the same parquet file (sha256 64af2baa...) under the "Researcher Reciprocity" licence. The JSON file beside
-    # it repeats the rows in five times the bytes.
+    # This revision of 5 February 2026 has the MIT licence. The newest known one, of 9 June 2026
+    # (b76504d85f7f14ef4b1fad81f136f638f2ce625b), holds the same parquet file (sha256 64af2baa...) under the "Researcher
+    # Reciprocity" licence. The JSON file beside it repeats the rows in five times the bytes.
     "GPUMODE/KernelBook": HubDataset(
         revision="1576375bc92745b490e1cdf2fce01eba76d9f847", split="train", data_file="dataset_permissive.parquet"
     ),
@@ -54,7 +54,7 @@ HUB_DATASETS: Mapping[str, HubDataset] = {
 
 
 class DataConfig(Protocol):
-    """What :func:`load_tasks` reads from a configuration: any object with some of these attributes."""
+    """A config for :func:`load_tasks`: an object with ``path`` and any of the attributes of :class:`DataSource`."""
 
     @property
     def path(self) -> str | Path: ...
@@ -62,7 +62,7 @@ class DataConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """The fields of ``data`` that say what to load; see :func:`load_tasks`."""
+    """The fields of ``data`` that choose the tasks; see :func:`load_tasks`."""
 
     path: str | Path = PACKAGED
     format: str = "auto"
@@ -80,16 +80,16 @@ class DataSource:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit must be at least 1; got {self.limit}")
         if self.families is not None and not self.families:
-            raise ValueError("data.families is empty; leave it out to take all of them")
+            raise ValueError("data.families is empty; leave it out to use all families")
         if both := sorted(set(self.families or ()) & set(self.exclude_families or ())):
             raise ValueError(f"data.families and data.exclude_families both name {both[0]}")
         if not str(self.path).strip():
-            raise ValueError(f"data.path is empty; give {PACKAGED!r}, a file, a folder or a data set of the hub")
+            raise ValueError(f"data.path is empty; pass {PACKAGED!r}, a file, a folder or a data set on the hub")
 
     def wants(self, task: Task) -> bool:
-        """Whether the task is of the wanted families and levels.
+        """Whether the task has one of the chosen families and levels.
 
-        One that does not state its family is of none: it is wanted unless ``families`` or ``max_level`` is given.
+        A task without family and level is kept only if neither ``families`` nor ``max_level`` is given.
         """
         family, level = task.metadata.get("family"), task.metadata.get("level")
         if family in (self.exclude_families or ()):
@@ -100,45 +100,44 @@ class DataSource:
 
 
 def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> TaskSet:
-    """Load tasks.
+    """Loads tasks.
 
     Args:
-        config: an object with the attributes below, or the ``path`` alone.
+        config: an object with the attributes below, or just the ``path``.
         overrides: attributes below that replace those of ``config``.
 
     ``path`` is one of
 
-    - ``packaged``: the pairs that come with Kernel Coder, made from its own modules by Inductor; ``packaged:generated``
-      and ``packaged:heldout``: pairs of the generator, the latter of compositions that the former never has;
-      ``packaged:heldout_families``: of families that the recipes of ``configs/`` for larger models leave out;
-    - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from ``kernelbench_dir`` or the
-      folder that the environment variable ``KERNELBENCH_DIR`` names (a copy of KernelBench, with a folder for each
-      level), and otherwise from the hub, at a known revision;
+    - ``packaged``: pairs that Inductor made from Kernel Coder's own modules; ``packaged:generated`` and
+      ``packaged:heldout``: pairs of the generator with disjoint compositions; ``packaged:heldout_families``: pairs of
+      families that the recipes in ``configs/`` for larger models leave out;
+    - ``kernelbench:level1``, or several levels as in ``kernelbench:level1,level2``: from a copy of KernelBench with a
+      folder for each level (``kernelbench_dir``, or the environment variable ``KERNELBENCH_DIR``), otherwise from the
+      hub at a pinned revision;
     - a ``.parquet``, ``.jsonl`` or ``.json`` file in the columns of KernelBook (``entry_point``, ``python_code``; also
       ``triton_code``, ``uuid``, ``licenses``, ...) or KernelBench (``code``; also ``level``, ``name``, ``problem_id``);
     - a ``.py`` file, or a folder of them (its subfolders too), each with ``Model``, ``get_inputs`` and
       ``get_init_inputs``. The known solution of ``relu.py`` is ``relu_new.py``, ``relu.triton.py``, ``relu.cuda.py`` or
-      ``relu.cpp.py`` beside it, with the class ``ModelNew``; the last three also say the backend. Names that begin
-      with ``_`` are passed over;
+      ``relu.cpp.py`` beside it, with the class ``ModelNew``; the last three also set the backend. Names that begin with
+      ``_`` are skipped;
     - a folder of such tables, read in the order of their names;
-    - a data set of the hub in either set of columns, such as ``GPUMODE/KernelBook``, read through ``datasets``.
-      ``GPUMODE/KernelBook@<commit>`` is short for setting ``revision``.
+    - a data set on the hub with either set of columns, such as ``GPUMODE/KernelBook``, read with ``datasets``.
+      ``GPUMODE/KernelBook@<commit>`` also sets ``revision``.
 
-    ``format`` (``auto``) settles which columns are meant where a table has both. ``revision`` is the commit of a hub
-    data set; for KernelBook and KernelBench a known one is the default, for any other it must be given, since rows that
-    change under a run make it impossible to repeat. ``split`` is the hub data set's split. ``families`` and
-    ``max_level`` keep the tasks whose columns ``family`` and ``level`` say that they are among these and not harder,
-    ``exclude_families`` drops those of the families that it names. ``limit`` stops after so many usable tasks; rows
-    after that are not read.
+    ``format`` chooses the columns if a table has both sets (default ``auto``). ``revision`` is the commit of a hub data
+    set; it must be given except for KernelBook and KernelBench, so that a run can be repeated. ``split`` is the split
+    of a hub data set. ``families`` keeps tasks with these values in the column ``family``, ``exclude_families`` drops
+    them, and ``max_level`` keeps tasks up to this value in the column ``level``. ``limit`` is the highest number of
+    tasks; later rows are not read.
 
     Returns:
-        The tasks in the order of the source, with every dropped row named in ``problems``: one that does not parse,
-        lacks its class or a function, or repeats an earlier id.
+        The tasks in the order of the source. ``problems`` names the dropped rows: those that do not parse, lack their
+        class or a function, or repeat an earlier id.
 
     Raises:
-        FileNotFoundError: there is no such file or folder.
-        ModuleNotFoundError: the optional package that reads this source is not installed.
-        ValueError: unknown format, missing column, unpinned hub data set, or no usable row.
+        FileNotFoundError: the file or folder does not exist.
+        ModuleNotFoundError: an optional package for this source is not installed.
+        ValueError: the format is unknown, a column is missing, a hub data set has no revision, or no row is usable.
 
     >>> from tempfile import TemporaryDirectory
     >>> module = "class Model: ...\\ndef get_inputs(): ...\\ndef get_init_inputs(): ..."
@@ -153,26 +152,26 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     name, attempts = _open(source)
     tasks: dict[str, Task] = {}
     problems: list[Problem] = []
-    passed_over = 0
+    skipped = 0
     for attempt in attempts:
         if isinstance(attempt, Problem):
             problems.append(attempt)
             continue
         row, task = attempt
         if not source.wants(task):
-            passed_over += 1
+            skipped += 1
             continue
         if task.id in tasks:
             uuid = task.metadata.get("uuid")
-            reason = f"its id {task.id} was seen before"
+            reason = f"an earlier row has the same id {task.id}"
             problems.append(Problem(task.source, row, None if uuid is None else str(uuid), reason))
             continue
         tasks[task.id] = task
         if len(tasks) == source.limit:
             break
-    if not tasks and passed_over:
-        wanted = "data.families, data.exclude_families and data.max_level"
-        raise ValueError(f"{name} holds no task of {wanted}; {passed_over} are of others")
+    if not tasks and skipped:
+        fields_ = "data.families, data.exclude_families and data.max_level"
+        raise ValueError(f"no task of {name} fits {fields_}; {skipped} do not")
     if not tasks:
         found = f"{len(problems)} row(s) were dropped, the first being {problems[0]}" if problems else "it is empty"
         raise ValueError(f"{name} holds no usable task: {found}")
@@ -180,7 +179,7 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
 
 
 Attempt = tuple[int, Task] | Problem
-"""A row's number, counted from 1, with its task; or why there is none."""
+"""The number of a row, from 1, and its task; or the reason why the row was dropped."""
 
 
 def _data_source(config: DataConfig | str | Path, overrides: Mapping[str, Any]) -> DataSource:
@@ -196,7 +195,7 @@ def _data_source(config: DataConfig | str | Path, overrides: Mapping[str, Any]) 
 
 
 def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
-    """The source's name for people, and its rows one by one."""
+    """The source's name for people, and an iterator over its rows."""
     if str(source.path) == PACKAGED:
         return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
     if str(source.path).startswith(f"{PACKAGED}:"):
@@ -231,7 +230,8 @@ def _packaged_file() -> Path:
 def _packaged_table(path: str) -> Path:
     name = path.partition(":")[2]
     if name not in PACKAGED_TABLES:
-        raise ValueError(f"data.path {path} is none of {', '.join(f'{PACKAGED}:{one}' for one in PACKAGED_TABLES)}")
+        known = ", ".join(f"{PACKAGED}:{one}" for one in PACKAGED_TABLES)
+        raise ValueError(f"data.path {path} does not exist; the packaged tables are {PACKAGED}, {known}")
     return PACKAGED_FOLDER / f"{name}.parquet"
 
 
@@ -248,8 +248,8 @@ def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
         raise ModuleNotFoundError(f"reading {path.name} needs pyarrow: pip install pyarrow") from error
     try:
         file = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
-        raise ValueError(f"{path} is not a parquet file that can be read: {_first_line(error)}") from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+        raise ValueError(f"{path} cannot be read as a parquet file: {_first_line(error)}") from error
     with file:
         present = file.schema_arrow.names
         chosen = row_format(format_name, present, source)
@@ -261,7 +261,7 @@ def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 
 
 def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
-    """JSON lines; in a .json file also one list."""
+    """The rows of JSON lines, or of a JSON list in a .json file."""
     chosen = None
     for number, row in enumerate(_json_values(path), start=1):
         if isinstance(row, str):
@@ -272,14 +272,14 @@ def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 
 
 def _json_values(path: Path) -> Iterator[Row | str]:
-    """Objects, or what is wrong in the place of one."""
+    """The objects in a file; for a value that is not an object, a sentence with the problem."""
     with path.open("rb") as file:
         if path.suffix == ".json" and file.read(64).lstrip().startswith(b"["):
             file.seek(0)
             try:
                 values = orjson.loads(file.read())
             except orjson.JSONDecodeError as error:
-                raise ValueError(f"{path} is not a JSON list that can be read: {error}") from error
+                raise ValueError(f"{path} cannot be read as a JSON list: {error}") from error
             yield from (value if isinstance(value, dict) else "not a JSON object" for value in values)
             return
         file.seek(0)
@@ -331,7 +331,7 @@ def _module_task(file: Path, source: str) -> Task:
             if problem := solution_problem(solution):
                 raise BrokenRowError(f"{path.name}: {problem}")
             break
-    # The folder's name makes ids of KernelBench's levels differ, and equal those of its table.
+    # With the folder's name, ids are unique across KernelBench's levels and equal those of its table.
     identity = f"{file.resolve().parent.name}/{file.stem}"
     return Task(id=identity, source=source, reference=reference, solution=solution, backend=backend)
 
@@ -366,7 +366,7 @@ def _kernelbench(source: DataSource) -> tuple[str, Iterable[Attempt]]:
 
 
 def kernelbench_levels(path: str) -> list[int]:
-    """The levels that a path such as ``kernelbench:level1,level3`` names.
+    """The levels in a path such as ``kernelbench:level1,level3``.
 
     >>> kernelbench_levels("kernelbench:level3,level1")
     [3, 1]
@@ -382,17 +382,17 @@ def kernelbench_levels(path: str) -> list[int]:
 
 
 def _kernelbench_level(folder: Path, level: int) -> Path:
-    for parent in (folder, folder / "KernelBench"):  # the second: a checkout of the whole repository
+    for parent in (folder, folder / "KernelBench"):  # the second is for a checkout of KernelBench's repository
         if (path := parent / f"level{level}").is_dir():
             return path
     raise FileNotFoundError(
-        f"{folder} is no copy of KernelBench: it has no folder level{level} (it comes from kernelbench_dir or the "
-        f"environment variable {KERNELBENCH_VARIABLE})"
+        f"{folder} is not a copy of KernelBench: it has no folder level{level} (this path comes from kernelbench_dir "
+        f"or the environment variable {KERNELBENCH_VARIABLE})"
     )
 
 
 def _kernelbench_files(folder: Path, level: int) -> Iterator[Attempt]:
-    """What the hub's rows of this level would give, from its files."""
+    """The tasks of a level from its files, equal to those from the hub's rows."""
     licence = HUB_DATASETS[KERNELBENCH_HUB_ID].licence
     for attempt in _folder(folder, "python"):
         if isinstance(attempt, Problem):
@@ -410,14 +410,12 @@ def _hub(source: DataSource) -> tuple[str, Iterator[Attempt]]:
     hub_id = str(source.path)
     known = HUB_DATASETS.get(hub_id)
     if source.format == "python":
-        raise ValueError(
-            f"data.format python reads .py files and folders of them; {hub_id} would be a data set of the hub"
-        )
+        raise ValueError(f"data.format python reads .py files and folders of them; {hub_id} is neither")
     revision = source.revision or (known.revision if known else None)
     if revision is None:
         raise ValueError(
-            f"{hub_id} is no local file or folder; to load it as a data set of the hub, set data.revision to a commit "
-            "of it, so that the run can be repeated"
+            f"{hub_id} is not a local file or folder; to load it as a data set from the hub, set data.revision to one "
+            "of its commits, so that the run can be repeated"
         )
     name = f"{hub_id}@{revision[:7]}"
     try:
@@ -430,7 +428,7 @@ def _hub(source: DataSource) -> tuple[str, Iterator[Attempt]]:
     options = {"data_files": known.data_file} if known and known.data_file else {}
     try:
         table = datasets.load_dataset(hub_id, revision=revision, split=split, **options)
-    except Exception as error:  # datasets, the hub client and the HTTP client each raise their own
+    except Exception as error:  # datasets, the hub client and the HTTP client have their own exceptions
         raise ValueError(
             f"{name} could not be loaded from the hub ({type(error).__name__}: {_first_line(error)}); without a "
             "network, download its parquet file elsewhere and set data.path to that file"
@@ -459,7 +457,7 @@ def _attempt(number: int, row: Row, make: Callable[[Row, str], Task], source: st
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """A sort key under which 2_b comes before 10_a."""
+    """A sort key that places 2_b before 10_a."""
     return [
         (False, int(part), "") if part.isdecimal() else (True, 0, part) for part in re.split(r"(\d+)", name) if part
     ]

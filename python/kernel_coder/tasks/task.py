@@ -1,9 +1,10 @@
-"""A task: one PyTorch module to be rewritten, and what is known about it."""
+"""A task: one PyTorch module to rewrite."""
 
 from __future__ import annotations
 
 import ast
 import gc
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,30 +14,29 @@ BACKENDS = ("triton", "cuda", "cpp", "torch")
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 
 SOLUTION_CLASS = "ModelNew"
-"""The class that every answer and every known solution defines, whatever the reference's class is called."""
+"""The class that every answer and every known solution defines; the reference's class can have any name."""
 
 HELPERS = ("get_inputs", "get_init_inputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One PyTorch module to be rewritten.
+    """One PyTorch module to rewrite.
 
     Attributes:
-        id: names the task for good: the same row has the same id wherever it is loaded from, so that in a split by id
-            it never changes side.
-        source: where it came from, for people: ``packaged``, ``GPUMODE/KernelBook@1576375``, a file's name.
+        id: permanent name. A row has the same id wherever it is loaded from, so it keeps its side of a split by id.
+        source: origin, for people: ``packaged``, ``GPUMODE/KernelBook@1576375``, a file's name.
         reference: Python source with the class ``entry_point`` and the functions ``get_inputs`` (the arguments of
-            ``forward``) and ``get_init_inputs`` (those of ``__init__``). It is text: nothing here ever runs it.
-        solution: Python source of a known answer, with the class ``ModelNew``; None where none is known.
-        entry_point: the reference's class; KernelBook keeps the name that the module had in its repository.
-        backend: what the answer is written in, one of :data:`BACKENDS`.
-        precision: the math mode that reference and answer are held to, one of :data:`PRECISIONS`.
-        licence: of the reference's text, as its row states it; None where the row does not say.
+            ``forward``) and ``get_init_inputs`` (those of ``__init__``). This package never runs it.
+        solution: Python source of a known answer with the class ``ModelNew``; None: not known.
+        entry_point: name of the reference's class; KernelBook keeps the name from the module's repository.
+        backend: language of the answer, one of :data:`BACKENDS`.
+        precision: precision of reference and answer, one of :data:`PRECISIONS`.
+        licence: licence of the reference, from its row; None: not stated.
         metadata: the row's other columns.
 
     Raises:
-        ValueError: an empty id or reference, or an unknown backend or precision.
+        ValueError: the id or the reference is empty, or backend or precision is unknown.
 
     >>> source = "class Model: ...\\ndef get_inputs(): ...\\ndef get_init_inputs(): ..."
     >>> Task(id="level1/1_Square", source="example", reference=source).entry_point
@@ -65,11 +65,22 @@ class Task:
                 f"precision of task {self.id} must be one of {', '.join(PRECISIONS)}; got {self.precision!r}"
             )
 
+    @property
+    def title(self) -> str:
+        """A short name for people: the operations of a generated task, otherwise the id without a numeric uuid.
+
+        >>> Task(id="Swish/75094645754134", source="example", reference="...").title
+        'Swish'
+        """
+        if composition := self.metadata.get("composition"):
+            return " + ".join(composition)
+        return re.sub(r"/\d{9,}$", "", self.id)
+
 
 def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments from what `get_init_inputs` returns.
+    """The positional and keyword arguments in a result of ``get_init_inputs``.
 
-    KernelBench returns the positional ones, KernelBook a pair of them and of a dict.
+    KernelBench returns positional arguments; KernelBook returns a pair of positional arguments and a dict.
 
     >>> init_arguments([64, 3]), init_arguments([[64], {"bias": False}])
     (([64, 3], {}), ([64], {'bias': False}))
@@ -80,7 +91,7 @@ def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
-    """What makes this text unusable as a reference, in one clause; None if nothing does. Parses, never runs.
+    """Why this source cannot be a reference, in one clause; None if it can. The source is parsed but not run.
 
     >>> reference_problem("class Model: ...", "Model")
     'the reference has no function get_inputs'
@@ -100,7 +111,7 @@ def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
 
 
 def solution_problem(solution: str) -> str | None:
-    """What makes this text unusable as a known solution, in one clause; None if nothing does.
+    """Why this source cannot be a known solution, in one clause; None if it can.
 
     >>> solution_problem("class Model: ...")
     'the solution has no class ModelNew'
@@ -114,22 +125,22 @@ def solution_problem(solution: str) -> str | None:
 
 
 def parse(source: str) -> ast.Module | str:
-    """The syntax tree, or why there is none. Text from a data set can break the parser in every way it knows.
+    """The syntax tree, or the reason why the source does not parse. Source from data sets can be arbitrarily broken.
 
     >>> parse("x = (")
     "'(' was never closed (line 1)"
     """
     collecting = gc.isenabled()
-    gc.disable()  # a syntax tree has no cycles, and looking for them takes as long as building it
+    gc.disable()  # a syntax tree has no cycles, but the search for them takes as long as parsing
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in someone's docstring is not our user's concern
+            warnings.simplefilter("ignore")  # such as invalid escapes in the data set's docstrings
             return ast.parse(source)
     except SyntaxError as error:
         return f"{error.msg} (line {error.lineno})" if error.lineno else str(error.msg)
-    except ValueError as error:  # a null byte, on some Python versions
+    except ValueError as error:  # for a null byte, in some Python versions
         return str(error)
-    except (RecursionError, MemoryError):  # what CPython raises for very deep nesting
+    except (RecursionError, MemoryError):  # CPython raises these for very deep nesting
         return "nested too deeply"
     finally:
         if collecting:
@@ -137,7 +148,7 @@ def parse(source: str) -> ast.Module | str:
 
 
 def classes(tree: ast.Module) -> frozenset[str]:
-    """Names of the classes defined at the top level."""
+    """The names of the classes at the top level."""
     return frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef))
 
 

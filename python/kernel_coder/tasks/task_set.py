@@ -1,4 +1,4 @@
-"""The tasks of a run: a fixed sequence that knows what was dropped, its fingerprint, and how to split."""
+"""A fixed sequence of tasks with its dropped rows, a fingerprint, and splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_coder.tasks.task import Task
 
 
 class Problem(NamedTuple):
-    """A row that was dropped, and why.
+    """A dropped row and the reason.
 
     >>> print(Problem("pairs.jsonl", 3, "a1", "the reference has no class Model"))
     pairs.jsonl row 3 (uuid a1): the reference has no class Model
@@ -32,9 +32,9 @@ class TaskSet(Sequence[Task]):
     """Tasks in a fixed order.
 
     Args:
-        tasks: in the order in which they are to be seen.
-        problems: the rows that were dropped on the way.
-        source: where they came from, for :meth:`summary`.
+        tasks: the tasks.
+        problems: the rows that were dropped while loading.
+        source: origin of the tasks, for :meth:`summary`.
 
     >>> tasks = TaskSet([Task(id=f"t{i}", source="example", reference="...") for i in range(4)])
     >>> len(tasks), tasks[0].id, tasks.limit(2)[-1].id
@@ -66,21 +66,22 @@ class TaskSet(Sequence[Task]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what the tasks say, in order: ids, texts, entry points, backends and precisions.
+        """SHA-256 of the tasks in order: their ids, sources, entry points, backends and precisions.
 
-        Equal on every machine and for every file format that holds the same rows; ``source`` and ``metadata`` stay out.
+        It is the same on every machine and for every file format with the same rows; ``source`` and ``metadata`` do not
+        count.
         """
         digest = hashlib.sha256()
         for task in self._tasks:
             for text in (task.id, task.reference, task.solution, task.entry_point, task.backend, task.precision):
-                # The length in front keeps ("ab", "c") and ("a", "bc") apart; -1 keeps None and "" apart.
+                # The length before each text distinguishes ("ab", "c") from ("a", "bc"); -1 distinguishes None from "".
                 content = b"" if text is None else text.encode("utf-8", "surrogatepass")
                 digest.update(b"%d:" % (-1 if text is None else len(content)))
                 digest.update(content)
         return digest.hexdigest()
 
     def summary(self) -> str:
-        """One line for people.
+        """A one-line description.
 
         >>> TaskSet([Task(id="a", source="s", reference="...")], source="pairs.jsonl").summary()[:57]
         'pairs.jsonl: 1 task, 0 with a known solution, 0 rows drop'
@@ -92,16 +93,16 @@ class TaskSet(Sequence[Task]):
         )
 
     def limit(self, count: int | None) -> TaskSet:
-        """The first ``count`` tasks; all of them for None."""
+        """The first ``count`` tasks; None: all."""
         if count is not None and count < 1:
             raise ValueError(f"limit must be at least 1 or None; got {count}")
         return self[:count]
 
     def pick(self, numbers: Iterable[int]) -> TaskSet:
-        """The tasks of these numbers, in the order of this set; see :func:`task_numbers`.
+        """The tasks with these numbers, in the order of this set; see :func:`task_numbers`.
 
         Raises:
-            ValueError: no task has one of the numbers.
+            ValueError: a number belongs to no task.
 
         >>> tasks = TaskSet([Task(id=f"level1/{i}_x", source="example", reference="...") for i in (19, 20, 100)])
         >>> [task.id for task in tasks.pick([100, 19])]
@@ -117,10 +118,10 @@ class TaskSet(Sequence[Task]):
         return TaskSet(chosen, self.problems, self.source)
 
     def split(self, eval_fraction: float, seed: int = 0) -> tuple[TaskSet, TaskSet]:
-        """The tasks to train on and those to evaluate on, each in the order of this set.
+        """The tasks for training and those for evaluation, each in the order of this set.
 
-        The side of a task follows from its id and the seed alone, so it stays where it is when others come or go; the
-        share is therefore only about ``eval_fraction``, and a small set can come out with an empty side.
+        The side of a task depends only on its id and the seed, not on the other tasks. So the share of evaluation tasks
+        is only approximately ``eval_fraction``, and a side of a small set can be empty.
         """
         if not 0.0 <= eval_fraction <= 1.0:
             raise ValueError(f"eval_fraction must lie between 0 and 1; got {eval_fraction}")
@@ -130,9 +131,9 @@ class TaskSet(Sequence[Task]):
         return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
 
     def hold_out(self, num_tasks: int, seed: int = 0) -> tuple[TaskSet, TaskSet]:
-        """Like :meth:`split`, with exactly ``num_tasks`` tasks to evaluate on: those whose ids fall first.
+        """Like :meth:`split`, with exactly ``num_tasks`` evaluation tasks: those with the smallest hashes of their ids.
 
-        More tasks can then push one of these back to training, but bring none of the others here.
+        If tasks are added, an evaluation task can become a training task, but an old training task never changes side.
 
         >>> tasks = TaskSet([Task(id=f"t{i}", source="example", reference="...") for i in range(4)])
         >>> [len(side) for side in tasks.hold_out(1)]
@@ -149,9 +150,9 @@ class TaskSet(Sequence[Task]):
 
 
 def task_numbers(tasks: Sequence[Task]) -> list[int]:
-    """The number of each task: KernelBench's, which stands in its table or begins its file's name.
+    """The number of each task: KernelBench's, from its table or the beginning of a file's name.
 
-    Where not every task has one, tasks are counted from 1. Several levels of KernelBench share their numbers.
+    If a task has none, all tasks are numbered from 1. KernelBench's levels use the same numbers.
     """
     numbers: list[int] = []
     for task in tasks:
@@ -164,7 +165,7 @@ def task_numbers(tasks: Sequence[Task]) -> list[int]:
 
 
 def _position(task_id: str, seed: int) -> float:
-    """Where the id falls in [0, 1)."""
+    """A hash of the id and the seed, in [0, 1)."""
     digest = hashlib.sha256(f"{seed}\0{task_id}".encode("utf-8", "surrogatepass")).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 

@@ -1,11 +1,12 @@
-"""Whether a rewritten pair computes what its module computes: on the CPU through Triton's interpreter, or on a GPU.
+"""Checks that a rewritten pair computes the same as its module, in Triton's interpreter on the CPU or on a GPU.
 
-The interpreter is chosen by TRITON_INTERPRET=1 before triton is imported, so this runs as a process of its own:
-`TRITON_INTERPRET=1 python -m kernel_coder.tasks.verify < pairs.jsonl` (or `--device cuda` without the variable) reads
-{"name", "python_code", "triton_code"} lines and writes {"name", "error", "reason"} lines. A pair is right when every
-output has the module's shape and dtype, and no element is further from the module in fp64 than RTOL times the output's
-largest magnitude (integers: equal), for each seed; and once more with a NaN first in each floating-point input, when
-NaNs must come out in the same places.
+TRITON_INTERPRET=1 must be set before triton is imported, so the check is a separate process:
+``TRITON_INTERPRET=1 python -m kernel_coder.tasks.verify < pairs.jsonl`` (or ``--device cuda`` without the variable). It
+reads lines {"name", "python_code", "triton_code"} and writes lines {"name", "error", "reason"}.
+
+A pair is correct if, for each seed, every output has the module's shape and dtype, and every element differs from the
+module in fp64 by at most RTOL times the output's largest magnitude (integers must be equal). With a NaN in the first
+element of each floating-point input, the outputs must have NaNs in the same places.
 """
 
 from __future__ import annotations
@@ -30,23 +31,28 @@ if TYPE_CHECKING:
     import torch
 
 RTOL = 2e-6
+"""Tolerance relative to an output's largest magnitude: about 17 units in the last place of fp32."""
+
 SEEDS = (0, 1)
+"""Seeds of the inputs and parameters."""
+
 NAN_SEED = 2
+"""Seed of the check with NaNs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The largest relative error seen, and why the pair is wrong (None: it is right)."""
+    """The result of checking a pair."""
 
     name: str
-    error: float
-    reason: str | None = None
+    error: float  # largest relative error
+    reason: str | None = None  # why the pair is wrong; None: it is correct
 
 
 def verify(pairs: Iterable[tuple[str, str, str]]) -> list[Check]:
-    """Check (name, python_code, triton_code) triples in one interpreter process. The code is executed: trust it.
+    """Checks triples (name, python_code, triton_code) in one interpreter process. The code must be trusted.
 
-    ValueError where the interpreter cannot work.
+    Raises ValueError if the interpreter does not work with the installed packages.
     """
     require_interpreter()
     keys = ("name", "python_code", "triton_code")
@@ -76,11 +82,19 @@ def check(
     with_nan: bool = True,
     with_other_inputs: bool = False,
 ) -> Check:
-    """Check one pair in this process, with files in `folder`. `new_name` is the candidate's class, `<name>New` if None.
+    """Checks one pair in this process.
 
-    `with_nan` false leaves the seed with NaNs out: `tl.maximum` and `tl.max`, as people use them, drop NaNs.
-    `with_other_inputs` also refuses a module whose outputs are the same for other inputs: nothing shows there whether
-    a candidate is right.
+    Args:
+        name: the module's class.
+        python_code: source of the module.
+        triton_code: source of the candidate.
+        folder: receives the two sources as files.
+        device: ``cpu`` or ``cuda``.
+        new_name: the candidate's class; None: ``<name>New``.
+        with_nan: also check with NaNs in the inputs. ``tl.maximum`` and ``tl.max`` drop NaNs by default, so handwritten
+            kernels often fail this.
+        with_other_inputs: also refuse a module whose outputs do not depend on its inputs, because any candidate with
+            the same constant would pass.
     """
     import torch
 
@@ -126,7 +140,7 @@ def check(
 
 
 def _perturb(module: torch.nn.Module) -> None:
-    """Move every parameter off its initial value, so that gains of one and biases of zero cannot hide a mistake."""
+    """Changes every parameter, so that gains of one and biases of zero do not hide mistakes."""
     import torch
 
     with torch.no_grad():
@@ -162,7 +176,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def load_source(code: str, path: Path) -> ModuleType:
-    """Import `code` from a file: triton.jit reads its function's source from there."""
+    """Writes ``code`` to a file and imports it; triton.jit reads a function's source from its file."""
     path.write_text(code)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -179,12 +193,12 @@ def _checks(lines: Iterable[str], device: str) -> Iterator[Check]:
     torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
         for index, line in enumerate(lines):
-            place = Path(folder) / str(index)  # its own: Python remembers the source of a path
+            place = Path(folder) / str(index)  # a new folder for each pair, because Python caches sources by path
             place.mkdir()
             row = json.loads(line)
             try:
                 yield check(row["name"], row["python_code"], row["triton_code"], place, device)
-            except Exception as error:  # the candidate's own failure, whatever it is
+            except Exception as error:  # a candidate can raise anything
                 text = str(error).strip().splitlines() or [""]
                 yield Check(row["name"], 0.0, f"{type(error).__name__}: {text[-1][:200]}")
 
@@ -194,6 +208,6 @@ if __name__ == "__main__":
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     if (options.device == "cpu") != (os.environ.get("TRITON_INTERPRET") == "1"):
-        sys.exit("TRITON_INTERPRET=1 goes with --device cpu, and only with it")
+        sys.exit("set TRITON_INTERPRET=1 for --device cpu, and unset it for --device cuda")
     for result in _checks(sys.stdin, options.device):
         print(json.dumps(asdict(result)), flush=True)

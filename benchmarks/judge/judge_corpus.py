@@ -1,12 +1,12 @@
-"""The judge's corpus, whole, with a row for every candidate; goes on where a run of the same commit ended.
+"""Judges the whole corpus of the judge's tests, with a row for every candidate; continues a run of the same commit.
 
-    python benchmarks/judge_corpus.py --device cuda                  # rows into results/judge_corpus_cuda.csv
-    python benchmarks/judge_corpus.py --device cuda --seconds 540    # and as much as fits into that
-    python benchmarks/judge_corpus.py --shard 0/3 --out PATH         # a third of it, for one of several GPUs
-    python benchmarks/judge_corpus.py --beside 3                     # three workers for those that are built
+    python benchmarks/judge/judge_corpus.py --device cuda                  # results/judge_corpus_cuda.csv
+    python benchmarks/judge/judge_corpus.py --device cuda --seconds 540    # as many candidates as fit into this time
+    python benchmarks/judge/judge_corpus.py --shard 0/3 --out PATH         # a third, for one of several GPUs
+    python benchmarks/judge/judge_corpus.py --beside 3                     # with three workers for compiled candidates
 
-Limits are those of tests/judge/test_corpus.py. `good` says that a hostile candidate did not get what it wanted, or that
-an honest one is correct. A failure of the harness is no verdict: it is judged again by the next run, and counted.
+The limits are those of tests/judge/test_corpus.py. `good` is true if a hostile candidate failed to cheat, or an honest
+one is correct. Failures of the harness are counted, and the next run judges these candidates again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,30 @@ import torch
 from kernel_coder.judge import Judge, Outcome, Verdict
 from kernel_coder.judge.supervisor.batching import parallel
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "results"
 sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
 os.environ["KC_CORPUS"] = "all"
 
-import corpus  # noqa: E402 (the two lines above find it, and have all of it judged)
+import corpus  # noqa: E402 (needs the path and the variable above)
 from test_corpus import accepted, chosen, limits, pairs  # noqa: E402
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no candidate is begun after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="start no candidate after this many seconds"
+    )
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth candidate, from the Ith on")
-    parser.add_argument("--beside", type=int, default=0, metavar="N", help="workers for those that are built; 0: later")
-    parser.add_argument("--out", type=Path, help="left out: results/judge_corpus_DEVICE.csv")
+    parser.add_argument(
+        "--beside",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of workers for compiled candidates; 0: judge these last",
+    )
+    parser.add_argument("--out", type=Path, help="default: results/judge_corpus_DEVICE.csv")
     arguments = parser.parse_args()
     device = arguments.device
     if arguments.beside < 0:
@@ -58,7 +66,7 @@ def main() -> int:
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
     }
-    command = f"python benchmarks/judge_corpus.py --device {device}"
+    command = f"python benchmarks/judge/judge_corpus.py --device {device}"
     if arguments.beside:
         command += f" --beside {arguments.beside}"
     if shards != "1":
@@ -132,7 +140,7 @@ def main() -> int:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """At once or not at all: a run that is killed loses no rows."""
+    """Writes the file atomically, so that a killed run loses no rows."""
     beside = path.with_suffix(".tmp")
     with beside.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])

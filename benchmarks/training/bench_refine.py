@@ -1,15 +1,16 @@
-"""What a budget of answers gives `refine` on held-out tasks: one answer after the other, or all at once.
+"""Measures what `refine` finds within a budget of answers on held-out tasks: serial, parallel or mixed.
 
-    python benchmarks/bench_refine.py                          # nano, 20 tasks, on the CPU: results/refine_cpu.csv
-    python benchmarks/bench_refine.py --parallel 30 --seeds 0 1 2 --model FOLDER --seconds 480
-    python benchmarks/bench_refine.py --device cuda --gpus 4 --parallel 32 --tasks packaged:heldout --model FOLDER
+    python benchmarks/training/bench_refine.py                 # nano, 20 tasks, on the CPU: results/refine_cpu.csv
+    python benchmarks/training/bench_refine.py --parallel 30 --seeds 0 1 2 --model FOLDER --seconds 480
+    python benchmarks/training/bench_refine.py --device cuda --gpus 4 --parallel 32 --tasks packaged:heldout \
+        --model FOLDER
 
-Each search is `python -m kernel_coder.refine` in a process of its own, and ends with the first correct kernel. A plan
-is a strategy with its rounds and the answers in each: `serial:8x1` tells each verdict to the next answer,
-`parallel:1x8` asks eight times and tells nothing, `best_of_turns:4x2` shows the best answer so far. All have the same
-budget. A row is the share of tasks that are solved within so many answers, and within so many evaluations (different
-candidates; an answer without code is none), in the order of the answers; intervals are over tasks, and the last lines
-compare plans task by task. What --seconds cuts short is not solved by what it did not come to (column `cut`).
+Each search is a process `kernel_coder.refine` and ends with the first correct kernel. A plan is a strategy with its
+rounds and the answers in each round: `serial:8x1` shows each verdict to the next answer, `parallel:1x8` samples eight
+independent answers, `best_of_turns:4x2` shows the best answer so far. All plans have the same budget. A row holds the
+share of tasks solved within a number of answers and within a number of evaluations (different candidates; an answer
+without code is none). Intervals are over tasks; the last lines compare plans task by task. If --seconds ends a search,
+its task counts as unsolved beyond what it reached (column `cut`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ import numpy as np
 import torch
 from kernel_coder.evaluate.metrics import intervals
 from kernel_coder.tasks import load_tasks
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
 from trials import RESULTS, Trial, add_flags, append, commit, fresh, run_all
 
 PLANS = ("serial:8x1", "parallel:1x8", "best_of_turns:4x2")
@@ -41,9 +45,9 @@ NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class Search:
-    """A search that has begun: after how many answers and evaluations the task was solved."""
+    """A started search, and the number of answers and evaluations until the task was solved."""
 
-    tokens: tuple[int, ...]  # of each answer
+    tokens: tuple[int, ...]  # number of tokens in each answer
     solved_by_answers: int
     solved_by_evaluations: int
     is_cut: bool
@@ -52,13 +56,15 @@ class Search:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plans", nargs="+", default=list(PLANS), help="strategy:ROUNDSxANSWERS")
-    parser.add_argument("--tasks", default=FOR_NANO, help="as evaluate takes them")
-    parser.add_argument("--count", type=int, default=20, help="of tasks, chosen by a hash of their ids")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="searches of each task and plan")
+    parser.add_argument("--tasks", default=FOR_NANO, help="task set, as for evaluate")
+    parser.add_argument("--count", type=int, default=20, help="number of tasks, chosen by a hash of their ids")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[0], help="seeds; one search for each seed, task and plan"
+    )
     parser.add_argument("--model", default="nano")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--gpus", type=int, default=1, help="searches take turns on so many")
-    parser.add_argument("--flags", default="", help="further flags of every search")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs that searches use in turn")
+    parser.add_argument("--flags", default="", help="more flags for every search")
     add_flags(parser, RESULTS / "refine_DEVICE.csv")
     options = parser.parse_args()
     options.commit = options.commit or commit()
@@ -73,7 +79,7 @@ def main() -> None:
             solved = (trial.folder / "out" / "best.py").exists()
             print(f"{trial.name}: {'solved' if solved else 'not solved'}, {seconds:.0f} s", flush=True)
         searches = {trial.name: read(trial.folder / "out", trial.name not in ended) for trial in trials}
-    # Only tasks that every plan has begun, so that each plan is about the same ones.
+    # Use only tasks that every plan has started, so that all plans have the same tasks.
     known = [k for k in range(tasks) if all(searches[name] for name in names_of(k, options))]
     if not known:
         sys.exit("no task was begun by every plan")
@@ -92,7 +98,7 @@ def main() -> None:
 
 
 def make_trials(root: Path, options: argparse.Namespace) -> tuple[list[Trial], int]:
-    """All searches, task by task, and the number of tasks."""
+    """The searches, task by task, and the number of tasks."""
     _, tasks = load_tasks(options.tasks).hold_out(options.count)
     shared = ["--device", options.device, "--model", options.model, "--stop-when-correct", *shlex.split(JUDGE)]
     shared += ["--judge.families", '["own", "normal"]', "--judge.workers", str(options.cores), "--num-threads", "1"]
@@ -110,19 +116,19 @@ def make_trials(root: Path, options: argparse.Namespace) -> tuple[list[Trial], i
             command = [sys.executable, "-m", "kernel_coder.refine", str(module), *out, *size, *shared]
             command += ["--precision", task.precision, *shlex.split(options.flags)]
             gpu = {"CUDA_VISIBLE_DEVICES": gpus[len(trials) % len(gpus)]}
-            # Exit code 1: the budget is spent and there is no kernel.
+            # Exit code 1: the budget is spent and no kernel is correct.
             trials.append(Trial(name, command, root / name, fine=(0, 1), environment=gpu))
     return trials, len(tasks)
 
 
 def visible_gpus(count: int) -> list[str]:
-    """The first GPUs that this process may use, as its children have to name them."""
+    """The names of the first GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
 def names_of(k: int, options: argparse.Namespace, plan: str | None = None) -> list[str]:
-    """Of the searches for the k-th task."""
+    """The GPU for the searches of the k-th task."""
     plans = options.plans if plan is None else [plan]
     return [f"{k:03d}-{one}-{seed}" for one in plans for seed in options.seeds]
 
@@ -137,7 +143,7 @@ def parts_of(plan: str) -> tuple[str, int, int]:
 
 
 def read(folder: Path, is_cut: bool) -> Search | None:
-    """What a search has found, of its own file; None if it has not begun."""
+    """Reads the file of a search; None if the search has not started."""
     path = folder / "trajectory.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -160,7 +166,7 @@ def read(folder: Path, is_cut: bool) -> Search | None:
 
 
 def rows_of(plan: str, groups: Sequence[Sequence[Search]], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each size of the budget; ``groups`` has the searches of each task."""
+    """A row for each budget; ``groups`` holds the searches of each task."""
     strategy, rounds, width = parts_of(plan)
     everything = [one for group in groups for one in group]
     for budget in range(1, rounds * width + 1):
@@ -179,19 +185,19 @@ def rows_of(plan: str, groups: Sequence[Sequence[Search]], options: argparse.Nam
             "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
             "torch": torch.__version__,
             "commit": options.commit,
-            "command": f"python benchmarks/bench_refine.py --plans {plan} --tasks {options.tasks}"
+            "command": f"python benchmarks/training/bench_refine.py --plans {plan} --tasks {options.tasks}"
             f" --count {options.count} --seeds {' '.join(map(str, options.seeds))} --model {Path(options.model).name}"
             f" --device {options.device}" + (f" --flags {shlex.quote(options.flags)}" if options.flags else ""),
         }
 
 
 def by_task(groups: Sequence[Sequence[Search]], budget: int, name: str = "solved_by_answers") -> np.ndarray:
-    """The share of each task's searches that have solved it within the budget."""
+    """For each task, the share of its searches that solved it within the budget."""
     return np.array([mean([getattr(one, name) <= budget for one in group]) for group in groups])
 
 
 def estimate(values: np.ndarray) -> tuple[float, float | None, float | None]:
-    """Mean over tasks, and its interval."""
+    """The mean over tasks and its interval."""
     bounds = intervals(values[:, None], np.ones((len(values), 1)))[0]
     low, high = bounds or (None, None)
     return float(values.mean()), low, high

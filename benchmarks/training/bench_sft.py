@@ -1,22 +1,24 @@
-"""One supervised update, packed: ours beside transformers' Trainer on the same rows.
+"""Measures one packed supervised update: ours and transformers' Trainer on the same rows.
 
-    python benchmarks/bench_sft.py                  # SmolLM2-135M's shape, 8 rows of 2,048 tokens: results/sft_cuda.csv
-    python benchmarks/bench_sft.py --rivals none
+    python benchmarks/training/bench_sft.py            # SmolLM2-135M's shape, 8 x 2,048 tokens: results/sft_cuda.csv
+    python benchmarks/training/bench_sft.py --rivals none
 
-A step is forward, backward, clipping and AdamW on float32 weights with bfloat16 autocast, the same examples in the same
-rows; learnt are the answers, `learnt` of all tokens. The Trainer gets positions that begin anew in each example, from
-which transformers makes the mask that keeps examples apart. `of_peak` counts what the step needs (6 operations a
-weight and token, attention within examples, the head for learnt tokens) over --peak-tflops and the time taken.
-`of_trainer` is the Trainer's time over that of the row, in the same form: both compiled, or neither. What is compiled
-is measured, and written, first; `no graph` is ours without CUDA graphs, whose memory counts in `peak_mib`.
+A step is forward, backward, clipping and AdamW, with float32 weights and bfloat16 autocast. Both use the same examples
+in the same rows; the loss covers the answers, a share of `learnt` of all tokens. The Trainer gets positions that
+restart in each example, from which transformers makes the mask between examples. `of_peak` is the number of operations
+of the step (6 per weight and token, attention within examples, the head for learnt tokens) divided by --peak-tflops and
+the time. `of_trainer` is the Trainer's time divided by that of the row, either both compiled or both not. Compiled
+contenders are measured first; `no graph` is ours without CUDA graphs, whose memory counts in `peak_mib`.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import kernel_coder
@@ -30,10 +32,13 @@ from kernel_coder.sft.compilation import Acceleration, accelerate, compile_layer
 from kernel_coder.sft.examples import Example
 from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import UpdateSettings, loss_of, update
-from random_model import random_model
-from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
+from random_model import random_model
+from side_by_side import Contender, compare, measure, median_of, parser_for
 
 MAX_NORM, RATE = 1.0, 1e-5
 RIVAL = "transformers Trainer"
@@ -41,7 +46,7 @@ RIVAL = "transformers Trainer"
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama and its rows; the defaults are SmolLM2-135M's."""
+    """The shapes of a Llama and its rows; the defaults are SmolLM2-135M's."""
 
     rows: int = 8
     length: int = 2048
@@ -64,7 +69,7 @@ SHAPES = {
 
 
 def rows_of_examples(shape: Shape) -> list[list[Example]]:
-    """Full rows of examples like pairs: a prompt of three sevenths, an answer of four."""
+    """Full rows of examples with the proportions of pairs: three sevenths prompt, four sevenths answer."""
     draw = np.random.default_rng(0)
     mean = shape.length // 3
     examples = []
@@ -93,7 +98,7 @@ def inputs_of_trainer(rows: list[list[Example]], length: int, device: str) -> di
 
 
 def needed_operations(shape: Shape, batch: PackedBatch) -> float:
-    """Of forward and backward: products with weights, attention within examples, the head for learnt tokens."""
+    """Operations of forward and backward: products with weights, attention in examples, the head for learnt tokens."""
     model = shape.model("meta")
     body = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
     lengths = batch.cu_seqlens.diff().double()
@@ -104,7 +109,7 @@ def needed_operations(shape: Shape, batch: PackedBatch) -> float:
 def ours(
     shape: Shape, rows: list[list[Example]], device: str, *, compiled: bool = False, graphs: bool = False
 ) -> tuple[Callable[[], object], int]:
-    """The step, and the bytes that it holds between two calls beside the weights and what the optimiser has."""
+    """The step, and the bytes that it holds between two calls besides the weights and the optimizer's state."""
     model = shape.model(device)
     policy = Policy(model, tiny_tokenizer(), bf16=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
@@ -132,7 +137,7 @@ def ours(
 
 
 def reserved(device: str) -> int:
-    """Bytes of the card that cannot be given back."""
+    """Bytes of the GPU that cannot be freed."""
     if device != "cuda":
         return 0
     torch.cuda.synchronize()
@@ -141,7 +146,7 @@ def reserved(device: str) -> int:
 
 
 def trainer(shape: Shape, rows: list[list[Example]], device: str, compiled: bool) -> Callable[[], object]:
-    """The inside of ``Trainer.train``: its own step, accelerate's clipping, its optimiser."""
+    """The body of ``Trainer.train``: its step, accelerate's clipping, its optimizer."""
     folder = tempfile.mkdtemp()
     settings = TrainingArguments(
         output_dir=folder,
@@ -171,7 +176,7 @@ def trainer(shape: Shape, rows: list[list[Example]], device: str, compiled: bool
 
 
 def loss_error(shape: Shape, rows: list[list[Example]], device: str) -> dict[str, float]:
-    """Ours in bfloat16 against float32, each example alone."""
+    """The error of ours in bfloat16 against float32 with each example alone."""
     model = shape.model(device).eval()
     batch = collate([example for row in rows for example in row], torch.device(device))
     with torch.no_grad(), packed(model):
@@ -189,7 +194,7 @@ def loss_error(shape: Shape, rows: list[list[Example]], device: str) -> dict[str
 def contender_of(
     name: str, version: str, build: Callable[[], tuple[Callable[[], object], int]], **more: Any
 ) -> Contender:
-    """Built, and compiled, by its first call. What it holds counts as memory of every call."""
+    """A step that its first call builds and compiles. Memory that it holds counts in every call."""
     built: list[Callable[[], object]] = []
 
     def run() -> object:
@@ -248,7 +253,7 @@ def point_of(shape: Shape, form: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = parser_for(__doc__)
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="of bfloat16, dense; an H200 has 989")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="peak of dense bfloat16; an H200 has 989")
     arguments = parser.parse_args()
     arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
     forms = ("plain",) if arguments.quick else ("compiled", "plain")

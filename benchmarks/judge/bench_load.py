@@ -1,16 +1,16 @@
-"""What somebody else's work on the GPU looks like from a process that uses it, too: what the judge's load goes by.
+"""Measures how the work of other processes on the GPU appears to a process: the basis of the judge's load detection.
 
-    python benchmarks/bench_load.py                     # rows into results/judge_load_cuda.csv
-    python benchmarks/bench_load.py --raw PATH          # and every step's time, a line of JSON for each probe
+    python benchmarks/judge/bench_load.py                     # results/judge_load_cuda.csv
+    python benchmarks/judge/bench_load.py --raw PATH          # also the time of every step, a line of JSON per probe
 
-A probe is so many flushes of the cache in line behind a gate. `load` is the judge's measure, the time from the gate's
-opening to the end by what the steps take alone (:mod:`kernel_coder.judge.gpu.contention`); `loaded` is the share of
-probes that the judge takes for shared. Between two steps there is nothing to wait for, so what one takes longer than
-the others is
-a gap: a slice of time that other processes got; `between` is the time from one gap to the next, our own slice.
+A probe is a number of cache flushes queued behind a gate. `load` is the judge's measure: the time from the opening of
+the gate to the end, divided by the time that the steps take alone (:mod:`kernel_coder.judge.gpu.contention`). `loaded`
+is the share of probes for which the judge takes the GPU as shared. Nothing delays one step after another, so a step
+that takes longer contains a gap: a time slice of other processes. `between` is the time from one gap to the next, our
+time slice.
 
-Beside it are: nobody; processes with idle contexts; a process that multiplies matrices; one, and three, that leave a
-long kernel of one block in a queue; processes that make a context and end, four at a time.
+The probes run beside: no other process; processes with idle contexts; a process that multiplies matrices; one and three
+processes that queue a long kernel of one block; processes that create a context and exit, four at a time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ BESIDE = {
 
 @contextlib.contextmanager
 def beside(programs: list[str]) -> Iterator[None]:
-    """Others at work."""
+    """Other processes that use the GPU."""
     others = [
         subprocess.Popen([sys.executable, "-c", one], stdout=subprocess.PIPE, start_new_session=True)
         for one in programs
@@ -99,11 +99,11 @@ class Prober:
         self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
     def probe(self, steps: int) -> tuple[list[float], float]:
-        """Milliseconds of each step, and of everything from the gate on."""
+        """Milliseconds of each step, and of the whole probe after the gate."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-        for event in events:  # makes it
+        for event in events:  # creates the event
             event.record()
-        self.flushed.zero_()  # loads it: a kernel's first launch waits for the GPU
+        self.flushed.zero_()  # loads the kernel, because its first launch waits for the GPU
         torch.cuda.synchronize()
         self.gate.shut()
         try:
@@ -119,7 +119,7 @@ class Prober:
 
 
 def row_of(probes: list[tuple[list[float], float]], step_ms: float) -> dict[str, object]:
-    """Of some probes, where a step takes so long alone."""
+    """The row of some probes; ``alone`` is the time of a step on an idle GPU."""
     loads = [wall / (len(steps) * step_ms) for steps, wall in probes]
     gaps: list[float] = []
     between: list[float] = []
@@ -147,9 +147,13 @@ def row_of(probes: list[tuple[list[float], float]], step_ms: float) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--probes", type=int, default=30, help="of each length, in each company")
-    parser.add_argument("--steps", type=int, nargs="+", default=[STEPS, 12 * STEPS], help="flushes of a probe")
-    parser.add_argument("--raw", type=Path, help="a line of JSON for each probe")
+    parser.add_argument(
+        "--probes", type=int, default=30, help="number of probes of each length beside each kind of load"
+    )
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[STEPS, 12 * STEPS], help="numbers of flushes in a probe"
+    )
+    parser.add_argument("--raw", type=Path, help="file for JSON lines, one for each probe")
     arguments = parser.parse_args()
     prober = Prober()
     facts = {
@@ -157,10 +161,10 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": "python benchmarks/bench_load.py",
+        "command": "python benchmarks/judge/bench_load.py",
     }
     rows: list[dict[str, object]] = []
-    for _ in range(20):  # a GPU that comes out of its rest is slow
+    for _ in range(20):  # an idle GPU is slow at first
         steps, _ = prober.probe(arguments.steps[0])
     step_ms = statistics.median(steps)
     with contextlib.ExitStack() as stack:

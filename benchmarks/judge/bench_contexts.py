@@ -1,12 +1,12 @@
-"""What the driver takes for CUDA contexts: the part of a judge's rate that no judge can do without.
+"""Measures how long the driver needs to create CUDA contexts, which limits the rate of any judge.
 
-    python benchmarks/bench_contexts.py                                        # rows into results/contexts_cuda.csv
-    python benchmarks/bench_contexts.py --at-a-time 1 4 12 --set "" CUDA_DEVICE_MAX_CONNECTIONS=1
+    python benchmarks/judge/bench_contexts.py                                   # results/contexts_cuda.csv
+    python benchmarks/judge/bench_contexts.py --at-a-time 1 4 12 --set "" CUDA_DEVICE_MAX_CONNECTIONS=1
 
-Processes that do nothing but initialise the driver, make the GPU's primary context, allocate and end, some at a time.
-`seconds` is wall time over their number, what each of them adds to a queue that all stand in; the other columns are
-medians of what one process waited for. Each word of --set names the settings of one run, with commas between them.
-They come in turn, so that what else the machine does falls on all.
+Each process initialises the driver, creates the GPU's primary context, allocates memory and exits; several run at a
+time. `seconds` is the wall time divided by the number of processes; the other columns are medians over processes. Each
+word of --set holds the environment variables of one run, separated by commas. The settings alternate, so that other
+load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 SETTINGS = (
     "",
@@ -31,13 +31,13 @@ SETTINGS = (
     "CUDA_SCALE_LAUNCH_QUEUES=0.25x",
     "CUDA_DEVICE_MAX_CONNECTIONS=1,CUDA_SCALE_LAUNCH_QUEUES=0.25x",
 )
-"""None; one queue to the GPU where CUDA makes 8; a quarter of the launches that a queue holds; both."""
+"""No settings; one hardware queue instead of 8; a quarter of the launches in a queue; both."""
 
 ALLOCATIONS, ALLOCATED = 10, 4 << 20
 
 
 def one_life() -> dict[str, float]:
-    """Seconds of `cuInit`, of the primary context, of some allocations. In a process that has nothing of CUDA yet."""
+    """Seconds for `cuInit`, the primary context and some allocations, in a process without CUDA so far."""
     driver = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: object) -> None:
@@ -62,13 +62,13 @@ def one_life() -> dict[str, float]:
 
 
 def measure(at_a_time: int, count: int, settings: dict[str, str]) -> dict[str, float]:
-    """Many lives, so many of them at a time."""
+    """Means and medians over ``count`` processes, ``at_a_time`` of them at once."""
 
     def life(_: int) -> dict[str, float]:
         command = [sys.executable, __file__, "--one-life"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, check=False)
         if done.returncode:
-            raise SystemExit(f"a process without anything but a context failed: {done.stderr.strip()[-500:]}")
+            raise SystemExit(f"a process with only a context failed: {done.stderr.strip()[-500:]}")
         found: dict[str, float] = json.loads(done.stdout)
         return found
 
@@ -83,22 +83,22 @@ def measure(at_a_time: int, count: int, settings: dict[str, str]) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-a-time", type=int, nargs="+", default=[1, 4, 12])
-    parser.add_argument("--count", type=int, default=48, help="processes of a run")
-    parser.add_argument("--runs", type=int, default=2, help="times that everything is measured")
+    parser.add_argument("--count", type=int, default=48, help="number of processes in a run")
+    parser.add_argument("--runs", type=int, default=2, help="number of repetitions")
     parser.add_argument("--set", nargs="+", default=SETTINGS, help="settings of a run: NAME=VALUE,NAME=VALUE")
     parser.add_argument("--one-life", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one_life:
         print(json.dumps(one_life()))
         sys.stdout.flush()
-        os._exit(0)  # as one that is killed: nothing is given back in order
+        os._exit(0)  # exit without cleanup, like a killed process
     if wrong := [word for word in arguments.set if word and not all("=" in one for one in word.split(","))]:
         parser.error(f"--set must be NAME=VALUE with commas between them; got {wrong[0]!r}")
     rows: list[dict[str, object]] = []
     facts = {
         "cores": len(os.sched_getaffinity(0)),
         "commit": os.environ.get("KC_COMMIT") or _printed("git", "rev-parse", "--short", "HEAD"),
-        "command": " ".join(["python", "benchmarks/bench_contexts.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/judge/bench_contexts.py", *sys.argv[1:]]),
     }
     query = "--query-gpu=name,driver_version"
     name, driver = _printed("nvidia-smi", "--id=0", query, "--format=csv,noheader").split(", ")

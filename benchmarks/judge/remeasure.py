@@ -1,10 +1,10 @@
-"""Times answers of an evaluation again without the judge: `triton.testing.do_bench`, a fresh process for each.
+"""Times answers of an evaluation again without the judge: with `triton.testing.do_bench`, in a fresh process each.
 
-    python benchmarks/remeasure.py runs/evaluate                # five answers: results/remeasured_cuda.csv
-    python benchmarks/remeasure.py runs/evaluate --count 20 --out FILE
+    python benchmarks/judge/remeasure.py runs/evaluate                # five answers: results/remeasured_cuda.csv
+    python benchmarks/judge/remeasure.py runs/evaluate --count 20 --out FILE
 
-Takes tasks with a correct answer that the judge calls faster than eager (the lower bound of its interval first), one
-answer a task. What a model wrote is run here as it is, outside of the judge's sandbox.
+It takes tasks with a correct answer that is faster than eager according to the judge, one answer for each task, those
+with the highest lower bound first. The model's code runs outside of the judge's sandbox.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ import torch
 import yaml
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.run import select_tasks
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
 from trials import RESULTS, append, commit
 
 QUANTILES = (0.5, 0.2, 0.8)
@@ -33,11 +36,13 @@ QUANTILES = (0.5, 0.2, 0.8)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("evaluation", type=Path, help="folder of `python -m kernel_coder.evaluate`")
-    parser.add_argument("--count", type=int, default=5, help="of tasks")
+    parser.add_argument("evaluation", type=Path, help="folder of `kernel-coder evaluate`")
+    parser.add_argument("--count", type=int, default=5, help="number of tasks")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no measurement begins after so many")
-    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"), help="default: that of the checkout")
+    parser.add_argument("--seconds", type=float, default=60.0, help="start no measurement after this many seconds")
+    parser.add_argument(
+        "--commit", default=os.environ.get("KC_COMMIT"), help="commit in the rows; default: that of the checkout"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "remeasured_cuda.csv")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # a folder with reference.py and candidate.py
     options = parser.parse_args()
@@ -75,7 +80,7 @@ def main() -> None:
 
 
 def faster_answers(folder: Path) -> list[dict[str, Any]]:
-    """Correct answers that the judge calls faster than eager, the surest first, one a task."""
+    """One correct and faster answer for each task, those with the highest lower bound first."""
     config = EvaluateConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
     references = {task.id: task.reference for task in select_tasks(config)}
     code = {(record["task"], record["sample"]): record["code"] for record in _records(folder / "samples.jsonl")}
@@ -100,7 +105,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def measure(folder: Path, device: str) -> dict[str, Any]:
-    """Reference and candidate on the same inputs, with the same random parameters."""
+    """Times reference and candidate on the same inputs, with the same random parameters."""
     reference, candidate = load(folder / "reference.py"), load(folder / "candidate.py")
     torch.manual_seed(0)
     inputs = [one.to(device) if isinstance(one, torch.Tensor) else one for one in reference.get_inputs()]
@@ -121,7 +126,7 @@ def measure(folder: Path, device: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> ModuleType:
-    """A module from its file: Triton reads the source of kernels."""
+    """Imports a module from its file, from which Triton reads the source of kernels."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,12 +1,12 @@
-"""On how many of torch's streams a missing wait is seen, by a context's hardware queues.
+"""Measures on how many of torch's streams a missing wait is detected, by the number of hardware queues of a context.
 
-    python benchmarks/bench_streams.py            # rows into results/judge_streams_cuda.csv
+    python benchmarks/judge/bench_streams.py            # results/judge_streams_cuda.csv
 
-A process for each number of queues (CUDA_DEVICE_MAX_CONNECTIONS): on each of the 64 streams of torch's pool 4 million
-cycles of waiting and then a number are asked for, and the default stream copies that number without waiting. It is seen
-if the number from before was copied. With one queue streams are served in the order in which they were filled, so that
-little is seen: that is why a candidate whose text speaks of streams has the usual eight
-(`judge/runner/side_streams.py`).
+There is a process for each number of queues (CUDA_DEVICE_MAX_CONNECTIONS). On each of the 64 streams of torch's pool it
+queues a delay of 4 million cycles and then the write of a number, which the default stream copies without waiting. The
+missing wait is detected if the copy holds the old number. With one queue, streams run in the order in which they were
+filled, so that little is detected. That is why a candidate whose source mentions streams gets the default of eight
+queues (`judge/runner/side_streams.py`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bench_judge import _commit, write
 
 QUEUES = (1, 2, 8, 32)
 STREAMS = 32
-"""Of each priority in torch's pool."""
+"""Number of streams of each priority in torch's pool."""
 
 WAITED = 4_000_000
-"""Cycles."""
+"""Delay on each stream, in GPU cycles: about 2 ms."""
 
 
 def measured() -> list[dict[str, object]]:
-    """In this process, with as many queues as it was started with."""
+    """Measures in this process, with the number of queues in its environment."""
     began = time.perf_counter()
     number = torch.zeros(1 << 16, device="cuda")
     copied = torch.zeros_like(number)
@@ -67,7 +67,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": "python benchmarks/bench_streams.py",
+        "command": "python benchmarks/judge/bench_streams.py",
     }
     rows = []
     for queues in QUEUES:

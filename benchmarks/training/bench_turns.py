@@ -1,15 +1,16 @@
-"""What further turns and their estimator give: TRLOO beside GRPO at one budget, held-out tasks solved by turn.
+"""Measures what further turns and their estimator give: TRLOO and GRPO with the same budget, held-out tasks by turn.
 
-    python benchmarks/bench_turns.py                                    # 2 estimators x 3 seeds: results/turns_cpu.csv
-    python benchmarks/bench_turns.py --seeds 0 1 2 3 4 --parallel 10 --cores 4 --model FOLDER --seconds 560
-    python benchmarks/bench_turns.py --variants trloo --seeds 0 --flags "--run.max_steps 2 --run.eval_steps 2"
+    python benchmarks/training/bench_turns.py                       # 2 estimators x 3 seeds: results/turns_cpu.csv
+    python benchmarks/training/bench_turns.py --seeds 0 1 2 3 4 --parallel 10 --cores 4 --model FOLDER --seconds 560
+    python benchmarks/training/bench_turns.py --variants trloo --seeds 0 \
+        --flags "--run.max_steps 2 --run.eval_steps 2"
 
-Each run is `configs/nano-turns.yaml` in a process of its own, as a user starts it; the variants are flags. `grpo` has
-the same returns and compares them with the mean of the same turn's group, itself included, over its deviation; `kevin`
-with that of all turns of the group. Held-out tasks are talked about several times, which gives a comparison without
-feedback: `samples` is the chance that one of as many first answers as a conversation may have turns is correct (never
-fewer answers than the conversation), and `turns_over_samples` what conversations are better by, task by task. Intervals
-of a row are over tasks, those of the last lines are Student's t over seeds.
+Each run is a process with `configs/nano-turns.yaml`; the variants are flags. `grpo` compares each return with the mean
+of its turn's group, including itself, divided by the standard deviation; `kevin` with that of all turns of the group.
+Each held-out task has several conversations, which allows a comparison without feedback: `samples` is the probability
+that one of several first answers is correct, with as many first answers as a conversation has turns, and
+`turns_over_samples` is the advantage of conversations over it, task by task. The intervals of a row are over tasks,
+those of the last lines are Student's t over seeds.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ import torch
 from kernel_coder.evaluate.metrics import intervals, pass_at_k
 from kernel_coder.report.learned import held_out
 from kernel_coder.train.config import load_config
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
 from trials import RESULTS, ROOT, Trial, add_flags, append, commit, fresh, over_seeds, run_all
 
 CONFIG = ROOT / "configs" / "nano-turns.yaml"
@@ -46,15 +50,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["trloo", "grpo"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--model", default="nano", help="folder of the model that is trained")
-    parser.add_argument("--flags", default="", help="further flags of every run")
+    parser.add_argument("--model", default="nano", help="folder of the model to train")
+    parser.add_argument("--flags", default="", help="more flags for every run")
     add_flags(parser, RESULTS / "turns_cpu.csv")
     options = parser.parse_args()
     options.commit = options.commit or commit()
     deadline = time.monotonic() + options.seconds
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
-        # The variants of a seed one after the other, so that what is cut off leaves pairs.
+        # Run the variants of a seed in a row, so that a run that is cut off leaves complete pairs.
         names = [(variant, seed) for seed in options.seeds for variant in options.variants]
         trials = {}
         for variant, seed in names:
@@ -105,13 +109,13 @@ def row_of(run_dir: Path, variant: str, seed: int, options: argparse.Namespace) 
         "cores": options.cores,
         "torch": torch.__version__,
         "commit": options.commit,
-        "command": f"python benchmarks/bench_turns.py {same}"
+        "command": f"python benchmarks/training/bench_turns.py {same}"
         + (f" --flags {shlex.quote(options.flags)}" if options.flags else ""),
     }
 
 
 def beside_samples(lines: Sequence[Mapping[str, Any]], turns: int, moment: str) -> Row:
-    """Conversations of so many turns beside so many first answers; None where a task was talked about less often."""
+    """Conversations with a number of turns minus as many first answers; None if a task has fewer conversations."""
     firsts, solved = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)
     for line in lines:
         outcomes = [turn["verdict"]["outcome"] for turn in line.get("turns", [line])]
@@ -143,7 +147,7 @@ def told(row: Row) -> str:
 
 
 def conclusions(rows: Sequence[Row], variants: Sequence[str]) -> list[str]:
-    """Means over seeds with their intervals, and what TRLOO is better by than GRPO, seed by seed."""
+    """Prints means over seeds with intervals, and the advantage of TRLOO over GRPO, seed by seed."""
     lines = []
     if not rows:
         return ["no run came to its end"]

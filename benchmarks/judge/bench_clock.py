@@ -1,16 +1,16 @@
-"""What the judge's clock says of small kernels, beside `triton.testing.do_bench` and KernelBench's own timing.
+"""Compares the judge's timing of small kernels with `triton.testing.do_bench` and KernelBench's evaluator.
 
-    python benchmarks/bench_clock.py                                        # rows into results/judge_clock_cuda.csv
-    python benchmarks/bench_clock.py --kernelbench PATH/TO/KernelBench/src  # KernelBench's evaluator too
-    python benchmarks/bench_clock.py --itself 12                            # rows into results/judge_itself_cuda.csv
-    python benchmarks/bench_clock.py --itself 12 --device cpu               # and into results/judge_itself_cpu.csv
+    python benchmarks/judge/bench_clock.py                                         # results/judge_clock_cuda.csv
+    python benchmarks/judge/bench_clock.py --kernelbench PATH/TO/KernelBench/src   # with KernelBench's evaluator
+    python benchmarks/judge/bench_clock.py --itself 12                             # results/judge_itself_cuda.csv
+    python benchmarks/judge/bench_clock.py --itself 12 --device cpu                # results/judge_itself_cpu.csv
 
-Row kernels of four sizes in Triton beside eager PyTorch (one to five launches), each judged `--times` times by one
-judge, one at a time, with a cold L2; and the reference as a candidate of its own, whose speedup is 1: how far the
-estimates are from it, and how many intervals hold it. With `--itself` that alone, a row a verdict. do_bench and
-KernelBench measure in a process of their own, with CUDA events and a cold L2 as well. do_bench queues what clears the
-cache before each call, which hides what launching takes of the CPU's time behind it; a judge's requests wait in line
-behind a gate, which does the same.
+Row kernels of four sizes in Triton are compared with eager PyTorch (one to five launches). One judge judges each of
+them `--times` times, one at a time, with a cold L2 cache. It also judges the reference as a candidate, whose speedup is
+1: the rows show how far the estimates are from 1, and how many intervals contain it. `--itself` does only that, with a
+row for each verdict. do_bench and KernelBench measure in separate processes, with CUDA events and also a cold L2 cache.
+do_bench queues the clearing of the cache before each call, which hides the CPU time of the launch; the judge's requests
+wait behind a gate, which has the same effect.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ print(json.dumps(times))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=5, help="verdicts on each kernel")
-    parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: not asked")
-    parser.add_argument("--itself", type=int, metavar="TIMES", help="references as candidates, so often, and no more")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: with --itself only")
+    parser.add_argument("--times", type=int, default=5, help="number of verdicts on each kernel")
+    parser.add_argument("--kernelbench", help="folder with the package kernelbench; default: without KernelBench")
+    parser.add_argument(
+        "--itself", type=int, metavar="TIMES", help="judge only references as candidates, this many times"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: only with --itself")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="ROWS,COLUMNS")
     arguments = parser.parse_args()
     for one in arguments.sizes:
@@ -66,14 +68,14 @@ def main() -> None:
         if (given := getattr(arguments, name)) is not None and given < 1:
             parser.error(f"--{name} must be at least 1; got {given}")
     if arguments.device == "cpu" and not arguments.itself:
-        parser.error("--device cpu goes with --itself: do_bench and KernelBench take a GPU")
+        parser.error("--device cpu needs --itself: do_bench and KernelBench need a GPU")
     arguments.sizes = [", ".join(re.findall(r"\d+", one)) for one in arguments.sizes]
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": " ".join(["python", "benchmarks/bench_clock.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/judge/bench_clock.py", *sys.argv[1:]]),
     }
     config = JudgeConfig(workers=1, profile=False)
     if arguments.itself:
@@ -127,7 +129,7 @@ def judged(verdicts: list[Verdict]) -> Iterator[tuple[str, float | int]]:
 
 
 def alike(verdicts: list[Verdict]) -> dict[str, float | int]:
-    """Of the reference as a candidate."""
+    """Columns for the reference as a candidate."""
     found = dict(judged(verdicts))
     lows_and_highs = [(one.speedup_low or 0.0, one.speedup_high or 0.0) for one in verdicts]
     return {
@@ -141,7 +143,7 @@ def alike(verdicts: list[Verdict]) -> dict[str, float | int]:
 
 
 def elsewhere(folder: Path, reference: str, candidate: str, kernelbench: str | None) -> dict[str, float | None]:
-    """do_bench's times, and KernelBench's."""
+    """The times of do_bench and of KernelBench."""
     paths = [str(folder / "reference.py"), str(folder / "candidate.py")]
     for path, text in zip(paths, (reference, candidate), strict=True):
         Path(path).write_text(text)

@@ -1,11 +1,11 @@
-"""sequence_similarity against difflib and cydifflib on one core: Python files, and texts that are difflib's worst case.
+"""Compares sequence_similarity with difflib and cydifflib on one core: Python files, and difflib's worst case.
 
-    python benchmarks/bench_sequence_similarity.py        # rows into benchmarks/results/sequence_similarity.csv
+    python benchmarks/ops/bench_sequence_similarity.py        # benchmarks/results/sequence_similarity.csv
 
-Files are the first of CPython's standard library, by name, that have 64,000 characters; texts are their middle.
-"edited" compares one with itself after changes to an eighth of its lines, "unrelated" with the next file. A number is a
-median over the pairs, and of a pair the median over its repetitions, in CPU time; p20 and p80 are over the pairs. The
-speed-up is the median of the pairs' own. All results are compared: a rival that gave another ratio would end the run.
+The files are the first ones by name in CPython's standard library with 64,000 characters; the texts are their middle.
+"edited" compares a text with itself after changes to an eighth of its lines, "unrelated" with the next file. A number
+is the median over the pairs of the median CPU time over repetitions; p20 and p80 are over the pairs. The speedup is the
+median of the pairs' speedups. All results are compared: a rival with another ratio ends the run.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--limit", type=float, default=120, help="seconds that one row of a rival may take")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/sequence_similarity.csv")
+    parser.add_argument("--limit", type=float, default=120, help="time limit for a row of a rival, in seconds")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/sequence_similarity.csv")
     args = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

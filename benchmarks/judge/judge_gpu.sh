@@ -2,7 +2,7 @@
 # What the judge's acceptance asks of a GPU, step by step, on the one that CUDA_VISIBLE_DEVICES names.
 #
 #   LEVELS="KernelBench/level1 KernelBench/level2" KERNELBENCH=KernelBench/src OUT=judge_gpu \
-#       benchmarks/judge_gpu.sh load tests rate spread thousand corpus await admission
+#       benchmarks/judge/judge_gpu.sh load tests rate spread thousand corpus await admission
 #
 #   load         what others' work on the GPU looks like to who shares it, to itself       1 minute on an H200
 #   tests        the judge's tests that need a GPU, to itself                             2
@@ -16,7 +16,7 @@
 # Rows and logs go to OUT (judge_gpu). A machine may be asked in parts: nothing is begun after FOR seconds (3600), and no
 # step lasts longer; corpus and admission go on where a run of the same commit ended, and the thousand if it still runs.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 OUT=${OUT:-judge_gpu} PYTHON=${PYTHON:-python3} ENDS=$((SECONDS + ${FOR:-3600}))
 THOUSAND=$(realpath -m "${THOUSAND:-$OUT/thousand.log}")  # elsewhere, where OUT does not outlast a part
 export PYTHONUNBUFFERED=1 KC_REQUIRE_CUDA=1 KC_CORPUS=all
@@ -57,28 +57,28 @@ for each in "$@"; do
   fi
   case $each in
     load)
-      step load 180 "$PYTHON" benchmarks/bench_load.py --raw "$OUT/load.jsonl"
+      step load 180 "$PYTHON" benchmarks/judge/bench_load.py --raw "$OUT/load.jsonl"
       cp benchmarks/results/judge_load_cuda.csv "$OUT/"
       ;;
     tests) step tests 600 "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
     rate)
-      step rate 300 "$PYTHON" benchmarks/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12 --many 96
+      step rate 300 "$PYTHON" benchmarks/judge/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12 --many 96
       cp benchmarks/results/judge_rate_cuda.csv "$OUT/"
       ;;
     spread)
-      step spread 300 "$PYTHON" benchmarks/bench_judge.py --spread 30
+      step spread 300 "$PYTHON" benchmarks/judge/bench_judge.py --spread 30
       cp benchmarks/results/judge_spread_cuda.csv "$OUT/"
       ;;
     thousand) thousand ;;
     await) await ;;
     corpus | corpus:*)
       shard=${each#corpus} shard=${shard#:}
-      step "corpus${shard%/*}" "$(left)" "$PYTHON" benchmarks/judge_corpus.py --beside 3 --shard "${shard:-0/1}" \
+      step "corpus${shard%/*}" "$(left)" "$PYTHON" benchmarks/judge/judge_corpus.py --beside 3 --shard "${shard:-0/1}" \
         --seconds $(($(left) > 120 ? $(left) - 90 : 30)) --out "$OUT/corpus${shard%/*}.csv"
       ;;
     admission)
       # shellcheck disable=SC2086
-      step admission "$(left)" "$PYTHON" benchmarks/bench_admission.py ${LEVELS:?} --claims "$OUT/claims" --times "$OUT/times.jsonl" \
+      step admission "$(left)" "$PYTHON" benchmarks/judge/bench_admission.py ${LEVELS:?} --claims "$OUT/claims" --times "$OUT/times.jsonl" \
         --seconds $(($(left) > 120 ? $(left) - 60 : 30)) --out "$OUT/admission.csv"
       ;;
     *)

@@ -1,15 +1,15 @@
-"""Sampling answers: our engine with a static cache beside the plain loop and transformers' `generate`.
+"""Measures sampling: our engine with a static cache, the plain sampling loop, and transformers' `generate`.
 
-    python benchmarks/bench_rollout.py                 # SmolLM2-135M's shape, 512 answers of 256 tokens, one GPU
-    python benchmarks/bench_rollout.py --device cpu    # a small shape, to see that everything runs
+    python benchmarks/training/bench_rollout.py                 # SmolLM2-135M's shape, 512 answers of 256 tokens
+    python benchmarks/training/bench_rollout.py --device cpu    # a small shape, to check that everything runs
 
-Random weights in bfloat16 and no end of sequence, so that every answer has its full length; `ending` are rows in which
-answers end at random, half of them by the middle, as trained models' do. Groups of 8 share a prompt. Tokens are counted
-in answers, time is from prompts to lists of ids and log-probs; `first_call_s` is with compiling and capturing. Every
-row is written when it is measured; --seconds bounds the whole.
+The weights are random, in bfloat16. Answers have no end of sequence and thus their full length; in rows with `ending`
+they end at random, half of them by the middle, as those of trained models do. Groups of 8 answers share a prompt.
+Tokens are those of answers; the time is from prompts to lists of ids and log-probs; `first_call_s` includes compiling
+and capturing. Each row is written as soon as it is measured; --seconds limits the whole run.
 
-`generate` keeps no log-probs, which training needs; ours and the plain loop keep them. `mismatch` is the mean absolute
-difference of the kept log-probs to those of a forward pass over whole answers (NaN where none are kept).
+`generate` does not return the log-probs that training needs; our engine and the plain loop do. `mismatch` is their mean
+absolute difference to the log-probs of a forward pass over whole answers (NaN for `generate`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from kernel_coder.models.tiny import tiny_tokenizer
 from kernel_coder.rollout import Sampling, Turn
 from kernel_coder.rollout.static_engine import StaticEngine
 from kernel_coder.rollout.transformers_engine import TransformersEngine
+from transformers import GenerationConfig
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
 from random_model import random_model
 from side_by_side import MIB, Row, about_this_run, failure, free, write
-from transformers import GenerationConfig
 
 GROUP = 8
 SLOW_S = 4.0
-"""What takes longer is timed once."""
+"""A contender that takes longer than this, in seconds, is timed only once."""
 
 Generate = Callable[[], Sequence[Turn] | int]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and what it is asked."""
+    """The shapes of a model and its answers."""
 
     name: str
     kind: str
@@ -87,7 +90,7 @@ class Run:
         self.shape, self.device = shape, device
         self.model = shape.model(device, dtype)
         self.tokenizer = tiny_tokenizer()
-        # Of random weights every token is about as likely as another: so many of them end an answer.
+        # With random weights all tokens are about equally likely, so this many of them must end an answer.
         count = round(shape.vocab * 1.4 / shape.tokens) if ending else 0
         self.eos = frozenset(range(shape.vocab - count, shape.vocab)) if ending else frozenset({-1})
         rng = torch.Generator().manual_seed(0)
@@ -133,7 +136,7 @@ class Run:
 
     @torch.no_grad()
     def mismatch(self, turns: Sequence[Turn]) -> float:
-        """Of some answers; see the module."""
+        """The mismatch of some answers; see the module."""
         apart: list[float] = []
         for turn in turns[:: max(1, len(turns) // 16)]:
             ids = torch.tensor([turn.prompt_ids + turn.completion_ids], device=self.device)
@@ -144,7 +147,7 @@ class Run:
 
 
 def contenders(run: Run, wanted: str, quick: bool) -> Iterator[tuple[str, str, str, Generate]]:
-    """One after the other, so that none holds memory while another is measured."""
+    """Yields one contender after another, so that none holds memory while another is measured."""
     ours, theirs = kernel_coder.__version__, transformers.__version__
     yield "ours", "kernel_coder, static", ours, run.engine("static")
     if not quick:
@@ -194,18 +197,18 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shapes", choices=tuple(SHAPES))
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--quick", action="store_true", help="not the variants of ours, nor the compiled rival")
+    parser.add_argument("--quick", action="store_true", help="without variants of ours and without the compiled rival")
     parser.add_argument("--rivals", choices=("all", "none"), default="all")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
-    parser.add_argument("--commit", help="where there is no git to ask")
-    parser.add_argument("--out", type=Path, help="a .csv file; default: results/rollout_DEVICE.csv, of a GPU")
+    parser.add_argument("--seconds", type=float, default=600.0, help="start no measurement after this many seconds")
+    parser.add_argument("--commit", help="commit in the rows, if there is no git")
+    parser.add_argument("--out", type=Path, help="CSV file; default on a GPU: results/rollout_DEVICE.csv")
     arguments = parser.parse_args()
     arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
     out = arguments.out
     if out is None and arguments.device == "cuda":
         kind = "sweep" if arguments.shapes == "sweep" else "cuda"
-        out = Path(__file__).parent / "results" / f"rollout_{kind}.csv"
+        out = Path(__file__).parents[1] / "results" / f"rollout_{kind}.csv"
     deadline = time.perf_counter() + arguments.seconds
     about, rows = about_this_run(arguments), list[Row]()
     for shape in SHAPES[arguments.shapes]:

@@ -1,11 +1,11 @@
-"""Which tasks can be judged here, and what the judge says of each reference as its own candidate.
+"""Checks which tasks can be judged on this machine, and judges each reference as its own candidate.
 
-    python benchmarks/bench_admission.py PATH/TO/KernelBench/level1 PATH/TO/level2     # results/admission_cuda.csv
-    python benchmarks/bench_admission.py --pack benchmarks/results/admission_cuda.csv  # the list that is installed
+    python benchmarks/judge/bench_admission.py PATH/TO/KernelBench/level1 PATH/TO/level2   # results/admission_cuda.csv
+    python benchmarks/judge/bench_admission.py --pack benchmarks/results/admission_cuda.csv     # the packaged list
 
-A task is admitted if candidates that compute nothing fail on it and the reference passes. A reference is as fast as
-itself, so an interval of its speedup that leaves out 1 is a wrong one. Tasks that have a row already are passed over: a
-run that ended, or was given --seconds, goes on where it was. The last line sums up what the file holds.
+A task is admitted if candidates that compute nothing fail on it and its reference passes. The speedup of a reference
+over itself is 1, so an interval without 1 is wrong. Tasks that already have a row are skipped: a run that ended early
+(also by --seconds) is continued by the same command. The last line summarises the file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.admission_list import PACKAGED, entry_of, listing
 from kernel_coder.tasks import Task
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 COLUMNS = ["task", "sha256", "admitted", "reason", "families", "hidden_sizes", "speedup_low", "speedup"]
 COLUMNS += ["speedup_high", "runtime_ms", "pairs", "seconds", "device", "torch", "commit", "command"]
 
 
 def tasks_in(folder: Path) -> list[Task]:
-    """Files by number where their names begin with one, as KernelBench's do."""
+    """The tasks in a folder, ordered by the number in their names, as KernelBench's have."""
 
     def place(file: Path) -> tuple[int, str]:
         number = file.stem.partition("_")[0]
@@ -42,7 +42,7 @@ def tasks_in(folder: Path) -> list[Task]:
 
 
 def row_of(judge: Judge, task: Task) -> tuple[dict[str, object], dict[str, object]]:
-    """The row, and what was measured of it, pair by pair."""
+    """The row of a task, and the times of its pairs."""
     started = time.perf_counter()
     found = judge.admit(task)
     verdict = found.verdict
@@ -87,7 +87,7 @@ def summary(rows: list[dict[str, str]]) -> str:
 
 
 def pack(rows: Path, out: Path) -> None:
-    """Writes the list of what is known of tasks: names, hashes and reasons, nothing of their text."""
+    """Writes the packaged list: names, hashes and reasons, but not the tasks' sources."""
     entries = [entry_of(row) for row in rows_of(rows)]
     out.write_text(listing(entries), encoding="utf-8")
     refused = sum(not entry.admitted for entry in entries)
@@ -95,7 +95,7 @@ def pack(rows: Path, out: Path) -> None:
 
 
 def claimed(folder: Path | None, task: Task) -> bool:
-    """Whether this process is to admit a task."""
+    """Whether this process judges the task: the first process that claims it does."""
     if folder is None:
         return True
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,15 +108,17 @@ def claimed(folder: Path | None, task: Task) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, help="of references")
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of references")
     parser.add_argument("--pack", type=Path, metavar="CSV", help="write the packaged list from these rows, or to --out")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--workers", type=int, default=2, help="tasks at a time; times are taken one after the other")
-    parser.add_argument("--claims", type=Path, help="folder in which processes, one a GPU, share the tasks out")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no task after so long")
-    parser.add_argument("--timeout", type=float, default=100.0, help="seconds of one task")
-    parser.add_argument("--out", type=Path, help="left out: results/admission_DEVICE.csv")
-    parser.add_argument("--times", type=Path, help="a line of JSON a task: milliseconds of every pair, stages")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="number of tasks at a time; the timing itself is sequential"
+    )
+    parser.add_argument("--claims", type=Path, help="folder in which several processes, one for each GPU, claim tasks")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no task after this time")
+    parser.add_argument("--timeout", type=float, default=100.0, help="time limit of a task, in seconds")
+    parser.add_argument("--out", type=Path, help="default: results/admission_DEVICE.csv")
+    parser.add_argument("--times", type=Path, help="JSON lines with the milliseconds of every pair and of the stages")
     arguments = parser.parse_args()
     if bool(arguments.folders) == bool(arguments.pack):
         parser.error("give folders of references, or --pack and a file of rows")
@@ -130,7 +132,9 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": " ".join(["python benchmarks/bench_admission.py", *(folder.name for folder in arguments.folders)]),
+        "command": " ".join(
+            ["python benchmarks/judge/bench_admission.py", *(folder.name for folder in arguments.folders)]
+        ),
     }
     config = JudgeConfig(workers=arguments.workers, timing_s=2.0, timeout_s=arguments.timeout)
     until = time.monotonic() + arguments.seconds

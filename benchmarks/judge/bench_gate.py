@@ -1,12 +1,12 @@
-"""What a request to another process costs on a GPU, and how steady it is: with a gate before its launches, and without.
+"""Measures the cost and spread of a request to another process on a GPU, with and without a gate before its launches.
 
-    python benchmarks/bench_gate.py            # rows into results/judge_gate_cuda.csv
+    python benchmarks/judge/bench_gate.py            # results/judge_gate_cuda.csv
 
-One process asks, two that run the same code answer in turn, and four more hold an idle context, as in a judge. A
-request copies a MiB of inputs to where the other process sees them, clears the L2 cache, has so many calls of
-`y.copy_(torch.relu(x))` made there, and reads 4,096 random bytes of the output back. Without a gate the other process
-is asked when the inputs are there; with one its launches are in line before the clock starts. `call_us` is what a call
-adds, from no call to 64; CUDA events in one process say what it takes there.
+One process sends requests, two processes with the same code answer in turn, and four more hold idle contexts, as in a
+judge. A request copies 1 MiB of inputs to memory that the other process sees, clears the L2 cache, lets the process
+call `y.copy_(torch.relu(x))` a number of times, and reads 4,096 random bytes of the output. Without a gate, the process
+is asked once the inputs are in place; with a gate, its launches are queued before the clock starts. `call_us` is the
+time that a call adds, between 0 and 64 calls; `event_us` is the time of a call by CUDA events in one process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEVICE = torch.device("cuda:0")
 
 
 def answer(channel: Channel) -> None:
-    """Another process: makes calls until it is asked for fewer than none."""
+    """The answering process: makes the requested calls, until a negative number ends it."""
     (fd,) = channel.receive_descriptors(1)
     arena = Arena(ARENA, DEVICE, fd)
     x = arena.bytes[INPUT_AT : INPUT_AT + BYTES].view(torch.float32)
@@ -61,7 +61,7 @@ def answer(channel: Channel) -> None:
 
 
 class Other:
-    """The other process, from here."""
+    """The answering process as the asking process sees it."""
 
     def __init__(self) -> None:
         self.channel, theirs = Channel.pair()
@@ -95,7 +95,7 @@ class Asker:
         self.places = torch.randint(0, BYTES, (4096,), device=DEVICE)
 
     def request(self, other: Other, calls: int, has_gate: bool) -> tuple[float, float]:
-        """Microseconds that it takes, and that making the launches takes there."""
+        """Microseconds of the request, and of the launches in the answering process."""
         memory, channel = other.arena.bytes, other.channel
         torch.cuda.synchronize()
         if has_gate:
@@ -121,7 +121,7 @@ class Asker:
 
 
 def call_us() -> float:
-    """By CUDA events, of many that wait in line."""
+    """Microseconds of a call by CUDA events, with many calls queued."""
     x = torch.rand(BYTES // 4, device=DEVICE)
     y, taken = torch.empty_like(x), []
     for _ in range(20):
@@ -138,9 +138,9 @@ def call_us() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=60, help="to each of both, of each kind")
+    parser.add_argument("--requests", type=int, default=60, help="number of requests of each kind to each process")
     arguments = parser.parse_args()
-    others = [Other() for _ in range(6)]  # before there is a context here
+    others = [Other() for _ in range(6)]  # forked before this process has a CUDA context
     for one in others:
         one.begin()
     asker, both = Asker(), others[:2]
@@ -150,7 +150,7 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": " ".join(["python", "benchmarks/bench_gate.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/judge/bench_gate.py", *sys.argv[1:]]),
     }
     rows = []
     for has_gate in (False, True):

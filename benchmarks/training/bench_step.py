@@ -1,18 +1,19 @@
-"""One update of a big model on one GPU: ours beside the same loop with the heads of other libraries.
+"""Measures one update of a large model on one GPU: ours, and the same loop with the heads of other libraries.
 
-    python benchmarks/bench_step.py                       # Qwen2.5-Coder-3B's shape: results/step_cuda.csv
-    python benchmarks/bench_step.py --lora                # adapters instead of all weights: results/step_lora_cuda.csv
-    python benchmarks/bench_step.py --device cpu          # a small shape, to see that everything runs
+    python benchmarks/training/bench_step.py               # Qwen2.5-Coder-3B's shape: results/step_cuda.csv
+    python benchmarks/training/bench_step.py --lora        # adapters instead of all weights: results/step_lora_cuda.csv
+    python benchmarks/training/bench_step.py --device cpu  # a small shape, to check that everything runs
 
-Random weights, all trained in bfloat16; an update is forward and backward over the batch in passes, clipping and
-AdamW. `dense`: 16 answers of 2,048 tokens with a prompt of one, every token in the loss. `realistic`: 4 groups of 16
-answers of 200 to 1,000 tokens, each group with a prompt of 1,000; in two groups all answers earned the same. `longest`:
-one answer, twice as long every time, until memory or time is out.
+The weights are random and trained in bfloat16. An update is forward and backward over the batch in several passes,
+clipping and AdamW. `dense`: 16 answers of 2,048 tokens with a prompt of one token, all tokens in the loss. `realistic`:
+4 groups of 16 answers of 200 to 1,000 tokens, each group with a prompt of 1,000; in two groups all answers have the
+same reward. `longest`: one answer that doubles its length until memory or time runs out.
 
-Rivals compute as TRL does: every answer, padded to the longest of its pass, prompts each time, all layers recomputed in
-the backward (`--micro` answers a pass); what differs is the head. Ours is the update that training calls; further rows
-take from it one thing after the other. `peak_gib` is all that is allocated, weights and AdamW's states included;
-`grad_norm` shows that all compute the same. Each row is written when it is measured; --seconds bounds the whole.
+Rivals work as TRL does: every answer padded to the longest of its pass, with its own copy of the prompt, all layers
+recomputed in the backward pass (`--micro` answers in a pass); they differ in the head. Ours is the update of training;
+further rows leave out one of its parts each. `peak_gib` is all allocated memory, including weights and AdamW's states;
+equal `grad_norm` shows that all compute the same. Each row is written as soon as it is measured; --seconds limits the
+run.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ from kernel_coder.policy.recomputation import Recomputation, recompute
 from kernel_coder.rollout import Turn
 from kernel_coder.train.batch import Batch, Form, denominator, forward_passes
 from kernel_coder.train.update import backward, optimizer_step
+from torch import Tensor, nn
+from transformers import Qwen2ForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+
 from random_model import random_model
 from rivals import EPSILON, eager_logprobs, trl_chunked
 from side_by_side import Row, about_this_run, failure, free, version_of, write
-from torch import Tensor, nn
-from transformers import Qwen2ForCausalLM
 
 SPEC = LossSpec.preset("dapo")
 MAX_NORM = 1.0
@@ -52,7 +56,7 @@ Update = Callable[[], float]
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and its batches; the defaults are Qwen2.5-Coder-3B's."""
+    """The shapes of a model and its batches; the defaults are Qwen2.5-Coder-3B's."""
 
     name: str = "Qwen2.5-Coder-3B"
     vocab: int = 151936
@@ -77,7 +81,7 @@ class Shape:
         return self.batch([(i, 1, self.length - 1, 1.0 + i % 3 if i % 2 else -1.0) for i in range(self.answers)])
 
     def realistic(self) -> Batch:
-        """Half of the groups without spread."""
+        """A batch in which half of the groups have equal rewards."""
         draw = torch.Generator().manual_seed(0)
         lengths = torch.randint(self.shortest, self.longest + 1, (self.groups, self.answers), generator=draw).tolist()
         rows = [
@@ -88,7 +92,7 @@ class Shape:
         return self.batch(rows)
 
     def batch(self, rows: list[tuple[int, int, int, float]]) -> Batch:
-        """From the number of the prompt, its length, the answer's, and the advantage."""
+        """A turn with a prompt and an answer of these lengths, and its advantage."""
         turns = []
         for i, (prompt, before, length, _) in enumerate(rows):
             begun = torch.randint(self.vocab, (before,), generator=torch.Generator().manual_seed(prompt)).tolist()
@@ -104,7 +108,7 @@ SMALL = Shape(
 
 
 class Run:
-    """The model and its optimiser, which all contenders use. Its learning rate is 0: weights stay as they are."""
+    """The model and its optimizer, which all contenders use. The learning rate is 0, so the weights do not change."""
 
     def __init__(self, shape: Shape, arguments: Namespace) -> None:
         self.shape, self.device, self.micro = shape, arguments.device, arguments.micro
@@ -115,7 +119,7 @@ class Run:
         self.policy = Policy(self.model, tiny_tokenizer(), arguments.lora, can_pack=True, can_share=True)
 
     def ours(self, batch: Batch, form: Form, *, size: int, chosen: bool = True) -> Update:
-        """The update of training; ``chosen``: layers are recomputed as memory asks, else all of them."""
+        """The update of training. ``chosen``: recompute only as many layers as memory requires, otherwise all."""
         policy = replace(self.policy, recomputation=Recomputation(self.model) if chosen else None)
         passes = forward_passes(batch, SPEC, 1, size)[0]
         total = denominator(batch, SPEC, 1)
@@ -151,7 +155,7 @@ class Run:
 
 
 def with_adapters(model: nn.Module) -> nn.Module:
-    """LoRA of rank 64 in every linear layer but the head, computed for everybody as training does it here."""
+    """LoRA of rank 64 in every linear layer but the head, computed as in our training for all contenders."""
     import peft
     from kernel_coder.policy.adapters import quicken
 
@@ -162,7 +166,7 @@ def with_adapters(model: nn.Module) -> nn.Module:
 
 
 class Padded:
-    """A pass as TRL makes it: prompts padded on the left, answers on the right."""
+    """A pass in TRL's layout: prompts padded on the left, answers on the right."""
 
     def __init__(self, batch: Batch, indices: range, device: str) -> None:
         turns = [batch.turns[i] for i in indices]
@@ -191,7 +195,7 @@ class Padded:
         return states[:, self.begin : -1].flatten(0, 1)
 
     def loss(self, logprobs: Tensor) -> Tensor:
-        """The loss as one writes it in torch, of log-probs [B L]."""
+        """The loss in plain torch, from log-probs [B L]."""
         logprobs = logprobs.float().view_as(self.targets)
         ratio = (logprobs - logprobs.detach()).exp()
         advantages = self.advantages[:, None]
@@ -205,7 +209,7 @@ def eager_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
 
 
 def trl_head(states: Tensor, weight: Tensor, rows: Padded) -> Tensor:
-    """As its patched model calls it: without padding."""
+    """The head as Liger's patched model calls it: without padding."""
     known = rows.mask.flatten().bool()
     kept, ids = rows.states(states)[known], rows.targets.flatten()[known]
     logprobs, *_ = trl_chunked()(kept, weight, None, ids, 1.0, 32768, None, 1.0, ("entropy",))
@@ -249,7 +253,7 @@ HEADS: dict[str, tuple[str, Callable[..., Tensor]]] = {
 
 
 def contenders(run: Run, work: str, batch: Batch, wanted: str) -> Iterator[tuple[str, str, str, Update]]:
-    """Kind, name, version, and what is measured."""
+    """(kind, name, version, function) of each contender."""
     version, micro, whole = kernel_coder.__version__, run.micro, Form(packing=True, sharing=True)
     yield "ours", "kernel_coder", version, run.ours(batch, whole, size=16)
     for name, (package, head) in HEADS.items():
@@ -297,7 +301,7 @@ def measured(run: Run, update: Update, runs: int, deadline: float) -> Row:
 
 
 class Table:
-    """Rows on the terminal and in a file, as they come."""
+    """Prints rows and writes them to a file as soon as they arrive."""
 
     def __init__(self, arguments: Namespace, out: Path | None) -> None:
         self.about, self.rows, self.out = about_this_run(arguments), list[Row](), out
@@ -318,7 +322,7 @@ class Table:
 
 
 def longest(run: Run, table: Table, wanted: str, deadline: float) -> None:
-    """The longest single answer whose update fits, for each contender."""
+    """For each contender, the longest single answer whose update fits into memory."""
     names = [name for _, name, *_ in contenders(run, "longest", run.shape.batch([(0, 1, 2, 1.0)]), wanted)]
     for name in names:
         for doubling in itertools.count():
@@ -346,22 +350,22 @@ def longest(run: Run, table: Table, wanted: str, deadline: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--work", default="dense,realistic", help="of dense, realistic, longest")
+    parser.add_argument("--work", default="dense,realistic", help="any of dense, realistic, longest")
     parser.add_argument("--rivals", default="all", help="all, none, or parts of their names: Liger,TRL")
-    parser.add_argument("--micro", type=int, default=4, help="answers in a padded pass")
+    parser.add_argument("--micro", type=int, default=4, help="number of answers in a padded pass")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--lora", action="store_true", help="train adapters of rank 64 instead of all weights")
-    parser.add_argument("--layers", type=int, help="other than the model's, to try it")
-    parser.add_argument("--first", type=int, help="tokens of `longest` at first")
-    parser.add_argument("--last", type=int, help="and at most")
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing new is begun")
-    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"), help="where there is no git to ask")
-    parser.add_argument("--out", type=Path, help="a .csv file; default: results/step_cuda.csv, of a GPU")
+    parser.add_argument("--layers", type=int, help="another number of layers, for a trial")
+    parser.add_argument("--first", type=int, help="first length for `longest`, in tokens")
+    parser.add_argument("--last", type=int, help="highest length for `longest`, in tokens")
+    parser.add_argument("--seconds", type=float, default=600.0, help="start no measurement after this many seconds")
+    parser.add_argument("--commit", default=os.environ.get("KC_COMMIT"), help="commit in the rows, if there is no git")
+    parser.add_argument("--out", type=Path, help="CSV file; default on a GPU: results/step_cuda.csv")
     arguments = parser.parse_args()
     deadline = time.perf_counter() + arguments.seconds
     out = arguments.out
     if out is None and arguments.device == "cuda":
-        out = Path(__file__).parent / "results" / ("step_lora_cuda.csv" if arguments.lora else "step_cuda.csv")
+        out = Path(__file__).parents[1] / "results" / ("step_lora_cuda.csv" if arguments.lora else "step_cuda.csv")
     shape = Shape() if arguments.device == "cuda" else SMALL
     others = {name: value for name in ("layers", "first", "last") if (value := getattr(arguments, name)) is not None}
     run = Run(replace(shape, **others), arguments)

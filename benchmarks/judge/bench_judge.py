@@ -1,16 +1,16 @@
-"""How many candidates a judge gets through: ours against KernelBench's evaluator in fresh processes.
+"""Measures how many candidates per second a judge judges, compared with KernelBench's evaluator in fresh processes.
 
-    python benchmarks/bench_judge.py --kernelbench PATH/TO/KernelBench/src     # rows into results/judge_rate_cuda.csv
-    python benchmarks/bench_judge.py --device cpu --packaged                   # ... into judge_rate_cpu_packaged.csv
-    python benchmarks/bench_judge.py --spread 30                               # ... into judge_spread_cuda.csv
+    python benchmarks/judge/bench_judge.py --kernelbench PATH/TO/KernelBench/src   # results/judge_rate_cuda.csv
+    python benchmarks/judge/bench_judge.py --device cpu --packaged                 # judge_rate_cpu_packaged.csv
+    python benchmarks/judge/bench_judge.py --spread 30                             # judge_spread_cuda.csv
 
-Correct Triton candidates of small kernels, each with a text of its own, so that nothing compiled serves twice. Both
-check 5 times and time 100 calls (on the CPU, where kernels are interpreted, nobody is timed). `seconds` is wall time
-over the number of candidates. Ours is asked with and without the profiling pass that measures kernel_share, which
-KernelBench has not.
+The candidates are correct Triton kernels, each with a different source, so that no compiled kernel is used twice. Both
+judges check 5 times and time 100 calls (on the CPU, where kernels are interpreted, nothing is timed). `seconds` is the
+wall time divided by the number of candidates. Our judge runs with and without the profiling pass for kernel_share,
+which KernelBench does not have.
 
---packaged asks about packaged pairs instead of row kernels. --spread judges one kernel so many times, alone and beside
-others that compile, and writes every speedup with its interval.
+--packaged judges packaged pairs instead of row kernels. --spread judges one kernel repeatedly, alone and beside
+candidates that compile, and writes every speedup with its interval.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.tasks import Task, load_tasks
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 REFERENCE = """
 import torch
@@ -103,7 +103,7 @@ def pairs(count: int, first: int, group: int = 1) -> Iterator[tuple[Task, str]]:
 
 
 def packaged_pairs(count: int, first: int) -> Iterator[tuple[Task, str]]:
-    """Packaged tasks and their solutions, in turn. Those are Inductor's, made for one shape."""
+    """The packaged tasks and their solutions, repeated. Inductor made the solutions for one shape."""
     solved = [task for task in load_tasks("packaged") if task.solution is not None]
     for number in range(first, first + count):
         task = solved[number % len(solved)]
@@ -118,7 +118,7 @@ def ours(device: str, workers: int, count: int, profile: bool, first: int, make:
         workers=workers, checks=5, timed_calls=100, profile=profile, hidden_shapes=make is not packaged_pairs
     )
     with Judge(device, "triton", config=config) as judge:
-        warm = list(judge.evaluate_many(make(2 * workers, first)))  # processes are started
+        warm = list(judge.evaluate_many(make(2 * workers, first)))  # starts the processes
         started = time.perf_counter()
         verdicts = list(judge.evaluate_many(make(count, first + 2 * workers)))
         taken = time.perf_counter() - started
@@ -153,7 +153,7 @@ def kernelbench(source: str, workers: int, count: int, folder: Path) -> float:
 
 
 def spread(device: str, times: int, workers: int) -> Iterator[dict[str, object]]:
-    """One candidate many times, alone and beside others that compile: its speedups, and whether a verdict changed.
+    """Judges one candidate repeatedly, alone and beside candidates that compile: its speedups and changed verdicts.
 
     Without a GPU it is written in torch, since interpreted kernels are not timed.
     """
@@ -203,20 +203,22 @@ def spread(device: str, times: int, workers: int) -> Iterator[dict[str, object]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--kernelbench", help="folder that holds the package kernelbench; left out: ours alone")
-    parser.add_argument("--group", type=int, default=1, help="candidates in a row for one task, as in training")
-    parser.add_argument("--profiled", action="store_true", help="also ours with the profiling pass")
-    parser.add_argument("--count", type=int, default=12, help="candidates one at a time")
-    parser.add_argument("--many", type=int, help="candidates in parallel; default: four times --count")
-    parser.add_argument("--packaged", action="store_true", help="candidates are the packaged pairs")
-    parser.add_argument("--spread", type=int, help="judge one kernel so many times, alone and beside others")
+    parser.add_argument("--kernelbench", help="folder with the package kernelbench; default: only our judge")
+    parser.add_argument(
+        "--group", type=int, default=1, help="number of successive candidates for a task, as in training"
+    )
+    parser.add_argument("--profiled", action="store_true", help="also our judge with the profiling pass")
+    parser.add_argument("--count", type=int, default=12, help="number of candidates judged one at a time")
+    parser.add_argument("--many", type=int, help="number of candidates judged in parallel; default: four times --count")
+    parser.add_argument("--packaged", action="store_true", help="judge the packaged pairs")
+    parser.add_argument("--spread", type=int, help="judge one kernel this many times, alone and beside others")
     arguments = parser.parse_args()
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": os.environ.get("KC_COMMIT") or _commit(),
-        "command": " ".join(["python", "benchmarks/bench_judge.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/judge/bench_judge.py", *sys.argv[1:]]),
     }
     rows: list[dict[str, object]] = []
     many = 12 if arguments.device == "cuda" else len(os.sched_getaffinity(0))

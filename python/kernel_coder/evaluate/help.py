@@ -1,0 +1,59 @@
+"""The short help of a command, and its version."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from kernel_coder import __version__
+from kernel_coder.prompts import feedback_template_names, template_names
+from kernel_coder.run.flags import flag_of
+from kernel_coder.tasks.sources import PACKAGED, PACKAGED_TABLES
+
+PACKAGED_MODELS = ("nano", "tiny")
+"""Models that come with Kernel Coder: one that writes simple Triton kernels, and one with random weights for tests."""
+
+
+def show_help(arguments: Sequence[str], usage: str, model: type[BaseModel], common: Sequence[str]) -> bool:
+    """Answers ``--version``, ``-h`` and ``--help``; False if the arguments hold none of them.
+
+    Args:
+        arguments: of the command line.
+        usage: the command and its positional arguments.
+        model: its fields are the flags.
+        common: the fields that the short help shows; ``--help-all`` is left to the command.
+    """
+    if "--version" in arguments:
+        print(f"kernel-coder {__version__}")
+        return True
+    if not {"-h", "--help"} & set(arguments):
+        return False
+    width = max(len(flag_of(name)) for name in common)
+    lines = [f"usage: {usage} [flags]", "", "common flags:"]
+    for name in common:
+        field = model.model_fields[name]
+        default = "" if field.is_required() or field.default is None else f" (default {field.default})"
+        lines.append(f"  {flag_of(name):{width}}  {field.description or name}{default}")
+    lines += [
+        "",
+        f"packaged models: {', '.join(PACKAGED_MODELS)}",
+        f"prompt templates: {', '.join(template_names())}",
+        f"feedback templates: {', '.join(feedback_template_names())}",
+        f"packaged task sets: {', '.join((PACKAGED, *(f'{PACKAGED}:{name}' for name in PACKAGED_TABLES)))}",
+        "",
+        "--help-all lists all flags; --version prints the version.",
+    ]
+    print("\n".join(lines))
+    return True
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """``; did you mean X?`` for a misspelt name, or nothing.
+
+    >>> suggestion("nanoo", ["nano", "tiny"]), suggestion("gpt2", ["nano", "tiny"])
+    ('; did you mean nano?', '')
+    """
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
