@@ -20,6 +20,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/device_facts.h"
 #include "common/rows.cuh"
 
 namespace kc {
@@ -449,9 +450,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-struct Device {
-  int sms = 0, major = 0, shared_bytes = 0;
+struct CudaRuntime {
+  [[nodiscard]] static int current(int* device) { return cudaGetDevice(device); }
+  [[nodiscard]] static int ask(int device, DeviceFacts* facts) {
+    if (const int error = cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, device))
+      return error;
+    if (const int error = cudaDeviceGetAttribute(&facts->major, cudaDevAttrComputeCapabilityMajor, device))
+      return error;
+    return cudaDeviceGetAttribute(&facts->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
 };
+
+[[nodiscard]] int current_device(DeviceFacts* facts) {
+  return current_device_facts<CudaRuntime>(facts);
+}
 
 // cudaOccupancyMaxActiveClusters takes longer than a launch; a training run asks for one or two shapes.
 template <class T, class O>
@@ -473,22 +485,6 @@ int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, in
   }
   *clusters = last.clusters;
   return cudaSuccess;
-}
-
-// Asked once a device.
-const Device& current_device() {
-  constexpr int kMostDevices = 64;
-  static Device known[kMostDevices];
-  static bool asked[kMostDevices];
-  int index = 0;
-  if (cudaGetDevice(&index) != cudaSuccess || index >= kMostDevices) index = 0;
-  if (!asked[index]) {
-    cudaDeviceGetAttribute(&known[index].sms, cudaDevAttrMultiProcessorCount, index);
-    cudaDeviceGetAttribute(&known[index].major, cudaDevAttrComputeCapabilityMajor, index);
-    cudaDeviceGetAttribute(&known[index].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    asked[index] = true;
-  }
-  return known[index];
 }
 
 // Parts begin at multiples of 512 bytes of their row: no two warps write to the same cache line, and every full load
@@ -537,7 +533,8 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
   if constexpr (sizeof(T) == 8) {
     return false;
   } else {
-    const Device& device = current_device();
+    DeviceFacts device;
+    if (current_device(&device)) return false;  // the launch of the other kernels reports why
     const auto aligned = [](const auto* data, int64_t stride) {
       return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
     };
@@ -556,7 +553,8 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
   if constexpr (sizeof(T) == 8) {
     return cudaErrorNotSupported;
   } else {
-    const Device& device = current_device();
+    DeviceFacts device;
+    if (const int error = current_device(&device)) return error;
     Layout layout;
     if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout))
       return cudaErrorNotSupported;
@@ -570,7 +568,7 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
     config.attrs = &attribute;
     config.numAttrs = 1;
     // A processing cluster of the chip may have a number of multiprocessors that C does not divide.
-    config.gridDim = dim3(static_cast<unsigned>(device.sms / layout.cluster * layout.cluster));
+    config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors / layout.cluster * layout.cluster));
     int resident = 0;
     if (const int error = resident_clusters<T, O>(config, layout, &resident)) return error;
     const int64_t clusters = std::min<int64_t>(std::max(1, resident), count);
@@ -612,7 +610,9 @@ template <class T>
 int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
                           void* stream) {
   if (count == 0 || vocab == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(current_device().sms * 8, count));
+  DeviceFacts device;
+  if (const int error = current_device(&device)) return error;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(device.multiprocessors * 8, count));
   scale_kernel<T>
       <<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
   return cudaGetLastError();
