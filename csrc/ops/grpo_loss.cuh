@@ -24,19 +24,21 @@ struct GradientRows {
 
 // Whether launch_fused_loss_gradient can serve this call on the current device; double never.
 template <class T, class O>
-bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec,
-                            const GradientRows<O>& gradients);
+[[nodiscard]] bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossSpec& spec,
+                                          const GradientRows<O>& gradients);
 
 // After launch_count_sequences: log-probs, entropies and what else `stats` holds, and the gradients.
 // args.logprobs and args.entropy are not read.
 template <class T, class O>
-int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
-                               const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
-                               const PolicyLossScratch& scratch, const GradientRows<O>& gradients, void* stream);
+[[nodiscard]] int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count,
+                                             const TokenStats<Accumulator<T>>& stats,
+                                             const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
+                                             const PolicyLossScratch& scratch, const GradientRows<O>& gradients,
+                                             void* stream);
 
 // Rows of `vocab` elements, `stride` apart, times one number on the device; reads and writes nothing where that is 1.
 template <class T>
-int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
-                          void* stream);
+[[nodiscard]] int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride,
+                                        const Accumulator<T>* factor, void* stream);
 
 }  // namespace kc

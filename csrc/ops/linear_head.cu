@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(kColumns)
 }
 
 __global__ void __launch_bounds__(kSelectThreads)
-    scale_kernel(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
-                 float logit_scale, float* numbers) {
+    gradient_scale_kernel(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
+                          float logit_scale, float* numbers) {
   __shared__ float tops[kWarp];
   float top = 0;
   for (int64_t i = threadIdx.x; i < count; i += kSelectThreads) {
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kSelectThreads)
 
 template <class V, class T>
 __global__ void __launch_bounds__(kThreads)
-    product_kernel(const V* values, int64_t count, const Accumulator<T>* factor, T* out, bool wide) {
+    scale_kernel(const V* values, int64_t count, const Accumulator<T>* factor, T* out, bool wide) {
   constexpr int kPack = Pack<V>::kCount;
   const Accumulator<T> by = *factor;
   const int64_t packs = wide ? count / kPack : 0;
@@ -375,14 +375,14 @@ int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T
   const bool wide = reinterpret_cast<uintptr_t>(values) % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
   const int64_t each = static_cast<int64_t>(kThreads) * kUnroll * (wide ? Pack<V>::kCount : 1);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + each - 1) / each, int64_t{1} << 20));
-  product_kernel<V, T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(values, count, factor, out, wide);
+  scale_kernel<V, T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(values, count, factor, out, wide);
   return cudaGetLastError();
 }
 
 int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
                           float logit_scale, float* numbers, void* stream) {
-  scale_kernel<<<1, kSelectThreads, 0, static_cast<cudaStream_t>(stream)>>>(tokens, grad_logprobs, grad_entropy, count,
-                                                                            logit_scale, numbers);
+  gradient_scale_kernel<<<1, kSelectThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      tokens, grad_logprobs, grad_entropy, count, logit_scale, numbers);
   return cudaGetLastError();
 }
 

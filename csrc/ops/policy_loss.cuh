@@ -61,12 +61,13 @@ __device__ __forceinline__ double weight_on_device(const PolicyLossArgs<T>& args
 
 // Fills counts, lengths and sequence_of; reads mask and cu_seqlens alone.
 template <class T>
-int launch_count_sequences(const PolicyLossArgs<T>& args, const PolicyLossScratch& scratch, void* stream);
+[[nodiscard]] int launch_count_sequences(const PolicyLossArgs<T>& args, const PolicyLossScratch& scratch, void* stream);
 
 // The rest, after launch_count_sequences.
 template <class T>
-int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
-                       const PolicyLossDeviceResult<T>& result, void* stream);
+[[nodiscard]] int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec,
+                                     const PolicyLossScratch& scratch, const PolicyLossDeviceResult<T>& result,
+                                     void* stream);
 
 struct SequenceRange {
   int64_t first, last;
@@ -76,8 +77,9 @@ struct SequenceRange {
 // lists. Where the spec is about sequences, they are tokens of `sequences`, whose log-probs are all known; the
 // sequences are summed if sums_sequences, else have been.
 template <class T>
-int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec, const PolicyLossScratch& scratch,
-                         SequenceRange sequences, bool sums_sequences, const int64_t* tokens, int64_t count,
-                         T* grad_logprobs, T* grad_entropy, void* stream);
+[[nodiscard]] int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec,
+                                       const PolicyLossScratch& scratch, SequenceRange sequences, bool sums_sequences,
+                                       const int64_t* tokens, int64_t count, T* grad_logprobs, T* grad_entropy,
+                                       void* stream);
 
 }  // namespace kc
