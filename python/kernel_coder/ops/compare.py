@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,14 +81,24 @@ def _unpacked(row: Sequence[float]) -> ComparisonResult:
     numbers = dict(zip(_C.COMPARISON_FIELDS, row, strict=True))
     kind = _C.ELEMENT_KINDS[int(numbers["kind"])]
     place = int(numbers["first"])
-    counts = ("elements", "mismatches", "nan_added", "nan_missing", "inf_added", "inf_missing")
-    sums = ("max_abs_error", "max_rel_error", "squared_error", "squared_expected")
+
+    def count(name: str) -> int:
+        return int(numbers[name])
+
     return ComparisonResult(
-        **{name: int(numbers[name]) for name in counts},
+        elements=count("elements"),
+        mismatches=count("mismatches"),
+        nan_added=count("nan_added"),
+        nan_missing=count("nan_missing"),
+        inf_added=count("inf_added"),
+        inf_missing=count("inf_missing"),
         first=place if place >= 0 else None,
         got=_element(kind, numbers["got"], numbers["got_2"]) if place >= 0 else None,
         expected=_element(kind, numbers["expected"], numbers["expected_2"]) if place >= 0 else None,
-        **{name: numbers[name] for name in sums},
+        max_abs_error=numbers["max_abs_error"],
+        max_rel_error=numbers["max_rel_error"],
+        squared_error=numbers["squared_error"],
+        squared_expected=numbers["squared_expected"],
     )
 
 
