@@ -19,7 +19,7 @@ template <class T>
 [[nodiscard]] int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count,
                                              const TokenStats<Accumulator<T>>& stats,
                                              const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy,
-                                             const Accumulator<T>* scale, T* grad_logits, int64_t grad_stride,
+                                             const Accumulator<T>* scale, T* grad_logits, const RowPlaces& grad_places,
                                              void* stream);
 
 }  // namespace kc
