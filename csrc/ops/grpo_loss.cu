@@ -539,7 +539,7 @@ constexpr int64_t round_up(int64_t value, int64_t to) {
 // The smallest cluster whose ring holds enough of a block's part of a row: 1.4 parts of 16-bit logits, 1.5 of float.
 // Fewer blocks a row are better, since the parts wait for each other; measured on an H200 (docs/cuda_kernels.md). False
 // where there is none, or where a row is so short that the ring would hold too many.
-bool make_layout(int64_t row_packs, int shared_bytes, bool is_narrow, Layout& layout) {
+bool make_layout(int64_t row_packs, int shared_bytes, Layout& layout) {
   for (const int cluster : {1, 2, 4, 8}) {
     const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);
     const int64_t most_chunk = kPartPacks * kSummers;
@@ -548,7 +548,7 @@ bool make_layout(int64_t row_packs, int shared_bytes, bool is_narrow, Layout& la
     const int64_t slot_packs = part_packs * kSummers;
     const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / (slot_packs * 16));
     if (slots / chunks >= kMostRowsInRing) return false;
-    if (slots * slot_packs * 10 < block_packs * (is_narrow ? 14 : 15)) continue;
+    if (slots * slot_packs * 2 < block_packs * 3) continue;
     const auto bytes = static_cast<int>(ring_offset(cluster) + slots * slot_packs * 16);
     layout = {cluster,
               static_cast<int>(block_packs),
@@ -586,7 +586,7 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
     return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 &&
            rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.places) &&
            aligned(gradients.data, gradients.places) &&
-           make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, sizeof(T) == 2, layout);
+           make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, layout);
   }
 }
 
@@ -601,8 +601,7 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
     DeviceFacts device;
     if (const int error = current_device(&device)) return error;
     Layout layout;
-    if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, sizeof(T) == 2, layout))
-      return cudaErrorNotSupported;
+    if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, layout)) return cudaErrorNotSupported;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
