@@ -1,5 +1,6 @@
-// kernel_coder._C: all of C++ through one pybind11 module. No torch header comes in here, so this file compiles in
-// seconds and is bound to a CPython version only; the tensor ops live in two libraries that are bound to neither.
+// kernel_coder._C: all of C++ through one pybind11 module. It includes no torch header, so it compiles in seconds and
+// depends on the CPython version only. The tensor ops live in two libraries, which depend on no Python and on no single
+// torch version.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/compare.h"
 #include "ops/loss_spec.h"
 #include "sandbox/bindings_sandbox.h"
 #include "text/bindings_text.h"
@@ -87,6 +89,17 @@ void expose_loss_spec(py::module_& m) {
   m.attr("LOSS_SPEC_FIELDS") = py::tuple(fields);  // (name, C++ type, default)
 }
 
+// The numbers of a Comparison in the order of the packed vector, and what its `kind` counts through.
+void expose_comparison(py::module_& m) {
+  using Names = std::vector<std::string>;
+#define KC_NAME(name, value) #name,
+  m.attr("COMPARISON_FIELDS") = py::tuple(py::cast(Names{KC_COMPARISON_FIELDS(KC_NAME)}));
+#undef KC_NAME
+#define KC_NAME(name) #name,
+  m.attr("ELEMENT_KINDS") = py::tuple(py::cast(Names{KC_ELEMENT_KINDS(KC_NAME)}));
+#undef KC_NAME
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -98,6 +111,7 @@ PYBIND11_MODULE(_C, m) {
       "expose_ops", [m]() mutable { expose_ops(m); }, "Offer every op of torch.ops.kernel_coder as an attribute here.");
   m.def("build_info", &build_info, "What this build was made with: compiler, torch, nvcc, cuda_architectures.");
   expose_loss_spec(m);
+  expose_comparison(m);
   bind_text(m);
   bind_sandbox(m);
 }

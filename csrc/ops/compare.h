@@ -31,7 +31,10 @@ enum class ElementType : int32_t {
 };
 
 // What elements are compared as.
-enum class ElementKind : int32_t { real, integer, complex };
+#define KC_ELEMENT_KINDS(X) X(real) X(integer) X(complex)
+#define KC_ENUMERATOR(name) name,
+enum class ElementKind : int32_t { KC_ELEMENT_KINDS(KC_ENUMERATOR) };
+#undef KC_ENUMERATOR
 
 struct Complex {
   double re, im;
@@ -171,12 +174,20 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
 
 // A comparison in doubles, in the order in which ops/compare.py reads them. Numbers of elements are exact up to 2^53.
 // An element takes two: real and imaginary part, or two parts that add up to an integer.
+// X(name, value before anything was compared).
+// clang-format off
+#define KC_COMPARISON_FIELDS(X)                                                      \
+  X(kind, 0) X(elements, 0) X(mismatches, 0)                                         \
+  X(nan_added, 0) X(nan_missing, 0) X(inf_added, 0) X(inf_missing, 0)                \
+  X(first, -1)                                                                       \
+  X(got, 0) X(got_2, 0) X(expected, 0) X(expected_2, 0)                              \
+  X(max_abs_error, 0) X(max_rel_error, 0) X(squared_error, 0) X(squared_expected, 0)
+// clang-format on
+
 struct Comparison {
-  double kind = 0, elements = 0, mismatches = 0;
-  double nan_added = 0, nan_missing = 0, inf_added = 0, inf_missing = 0;
-  double first = -1;
-  double got = 0, got_2 = 0, expected = 0, expected_2 = 0;
-  double max_abs_error = 0, max_rel_error = 0, squared_error = 0, squared_expected = 0;
+#define KC_MEMBER(name, value) double name = value;
+  KC_COMPARISON_FIELDS(KC_MEMBER)
+#undef KC_MEMBER
 };
 constexpr int kComparisonFields = sizeof(Comparison) / sizeof(double);
 
@@ -242,6 +253,6 @@ Comparison finish_comparison_cpu(const CompareTally& tally, const CompareArgs& a
 
 // CUDA: two kernels on the stream, one to tally and one to merge. `partials` holds kCompareParts tallies and `result` a
 // comparison, both in device memory. Returns a cudaError_t.
-int launch_compare(const CompareArgs& args, CompareTally* partials, Comparison* result, void* stream);
+[[nodiscard]] int launch_compare(const CompareArgs& args, CompareTally* partials, Comparison* result, void* stream);
 
 }  // namespace kc

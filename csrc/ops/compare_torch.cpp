@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/checks.h"
+#include "common/tensors.h"
 #include "ops/compare.h"
 #ifdef KC_CUDA
 #include "common/cuda_torch.h"
@@ -95,8 +96,8 @@ void run(const CompareArgs& args, const Tensor& result) {
   auto* record = static_cast<Comparison*>(result.mutable_data_ptr());
 #ifdef KC_CUDA
   const CudaScope scope(result);
-  const Tensor partials = torch::stable::new_empty(
-      result, {kCompareParts * static_cast<int64_t>(sizeof(CompareTally) / sizeof(double))}, ScalarType::Double);
+  const Tensor partials =
+      fresh(result, {kCompareParts * static_cast<int64_t>(sizeof(CompareTally) / sizeof(double))}, ScalarType::Double);
   check_launch("compare",
                launch_compare(args, static_cast<CompareTally*>(partials.mutable_data_ptr()), record, scope.stream()));
 #else
@@ -136,7 +137,7 @@ Tensor compare(Tensor output, Tensor expected, double rtol, double atol) {
   args.rtol = kind == ElementKind::integer ? 0.0 : rtol;
   args.atol = kind == ElementKind::integer ? 0.0 : atol;
   args.tiny = smallest_normal(args.output_type);
-  const Tensor result = torch::stable::new_empty(output, {kComparisonFields}, ScalarType::Double);
+  const Tensor result = fresh(output, {kComparisonFields}, ScalarType::Double);
   run(args, result);
   return result;
 }

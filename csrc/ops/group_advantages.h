@@ -170,7 +170,7 @@ void group_advantages_cpu(const RewardGroups<T>& groups, const AdvantageSpec& sp
 // CUDA: everything, one warp a group; returns a cudaError_t. `batch` is room for one RewardStats on the device. The
 // stream is a cudaStream_t.
 template <typename T>
-int launch_group_advantages(const RewardGroups<T>& groups, const AdvantageSpec& spec, RewardStats* batch, T* advantages,
-                            void* stream);
+[[nodiscard]] int launch_group_advantages(const RewardGroups<T>& groups, const AdvantageSpec& spec, RewardStats* batch,
+                                          T* advantages, void* stream);
 
 }  // namespace kc

@@ -1,5 +1,6 @@
 // Checks, allocation and registration; compiled once for the CPU library and once (KC_CUDA) for the CUDA library.
 #include "ops/group_advantages_torch.h"
+#include "common/tensors.h"
 
 #include <torch/csrc/stable/library.h>
 
@@ -27,7 +28,7 @@ void run(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Tensor&
 #ifdef KC_CUDA
   const CudaScope scope(rewards);
   static_assert(sizeof(RewardStats) == 3 * sizeof(double));
-  const Tensor batch = torch::stable::new_empty(rewards, {3}, ScalarType::Double);
+  const Tensor batch = fresh(rewards, {3}, ScalarType::Double);
   auto* stats = static_cast<RewardStats*>(batch.mutable_data_ptr());
   check_launch("group_advantages", launch_group_advantages<T>(groups, spec, stats, out, scope.stream()));
 #else
@@ -48,8 +49,8 @@ Tensor group_advantages(Tensor rewards, std::optional<Tensor> order, Tensor offs
         "lengths must be given for mode 'reinforce_pp' only; got '", mode, "'");
   check_numbers("order", order, rewards.size(0), "rewards", rewards);
   check_numbers("lengths", lengths, rewards.size(0), "rewards", rewards);
-  const Tensor in = torch::stable::contiguous(rewards);
-  const Tensor bounds = torch::stable::contiguous(offsets);
+  const Tensor in = dense(rewards);
+  const Tensor bounds = dense(offsets);
   const Tensor out = torch::stable::empty_like(in);
   const auto call = [&](auto zero) {
     using T = decltype(zero);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/checks.h"
+#include "common/tensors.h"
 #include "ops/group_advantages.h"
 #ifdef KC_CUDA
 #include "common/cuda_torch.h"
@@ -55,7 +56,7 @@ inline void check_numbers(const char* name, std::optional<Tensor>& numbers, int6
   check_vector(name, *numbers, length, things);
   check_dtype(name, *numbers, ScalarType::Long);
   check_same_device(name, *numbers, "rewards", rewards);
-  numbers = torch::stable::contiguous(*numbers);
+  numbers = dense(*numbers);
 }
 
 inline const int64_t* data_or_null(const std::optional<Tensor>& tensor) {

@@ -20,6 +20,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/dependent_launch.cuh"
+#include "common/device_facts.h"
 #include "common/rows.cuh"
 
 namespace kc {
@@ -34,7 +36,6 @@ constexpr int kThreads = kWarp * (kJudgeWarp + 1);
 constexpr int kUnroll = 4;                   // packs of 16 bytes a lane takes of a slot
 constexpr int kPartPacks = kUnroll * kWarp;  // packs a warp takes of a slot
 constexpr int kMostSlots = 48;
-constexpr int kMostCluster = 8;
 // Rows between a block and the slowest of its cluster. A block that sums row n has seen its own writers finish row
 // n - k, k the rows that its ring can hold; they had the sums of all blocks for it; so every block has summed row n -
 // k, and by the same step its judge is done with row n - 2k. With kRows > 2k no message can meet one that is unread.
@@ -68,6 +69,8 @@ struct Shared {
   uint64_t sums_here[kRows];
   uint64_t judged[kRows];
   Judgement judgements[kRows];
+  double metrics[kLossMetrics];  // of one row, in the end of all rows that this block has judged
+  bool is_last;                  // of all blocks of the grid
 };
 
 // Shared memory: Shared, WarpSums[kRows][cluster kSummers], ring.
@@ -164,8 +167,7 @@ template <class T>
 __device__ __forceinline__ RowInfo row_info(const LogitRows<T>& rows, int64_t row, int64_t count) {
   if (row >= count) return {0, 0, 1.0f, false};
   const int64_t token = rows.tokens ? rows.tokens[row] : row;
-  return {token, rows.ids[token], rows.temperature[rows.temperature_per_token ? token : 0],
-          !rows.mask || rows.mask[token]};
+  return {token, rows.ids[token], rows.temperature_of(token), !rows.mask || rows.mask[token]};
 }
 template <class T, class Visit>
 __device__ __forceinline__ void for_rows(const LogitRows<T>& rows, int64_t count, const Layout& layout,
@@ -232,10 +234,43 @@ struct Part {
 };
 #endif
 
+#ifdef KC_HAS_CLUSTERS
+// By the first block of each cluster, once it has judged its rows: its part of the metrics, and by the last of these
+// blocks the loss and all metrics. The parts are added up in a fixed order, whichever block is last.
+// `room` is shared memory for kProducerWarp kLossMetrics numbers.
+__device__ void add_up(Shared& shared, double* room, const PolicyLossScratch& scratch,
+                       const PolicyLossDeviceResult<float>& result, const Layout& layout) {
+  const int thread = static_cast<int>(threadIdx.x), clusters = static_cast<int>(gridDim.x) / layout.cluster;
+  const int cluster = static_cast<int>(blockIdx.x) / layout.cluster;
+  if (thread < kLossMetrics) {
+    scratch.partials[cluster * kLossMetrics + thread] = shared.metrics[thread];
+    __threadfence();
+  }
+  __syncthreads();
+  if (thread == 0)
+    shared.is_last = atomicAdd(&scratch.counts[2], 1ull) + 1 == static_cast<unsigned long long>(clusters);
+  __syncthreads();
+  if (!shared.is_last) return;
+  __threadfence();
+  const int warp = thread / kWarp, lane = thread % kWarp;
+  if (warp < kProducerWarp && lane < kLossMetrics) {
+    double sum = 0;
+    for (int c = warp; c < clusters; c += kProducerWarp) sum += __ldcg(&scratch.partials[c * kLossMetrics + lane]);
+    room[warp * kLossMetrics + lane] = sum;
+  }
+  __syncthreads();
+  if (thread < kLossMetrics)
+    for (int w = 1; w < kProducerWarp; ++w) room[thread] += room[w * kLossMetrics + thread];
+  __syncthreads();
+  if (thread == 0) write_totals(room, scratch, result);
+}
+#endif
+
 template <class T, class O>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_kernel(LogitRows<T> rows, int64_t count, TokenStats<float> stats, PolicyLossArgs<float> args, LossSpec spec,
-                 PolicyLossScratch scratch, GradientRows<O> gradients, Layout layout) {
+                 PolicyLossScratch scratch, GradientRows<O> gradients, PolicyLossDeviceResult<float> result,
+                 Layout layout) {
 #ifdef KC_HAS_CLUSTERS
   constexpr int kPack = Pack<T>::kCount;
   constexpr float kFloor = Floor<T>::value;
@@ -308,7 +343,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int w = warp - kSummers;
     Place slot, turn;
     for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
-      O* out = gradients.data + row * gradients.stride + part.begin * kPack;
+      O* out = gradients.data + gradients.places.of(row) + part.begin * kPack;
       const auto write_zeros = [&](int k) {
         auto* to = reinterpret_cast<OutRaw*>(out) + k * part.chunk_packs + w * part.warp_packs;
         for (int i = lane; i < part.share_size(k, w); i += kWarp) __stcs(to + i, Out::zeros());
@@ -371,7 +406,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       slot.parity = 1;  // all slots are free
       for_rows(rows, count, layout, [&](int64_t row, const RowInfo& info) {
         if (!info.active) return;
-        const T* from = rows.logits + row * rows.stride + part.begin * kPack;
+        const T* from = rows.logits + rows.places.of(row) + part.begin * kPack;
         for (int k = 0; k < part.chunks; ++k) {
           const int bytes = part.chunk_size(k) * 16;
           barrier_wait(&shared.empty[slot.index], slot.parity);
@@ -384,7 +419,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       });
     }
   } else {
+    double metric = 0;  // lane m adds up metric m
     Place turn;
+    wait_for_previous_kernel();  // it counts the sequences
     for_rows(rows, count, layout, [&](int64_t, const RowInfo& info) {
       const int64_t token_id = info.token;
       if (!info.active) {
@@ -413,18 +450,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       all = warp_merge(all, c);
       target = warp_sum(target);
       if (info.id < 0 || info.id >= rows.vocab) target = nanf("");
-      const RowResult<float> result = finish_row(all, target, info.temperature, kFloor);
+      const RowResult<float> row = finish_row(all, target, info.temperature, kFloor);
       if (lane == 0) {
-        const double logprob = static_cast<double>(result.logprob);
+        const double logprob = static_cast<double>(row.logprob);
         const bool own_old = !args.old_logprobs || (spec.ratio_to_rollout && !token.has_rollout);
         token.logprob = logprob;
         if (own_old) token.old = logprob;
-        token.entropy = static_cast<double>(result.entropy);
+        token.entropy = static_cast<double>(row.entropy);
         const TokenTerms<double> terms = token_terms(spec, token, SequenceState<double>{});
         // As policy_loss rounds them.
         const auto g = static_cast<float>(weight * terms.grad_own), h = static_cast<float>(weight * terms.grad_entropy);
         Judgement judged;
-        judged.gradient = row_gradient(result, g, h, info.temperature);
+        judged.gradient = row_gradient(row, g, h, info.temperature);
         judged.kind = g == 0 && h == 0 ? 0 : (h == 0 ? 1 : 2);
         const float size = judged.gradient.scale * judged.gradient.constant;
         judged.shifted = judged.gradient.max * judged.gradient.c - log2f(fabsf(size));
@@ -432,26 +469,43 @@ __global__ void __launch_bounds__(kThreads, 1)
         shared.judgements[turn.index] = judged;
         barrier_arrive(&shared.judged[turn.index]);
         if (rank == 0) {
-          stats.logprobs[token_id] = result.logprob;
-          stats.entropy[token_id] = result.entropy;
-          stats.max[token_id] = result.max;
-          stats.sum[token_id] = result.sum;
+          stats.logprobs[token_id] = row.logprob;
+          stats.entropy[token_id] = row.entropy;
+          stats.max[token_id] = row.max;
+          stats.sum[token_id] = row.sum;
           if (gradients.by_logprobs) gradients.by_logprobs[token_id] = g;
           if (gradients.by_entropy) gradients.by_entropy[token_id] = h;
+          if (result.loss) token_metrics<float>(shared.metrics, token, terms, weight, weight * terms.grad_own);
         }
       }
       __syncwarp();
+      if (result.loss && rank == 0 && lane < kLossMetrics) metric += shared.metrics[lane];
+      __syncwarp();
       turn.advance(kRows);
     });
+    if (lane < kLossMetrics) shared.metrics[lane] = metric;
   }
   __syncwarp();
   cluster_sync();  // no block leaves while another may still write to it
+  if (result.loss && rank == 0)
+    add_up(shared, reinterpret_cast<double*>(memory + ring_offset(layout.cluster)), scratch, result, layout);
 #endif
 }
 
-struct Device {
-  int sms = 0, major = 0, shared_bytes = 0;
+struct CudaRuntime {
+  [[nodiscard]] static int current(int* device) { return cudaGetDevice(device); }
+  [[nodiscard]] static int ask(int device, DeviceFacts* facts) {
+    if (const int error = cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, device))
+      return error;
+    if (const int error = cudaDeviceGetAttribute(&facts->major, cudaDevAttrComputeCapabilityMajor, device))
+      return error;
+    return cudaDeviceGetAttribute(&facts->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
 };
+
+[[nodiscard]] int current_device(DeviceFacts* facts) {
+  return current_device_facts<CudaRuntime>(facts);
+}
 
 // cudaOccupancyMaxActiveClusters takes longer than a launch; a training run asks for one or two shapes.
 template <class T, class O>
@@ -475,22 +529,6 @@ int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, in
   return cudaSuccess;
 }
 
-// Asked once a device.
-const Device& current_device() {
-  constexpr int kMostDevices = 64;
-  static Device known[kMostDevices];
-  static bool asked[kMostDevices];
-  int index = 0;
-  if (cudaGetDevice(&index) != cudaSuccess || index >= kMostDevices) index = 0;
-  if (!asked[index]) {
-    cudaDeviceGetAttribute(&known[index].sms, cudaDevAttrMultiProcessorCount, index);
-    cudaDeviceGetAttribute(&known[index].major, cudaDevAttrComputeCapabilityMajor, index);
-    cudaDeviceGetAttribute(&known[index].shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    asked[index] = true;
-  }
-  return known[index];
-}
-
 // Parts begin at multiples of 512 bytes of their row: no two warps write to the same cache line, and every full load
 // and store of a warp is one such piece. Parts that share lines cost 7%.
 constexpr int kPiecePacks = 32;
@@ -498,30 +536,30 @@ constexpr int64_t round_up(int64_t value, int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-// The smallest cluster whose ring holds a block's part of a row one and a half times. False where there is none, or
-// where a row is so short that the ring would hold too many.
-bool make_layout(int64_t row_packs, int shared_bytes, int least_cluster, Layout& layout) {
-  for (int cluster = least_cluster; cluster <= kMostCluster; cluster *= 2) {
+// The smallest cluster whose ring holds enough of a block's part of a row: 1.4 parts of 16-bit logits, 1.5 of float.
+// Fewer blocks a row are better, since the parts wait for each other; measured on an H200 (docs/cuda_kernels.md). False
+// where there is none, or where a row is so short that the ring would hold too many.
+bool make_layout(int64_t row_packs, int shared_bytes, Layout& layout) {
+  for (const int cluster : {1, 2, 4, 8}) {
     const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);
     const int64_t most_chunk = kPartPacks * kSummers;
     const int64_t chunks = std::max<int64_t>(3, (block_packs + most_chunk - 1) / most_chunk);
     const int64_t part_packs = round_up((block_packs + chunks * kSummers - 1) / (chunks * kSummers), kPiecePacks);
-    const int64_t slot_bytes = part_packs * kSummers * 16;
-    const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / slot_bytes);
-    if (slots * 2 < chunks * 3) continue;
+    const int64_t slot_packs = part_packs * kSummers;
+    const int64_t slots = std::min<int64_t>(kMostSlots, (shared_bytes - ring_offset(cluster)) / (slot_packs * 16));
     if (slots / chunks >= kMostRowsInRing) return false;
+    if (slots * slot_packs * 2 < block_packs * 3) continue;
+    const auto bytes = static_cast<int>(ring_offset(cluster) + slots * slot_packs * 16);
     layout = {cluster,
               static_cast<int>(block_packs),
               static_cast<int>(chunks),
               static_cast<int>(part_packs),
               static_cast<int>(slots),
-              ring_offset(cluster) + static_cast<int>(slots * slot_bytes)};
+              bytes};
     return true;
   }
   return false;
 }
-
-constexpr int kLeastCluster = 2;
 
 // KC_CLUSTER_KERNELS=never takes the path of older GPUs, for tests and for comparison.
 bool clusters_are_allowed() {
@@ -537,45 +575,53 @@ bool can_fuse_loss_gradient(const LogitRows<T>& rows, int64_t count, const LossS
   if constexpr (sizeof(T) == 8) {
     return false;
   } else {
-    const Device& device = current_device();
-    const auto aligned = [](const auto* data, int64_t stride) {
-      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * static_cast<int64_t>(sizeof(*data)) % 16 == 0;
+    DeviceFacts device;
+    if (current_device(&device)) return false;  // the launch of the other kernels reports why
+    const auto aligned = [](const auto* data, const RowPlaces& places) {
+      const auto bytes = static_cast<int64_t>(sizeof(*data));
+      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && places.stride * bytes % 16 == 0 &&
+             (places.inner == 0 || places.outer_stride * bytes % 16 == 0);
     };
     Layout layout;
     return device.major >= 9 && clusters_are_allowed() && splits_sequences(spec) && count > 0 &&
-           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.stride) &&
-           aligned(gradients.data, gradients.stride) &&
-           make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout);
+           rows.vocab % Pack<T>::kCount == 0 && aligned(rows.logits, rows.places) &&
+           aligned(gradients.data, gradients.places) &&
+           make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, layout);
   }
 }
 
 template <class T, class O>
 int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                                const PolicyLossArgs<Accumulator<T>>& args, const LossSpec& spec,
-                               const PolicyLossScratch& scratch, const GradientRows<O>& gradients, void* stream) {
+                               const PolicyLossScratch& scratch, const GradientRows<O>& gradients,
+                               const PolicyLossDeviceResult<Accumulator<T>>& result, bool follows_count, void* stream) {
   if constexpr (sizeof(T) == 8) {
     return cudaErrorNotSupported;
   } else {
-    const Device& device = current_device();
+    DeviceFacts device;
+    if (const int error = current_device(&device)) return error;
     Layout layout;
-    if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, kLeastCluster, layout))
-      return cudaErrorNotSupported;
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
+    if (!make_layout(rows.vocab / Pack<T>::kCount, device.shared_bytes, layout)) return cudaErrorNotSupported;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = static_cast<size_t>(layout.bytes);
     config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &attribute;
+    config.attrs = attributes;
     config.numAttrs = 1;
     // A processing cluster of the chip may have a number of multiprocessors that C does not divide.
-    config.gridDim = dim3(static_cast<unsigned>(device.sms / layout.cluster * layout.cluster));
+    config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors / layout.cluster * layout.cluster));
     int resident = 0;
     if (const int error = resident_clusters<T, O>(config, layout, &resident)) return error;
+    if (follows_count) config.numAttrs = 2;
     const int64_t clusters = std::min<int64_t>(std::max(1, resident), count);
     config.gridDim = dim3(static_cast<unsigned>(clusters * layout.cluster));
-    return cudaLaunchKernelEx(&config, fused_kernel<T, O>, rows, count, stats, args, spec, scratch, gradients, layout);
+    return cudaLaunchKernelEx(&config, fused_kernel<T, O>, rows, count, stats, args, spec, scratch, gradients, result,
+                              layout);
   }
 }
 
@@ -586,12 +632,12 @@ constexpr int kScaleThreads = 256;
 // A few blocks walk over the rows: where there is nothing to do, most of the launch is saved.
 template <class T>
 __global__ void __launch_bounds__(kScaleThreads)
-    scale_kernel(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor) {
+    scale_kernel(T* gradient, int64_t count, int64_t vocab, RowPlaces places, const Accumulator<T>* factor) {
   const Accumulator<T> by = *factor;
   if (by == Accumulator<T>(1)) return;
   constexpr int kPack = Pack<T>::kCount;
   for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
-    T* x = gradient + row * stride;
+    T* x = gradient + places.of(row);
     const int64_t packs = reinterpret_cast<uintptr_t>(x) % 16 == 0 ? vocab / kPack : 0;
     auto* body = reinterpret_cast<uint4*>(x);
     for (int64_t i = threadIdx.x; i < packs; i += kScaleThreads) {
@@ -609,12 +655,14 @@ __global__ void __launch_bounds__(kScaleThreads)
 }  // namespace
 
 template <class T>
-int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t stride, const Accumulator<T>* factor,
-                          void* stream) {
+int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, const RowPlaces& places,
+                          const Accumulator<T>* factor, void* stream) {
   if (count == 0 || vocab == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(current_device().sms * 8, count));
+  DeviceFacts device;
+  if (const int error = current_device(&device)) return error;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(device.multiprocessors * 8, count));
   scale_kernel<T>
-      <<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, stride, factor);
+      <<<blocks, kScaleThreads, 0, static_cast<cudaStream_t>(stream)>>>(gradient, count, vocab, places, factor);
   return cudaGetLastError();
 }
 
@@ -622,10 +670,11 @@ int launch_scale_gradient(T* gradient, int64_t count, int64_t vocab, int64_t str
   template bool can_fuse_loss_gradient<T, O>(const LogitRows<T>&, int64_t, const LossSpec&, const GradientRows<O>&); \
   template int launch_fused_loss_gradient<T, O>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&,     \
                                                 const PolicyLossArgs<Accumulator<T>>&, const LossSpec&,              \
-                                                const PolicyLossScratch&, const GradientRows<O>&, void*);
+                                                const PolicyLossScratch&, const GradientRows<O>&,                    \
+                                                const PolicyLossDeviceResult<Accumulator<T>>&, bool, void*);
 #define KC_INSTANTIATE(T)    \
   KC_INSTANTIATE_FUSED(T, T) \
-  template int launch_scale_gradient<T>(T*, int64_t, int64_t, int64_t, const Accumulator<T>*, void*);
+  template int launch_scale_gradient<T>(T*, int64_t, int64_t, const RowPlaces&, const Accumulator<T>*, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)

@@ -23,8 +23,10 @@ struct LinearNeeds {
   bool any() const { return hidden || weight || bias; }
 };
 
-inline void check_linear(const LinearArguments& in) {
-  check(in.hidden.dim() == 2, "hidden must have shape [tokens, hidden_size]; got ", shape_of(in.hidden));
+// The same with hidden states of shape [tokens, hidden_size]; `shape` says how the tokens lay.
+inline LinearArguments check_linear(LinearArguments in, TokenShape& shape) {
+  shape = tokens_with("hidden", in.hidden, "hidden_size");
+  if (shape.is_padded()) in.hidden = torch::stable::view(dense(in.hidden), {shape.count(), in.hidden.size(2)});
   check(in.weight.dim() == 2 && in.weight.size(1) == in.hidden.size(1),
         "weight must have shape [vocab, hidden_size] = [vocab, ", in.hidden.size(1), "]; got ", shape_of(in.weight));
   check_dtype("weight", in.weight, in.hidden.scalar_type());
@@ -37,16 +39,17 @@ inline void check_linear(const LinearArguments& in) {
   check(std::isfinite(in.logit_scale), "logit_scale must be finite; got ", in.logit_scale);
   check(std::isfinite(in.softcap) && in.softcap >= 0, "softcap must be finite and at least 0; got ", in.softcap);
   check(in.chunk_rows >= 0, "chunk_rows must be at least 0; got ", in.chunk_rows);
+  return in;
 }
 
 // Log-probs, entropy, max and sum of all tokens; 0 where masked.
 template <class A>
 struct TokenOutputs {
-  TokenOutputs(const Tensor& like, int64_t tokens, ScalarType type)
-      : logprobs(torch::stable::new_zeros(like, {tokens}, type)),
-        entropy(torch::stable::new_zeros(like, {tokens}, type)),
-        max(torch::stable::new_zeros(like, {tokens}, type)),
-        sum(torch::stable::new_zeros(like, {tokens}, type)) {}
+  TokenOutputs(const Tensor& like, const TokenShape& shape, ScalarType type)
+      : logprobs(torch::stable::new_zeros(like, shape.sizes, type)),
+        entropy(torch::stable::new_zeros(like, shape.sizes, type)),
+        max(torch::stable::new_zeros(like, shape.sizes, type)),
+        sum(torch::stable::new_zeros(like, shape.sizes, type)) {}
 
   TokenStats<A> stats() const {
     return {logprobs.template mutable_data_ptr<A>(), entropy.template mutable_data_ptr<A>(),

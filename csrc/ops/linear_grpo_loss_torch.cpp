@@ -31,9 +31,8 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream) {
   const auto move = [&](const char* name, Tensor tensor) {
     if (!is_on_host(tensor)) return tensor;
-    check(tensor.dim() == 1, name, " must be 1-D; got shape ", shape_of(tensor));
     check(!is_capturing(stream), name, " must be on the GPU while a CUDA graph is captured");
-    return on_device_of(like, tensor);
+    return on_device_of(like, dense(tensor));
   };
   tensors.advantages = move("advantages", tensors.advantages);
   if (tensors.mask) tensors.mask = move("mask", *tensors.mask);
@@ -75,8 +74,8 @@ class LinearLoss {
 
   void run(const Tensor& loss, const Tensor& metrics) {
     const LossScratch<A> memory(loss, args_);
-    Tensor by_logprobs = torch::stable::new_empty(like_, {args_.tokens});
-    Tensor by_entropy = torch::stable::new_empty(like_, {spec_.entropy_coef != 0 ? args_.tokens : 0});
+    Tensor by_logprobs = fresh(like_, {args_.tokens});
+    Tensor by_entropy = fresh(like_, {spec_.entropy_coef != 0 ? args_.tokens : 0});
     A* const g = by_logprobs.template mutable_data_ptr<A>();
     A* const h = spec_.entropy_coef != 0 ? by_entropy.template mutable_data_ptr<A>() : nullptr;
     launched(launch_count_sequences(args_, memory.scratch, stream_));
@@ -123,11 +122,12 @@ class LinearLoss {
       if (!needs_.any() || chunk.may_count == 0 || !head.gradients_are_plain()) return false;
       GradientRows<T> gradients;
       gradients.data = head.gradients();
-      gradients.stride = head.gradient_stride();
+      gradients.places.stride = head.gradient_stride();
       gradients.by_logprobs = g;
       gradients.by_entropy = h;
       if (!can_fuse_loss_gradient(logits, chunk.count, spec_, gradients)) return false;
-      launched(launch_fused_loss_gradient(logits, chunk.count, stats_, args_, spec_, scratch, gradients, stream_));
+      launched(launch_fused_loss_gradient(logits, chunk.count, stats_, args_, spec_, scratch, gradients,
+                                          PolicyLossDeviceResult<A>{}, /*follows_count=*/false, stream_));
       return true;
     }
     return false;
@@ -138,9 +138,13 @@ class LinearLoss {
     // Where sequences begin, if the host knows or may ask; without, all rows are one sequence.
     std::vector<int64_t> bounds{0, args_.tokens};
     bool knows_bounds = !tensors.cu_seqlens;
+    if (args_.sequence_length > 0) {
+      bounds.clear();
+      for (int64_t s = 0; s <= args_.sequences; ++s) bounds.push_back(s * args_.sequence_length);
+    }
     const bool is_free = tensors.cu_seqlens && is_on_host(*tensors.cu_seqlens);
     if (tensors.cu_seqlens && (is_free || (!splits && can_wait_))) {
-      const Tensor host = on_host(*tensors.cu_seqlens);
+      const Tensor host = torch::stable::to(on_host(*tensors.cu_seqlens), ScalarType::Long);
       check_cu_seqlens(data_of<int64_t>(host), args_.sequences, args_.tokens);
       bounds.assign(data_of<int64_t>(host), data_of<int64_t>(host) + args_.sequences + 1);
       knows_bounds = true;
@@ -210,7 +214,7 @@ class LinearLoss {
     if (!is_on_host(tensors.advantages) || spec_.beta != 0 || spec_.entropy_coef != 0 || spec_.ratio_penalty != 0)
       return idle;
     if (args_.advantages_per_sequence ? !bounds : couples_tokens(spec_)) return idle;
-    const Tensor host = torch::stable::contiguous(tensors.advantages);
+    const Tensor host = dense(tensors.advantages);
     const A* advantages = data_of<A>(host);
     idle.assign(static_cast<size_t>(args_.tokens), 0);
     if (!args_.advantages_per_sequence)
@@ -247,9 +251,11 @@ class LinearLoss {
     args_.entropy = stats_.entropy;
     grad_logprobs_.resize(static_cast<size_t>(args_.tokens));
     grad_entropy_.resize(static_cast<size_t>(spec.entropy_coef != 0 ? args_.tokens : 0));
-    whole_ = {0, args_.tokens};
-    const int64_t* bounds = args_.cu_seqlens ? args_.cu_seqlens : whole_.data();
-    bounds_.assign(bounds, bounds + args_.sequences + 1);
+    if (args_.cu_seqlens)
+      bounds_.assign(args_.cu_seqlens, args_.cu_seqlens + args_.sequences + 1);
+    else
+      for (int64_t s = 0; s <= args_.sequences; ++s)
+        bounds_.push_back(args_.sequence_length > 0 ? s * args_.sequence_length : s * args_.tokens);
     count();
   }
 
@@ -288,7 +294,9 @@ class LinearLoss {
       tokens += length;
       sequences_ += length > 0;
     }
-    denominator_ = args_.denominator ? *args_.denominator : own_denominator(spec_.reduction, tokens, sequences_);
+    denominator_ = args_.denominator              ? *args_.denominator
+                   : args_.denominator_value >= 0 ? args_.denominator_value
+                                                  : own_denominator(spec_.reduction, tokens, sequences_);
   }
 
   // Tokens [begin, end), which lie in sequences [first, last).
@@ -367,7 +375,6 @@ class LinearLoss {
   TokenStats<A> stats_;
   bool differentiates_;
   std::vector<A> grad_logprobs_, grad_entropy_;
-  std::array<int64_t, 2> whole_{};
   std::vector<int64_t> bounds_, lengths_;  // of every sequence; lengths count unmasked tokens
   int64_t sequences_ = 0;                  // with an unmasked token
   double denominator_ = 0;
@@ -381,13 +388,16 @@ Outputs linear_grpo_loss(Tensor hidden, Tensor weight, OptionalTensor bias, Tens
                          OptionalTensor denominator, std::vector<double> spec_numbers, double logit_scale,
                          double softcap, int64_t chunk_rows, bool rounded_logits, bool rounded_weight_grad,
                          bool allow_sync, bool need_hidden, bool need_weight, bool need_bias) {
-  const LinearArguments in{
-      hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, rounded_weight_grad, allow_sync};
   const LinearNeeds needs{need_hidden, need_weight, need_bias};
-  check_linear(in);
+  TokenShape shape;
+  const std::vector<int64_t> hidden_sizes = sizes_of(hidden);
+  const LinearArguments in = check_linear(
+      {hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, rounded_weight_grad, allow_sync}, shape);
   const LossSpec spec = spec_of(spec_numbers);
   const ScalarType type = accumulator_of(hidden.scalar_type());
-  const int64_t tokens = hidden.size(0);
+  const auto as_hidden = [&](const Tensor& gradient) {
+    return needs.hidden && shape.is_padded() ? torch::stable::view(gradient, hidden_sizes) : gradient;
+  };
   const LossTensors tensors{advantages, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator};
 #ifdef KC_CUDA
   const CudaScope scope(hidden);
@@ -396,36 +406,35 @@ Outputs linear_grpo_loss(Tensor hidden, Tensor weight, OptionalTensor bias, Tens
     using T = decltype(head_zero);
     using L = decltype(logit_zero);
     using A = Accumulator<T>;
-    check_tokens(ids, temperature, on_device.mask, "hidden", hidden, tokens, weight.size(0), type);
-    const LossInputs<A> loss_inputs(on_device, spec, "hidden", hidden, tokens, /*has_entropy=*/true);
-    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
+    check_tokens(ids, temperature, on_device.mask, "hidden", hidden, shape, weight.size(0), type);
+    const LossInputs<A> loss_inputs(on_device, spec, "hidden", hidden, shape, /*has_entropy=*/true);
+    const Tensor flat_ids = dense(ids), temperatures = dense(temperature);
     LogitRows<L> rows;
     rows.ids = data_of<int64_t>(flat_ids);
-    rows.temperature = data_of<A>(temperatures);
-    rows.temperature_per_token = temperature.dim() == 1;
-    const TokenOutputs<A> out(hidden, tokens, type);
+    set_temperature(rows, temperatures);
+    const TokenOutputs<A> out(hidden, shape, type);
     LinearLoss<T, L> linear(in, needs, tensors, on_device, rows, loss_inputs.args, spec, out, scope.stream());
-    Tensor loss = torch::stable::new_empty(hidden, {}, type);
-    Tensor metrics = torch::stable::new_empty(hidden, {kLossMetrics}, ScalarType::Double);
+    Tensor loss = fresh(hidden, {}, type);
+    Tensor metrics = fresh(hidden, {kLossMetrics}, ScalarType::Double);
     linear.run(loss, metrics);
-    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, linear.grad_hidden, linear.grad_weight,
+    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, as_hidden(linear.grad_hidden), linear.grad_weight,
                            torch::stable::to(linear.grad_bias, hidden.scalar_type()));
   });
 #else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;
-    check_tokens(ids, temperature, mask, "hidden", hidden, tokens, weight.size(0), type);
-    const LossInputs<A> loss_inputs(tensors, spec, "hidden", hidden, tokens, /*has_entropy=*/true);
+    check_tokens(ids, temperature, mask, "hidden", hidden, shape, weight.size(0), type);
+    const LossInputs<A> loss_inputs(tensors, spec, "hidden", hidden, shape, /*has_entropy=*/true);
     const TokenInputs<A> inputs(ids, temperature, mask);
-    const TokenOutputs<A> out(hidden, tokens, type);
+    const TokenOutputs<A> out(hidden, shape, type);
     LinearLoss<T> linear(in, needs, inputs, loss_inputs.args, spec, out);
-    Tensor loss = torch::stable::new_empty(hidden, {}, type);
-    Tensor metrics = torch::stable::new_empty(hidden, {kLossMetrics}, ScalarType::Double);
+    Tensor loss = fresh(hidden, {}, type);
+    Tensor metrics = fresh(hidden, {kLossMetrics}, ScalarType::Double);
     *loss.mutable_data_ptr<A>() = static_cast<A>(linear.run(metrics.mutable_data_ptr<double>()));
     Tensor grad_weight = linear.head().grad_weight;
     if (rounded_weight_grad) grad_weight = torch::stable::to(grad_weight, hidden.scalar_type());
-    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, linear.head().grad_hidden, grad_weight,
+    return std::make_tuple(loss, metrics, out.logprobs, out.entropy, as_hidden(linear.head().grad_hidden), grad_weight,
                            torch::stable::to(linear.head().grad_bias, hidden.scalar_type()));
   });
 #endif
@@ -439,8 +448,8 @@ Tensor scaled_gradient(Tensor gradient, Tensor factor, Tensor like) {
   check_same_device("factor", factor, "gradient", gradient);
   check(gradient.scalar_type() == like.scalar_type() || gradient.scalar_type() == sums, "gradient must be ",
         name_of(sums), " or ", name_of(like.scalar_type()), "; got ", name_of(gradient.scalar_type()));
-  const Tensor from = torch::stable::contiguous(gradient);
-  Tensor to = torch::stable::new_empty(from, from.sizes(), like.scalar_type());
+  const Tensor from = dense(gradient);
+  Tensor to = fresh(from, sizes_of(from), like.scalar_type());
   return with_float_type("like", like, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;

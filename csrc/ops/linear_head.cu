@@ -115,12 +115,12 @@ __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
     return;
   }
 
-  const L* x = rows.logits + row * rows.stride;
+  const L* x = rows.logits + rows.places.of(row);
   const int64_t id = rows.ids[token];
   const A logprob = stats.logprobs[token];
   const RowResult<A> saved{logprob,          stats.entropy[token], stats.max[token],
                            stats.sum[token], exp(logprob),         -expm1(logprob)};
-  RowGradient<A> gradient = row_gradient(saved, g, h, rows.temperature[rows.temperature_per_token ? token : 0]);
+  RowGradient<A> gradient = row_gradient(saved, g, h, rows.temperature_of(token));
   const auto through_cap = [&](A value, A logit) {
     const A t = logit / softcap;
     return value * (A(1) - t) * (A(1) + t);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
   if (last < vocab) store_narrow(out + last, convert(tail, last));
 }
 
-// The sum of `value` over the threads in front, and over all of them.
+// The sum of `value` over the threads in front, and over all of them in *total.
 __device__ int block_scan(int value, int* total) {
   __shared__ int sums[kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -179,6 +179,8 @@ __device__ int block_scan(int value, int* total) {
   return before + upto - value;
 }
 
+// Each thread takes a run of rows, at most 64 a turn: one bit says which of them have a gradient, so memory is read
+// once and a turn needs two scans.
 template <class A>
 __global__ void __launch_bounds__(kSelectThreads)
     select_kernel(const int64_t* tokens, const bool* mask, const A* grad_logprobs, const A* grad_entropy, int64_t count,
@@ -188,22 +190,42 @@ __global__ void __launch_bounds__(kSelectThreads)
     if (mask && !mask[t]) return false;
     return (grad_logprobs && grad_logprobs[t] != A(0)) || (grad_entropy && grad_entropy[t] != A(0));
   };
+  constexpr int kMostRun = 64;
+  const int run = static_cast<int>(min((count + kSelectThreads - 1) / kSelectThreads, static_cast<int64_t>(kMostRun)));
+  const int64_t turn = static_cast<int64_t>(run) * kSelectThreads;
+  const auto bits_of = [&](int64_t first) {
+    uint64_t bits = 0;
+    for (int k = 0; k < run; ++k) bits |= static_cast<uint64_t>(first + k < count && is_active(first + k)) << k;
+    return bits;
+  };
+  const int64_t own = static_cast<int64_t>(threadIdx.x) * run;
+  const uint64_t first_bits = bits_of(own);
   int64_t active = 0;
-  for (int64_t begin = 0; begin < count; begin += kSelectThreads) {
-    const int64_t i = begin + threadIdx.x;
-    active += __syncthreads_count(i < count && is_active(i));
+  for (int64_t begin = 0; begin < count; begin += turn) {
+    int found;
+    block_scan(__popcll(begin == 0 ? first_bits : bits_of(begin + own)), &found);
+    active += found;
   }
   int64_t holes = 0, movers = 0;
-  for (int64_t begin = 0; begin < count; begin += kSelectThreads) {
-    const int64_t i = begin + threadIdx.x;
-    const bool here = i < count && is_active(i);
-    const bool is_hole = i < active && !here, is_mover = i >= active && here;
+  for (int64_t begin = 0; begin < count; begin += turn) {
+    const int64_t first = begin + own;
+    const uint64_t bits = begin == 0 ? first_bits : bits_of(first);
+    int own_holes = 0, own_movers = 0;
+    for (int k = 0; k < run && first + k < count; ++k) {
+      const bool here = bits >> k & 1;
+      own_holes += first + k < active && !here;
+      own_movers += first + k >= active && here;
+    }
     int more_holes, more_movers;
-    const int hole = block_scan(is_hole, &more_holes), mover = block_scan(is_mover, &more_movers);
-    if (is_hole) selection.holes[holes + hole] = static_cast<int32_t>(i);
-    if (is_mover) selection.movers[movers + mover] = static_cast<int32_t>(i);
-    if (i < count && !is_mover) selection.slots[i] = here ? static_cast<int32_t>(i) : -1;
-    if (here && !is_mover) selection.order[i] = tokens[i];
+    int64_t hole = holes + block_scan(own_holes, &more_holes), mover = movers + block_scan(own_movers, &more_movers);
+    for (int k = 0; k < run && first + k < count; ++k) {
+      const int64_t i = first + k;
+      const bool here = bits >> k & 1, is_mover = i >= active && here;
+      if (i < active && !here) selection.holes[hole++] = static_cast<int32_t>(i);
+      if (is_mover) selection.movers[mover++] = static_cast<int32_t>(i);
+      if (!is_mover) selection.slots[i] = here ? static_cast<int32_t>(i) : -1;
+      if (here && !is_mover) selection.order[i] = tokens[i];
+    }
     holes += more_holes;
     movers += more_movers;
   }
@@ -233,8 +255,8 @@ __global__ void __launch_bounds__(kColumns)
 }
 
 __global__ void __launch_bounds__(kSelectThreads)
-    scale_kernel(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
-                 float logit_scale, float* numbers) {
+    gradient_scale_kernel(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
+                          float logit_scale, float* numbers) {
   __shared__ float tops[kWarp];
   float top = 0;
   for (int64_t i = threadIdx.x; i < count; i += kSelectThreads) {
@@ -258,7 +280,7 @@ __global__ void __launch_bounds__(kSelectThreads)
 
 template <class V, class T>
 __global__ void __launch_bounds__(kThreads)
-    product_kernel(const V* values, int64_t count, const Accumulator<T>* factor, T* out, bool wide) {
+    scale_kernel(const V* values, int64_t count, const Accumulator<T>* factor, T* out, bool wide) {
   constexpr int kPack = Pack<V>::kCount;
   const Accumulator<T> by = *factor;
   const int64_t packs = wide ? count / kPack : 0;
@@ -375,14 +397,14 @@ int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T
   const bool wide = reinterpret_cast<uintptr_t>(values) % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
   const int64_t each = static_cast<int64_t>(kThreads) * kUnroll * (wide ? Pack<V>::kCount : 1);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + each - 1) / each, int64_t{1} << 20));
-  product_kernel<V, T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(values, count, factor, out, wide);
+  scale_kernel<V, T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(values, count, factor, out, wide);
   return cudaGetLastError();
 }
 
 int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
                           float logit_scale, float* numbers, void* stream) {
-  scale_kernel<<<1, kSelectThreads, 0, static_cast<cudaStream_t>(stream)>>>(tokens, grad_logprobs, grad_entropy, count,
-                                                                            logit_scale, numbers);
+  gradient_scale_kernel<<<1, kSelectThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      tokens, grad_logprobs, grad_entropy, count, logit_scale, numbers);
   return cudaGetLastError();
 }
 

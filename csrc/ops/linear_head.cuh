@@ -12,30 +12,31 @@
 namespace kc {
 
 // tokens[i] = first + i.
-int launch_count_up(int64_t* tokens, int64_t first, int64_t count, void* stream);
+[[nodiscard]] int launch_count_up(int64_t* tokens, int64_t first, int64_t count, void* stream);
 
 // to[i] = from[tokens[i]], a row of zeros where the token is masked (mask may be null).
 template <class T>
-int launch_gather_rows(const T* from, int64_t width, const int64_t* tokens, const bool* mask, int64_t count, T* to,
-                       void* stream);
+[[nodiscard]] int launch_gather_rows(const T* from, int64_t width, const int64_t* tokens, const bool* mask,
+                                     int64_t count, T* to, void* stream);
 // to[tokens[i]] = from[i].
 template <class T>
-int launch_scatter_rows(const T* from, int64_t width, const int64_t* tokens, int64_t count, T* to, void* stream);
+[[nodiscard]] int launch_scatter_rows(const T* from, int64_t width, const int64_t* tokens, int64_t count, T* to,
+                                      void* stream);
 
 // x = softcap tanh((x + logit_scale bias) / softcap), in place; bias may be null, softcap 0 is none.
 template <class T, class L>
-int launch_finish_logits(L* logits, int64_t count, int64_t vocab, int64_t stride, const T* bias,
-                         Accumulator<T> logit_scale, Accumulator<T> softcap, void* stream);
+[[nodiscard]] int launch_finish_logits(L* logits, int64_t count, int64_t vocab, int64_t stride, const T* bias,
+                                       Accumulator<T> logit_scale, Accumulator<T> softcap, void* stream);
 
 // d loss / d (x before the softcap) of each row. Rows begin at multiples of 16 bytes; row i goes to row slots[i] of
 // `gradients`, to none where that is -1, to row i without slots. A row may lie in the bytes of its own logits, or of
 // logits whose slot is -1. Both gradients by token may be null, and are multiplied by `scale` (one number on the
 // device; null: 1).
 template <class L, class O>
-int launch_head_gradient(const LogitRows<L>& rows, int64_t count, const TokenStats<Accumulator<L>>& stats,
-                         const Accumulator<L>* grad_logprobs, const Accumulator<L>* grad_entropy,
-                         const Accumulator<L>* scale, Accumulator<L> softcap, const int32_t* slots, O* gradients,
-                         int64_t gradient_stride, void* stream);
+[[nodiscard]] int launch_head_gradient(const LogitRows<L>& rows, int64_t count, const TokenStats<Accumulator<L>>& stats,
+                                       const Accumulator<L>* grad_logprobs, const Accumulator<L>* grad_entropy,
+                                       const Accumulator<L>* scale, Accumulator<L> softcap, const int32_t* slots,
+                                       O* gradients, int64_t gradient_stride, void* stream);
 
 // The rows that have a gradient, close together. A row in front of the `active`-th stays where it is; one behind it
 // goes to a row in front that has none. So no row is in another's way, and rows can move all at once.
@@ -60,26 +61,27 @@ struct RowSelection {
 };
 
 template <class A>
-int launch_select_rows(const int64_t* tokens, const bool* mask, const A* grad_logprobs, const A* grad_entropy,
-                       int64_t count, const RowSelection& selection, void* stream);
+[[nodiscard]] int launch_select_rows(const int64_t* tokens, const bool* mask, const A* grad_logprobs,
+                                     const A* grad_entropy, int64_t count, const RowSelection& selection, void* stream);
 // Moves rows that already hold gradients; `moved` as the selection found it, or more.
 template <class O>
-int launch_move_rows(O* gradients, int64_t vocab, int64_t stride, const RowSelection& selection, int64_t moved,
-                     void* stream);
+[[nodiscard]] int launch_move_rows(O* gradients, int64_t vocab, int64_t stride, const RowSelection& selection,
+                                   int64_t moved, void* stream);
 
 // sum[j] += factor * sum over rows of gradients[., j]; device_factor, where not null, is a number on the device that
 // takes the place of factor.
 template <class O>
-int launch_add_columns(const O* gradients, int64_t count, int64_t vocab, int64_t stride, Accumulator<O> factor,
-                       const Accumulator<O>* device_factor, Accumulator<O>* sum, void* stream);
+[[nodiscard]] int launch_add_columns(const O* gradients, int64_t count, int64_t vocab, int64_t stride,
+                                     Accumulator<O> factor, const Accumulator<O>* device_factor, Accumulator<O>* sum,
+                                     void* stream);
 
 // out[i] = factor values[i], in one sweep; factor: one number on the device. V is T, or float.
 template <class V, class T>
-int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T* out, void* stream);
+[[nodiscard]] int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T* out, void* stream);
 
 // For gradients in float16, four numbers: the power of two that brings the largest of these tokens' gradients near 1,
 // logit_scale divided by it, 0 and 1.
-int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy, int64_t count,
-                          float logit_scale, float* numbers, void* stream);
+[[nodiscard]] int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy,
+                                        int64_t count, float logit_scale, float* numbers, void* stream);
 
 }  // namespace kc

@@ -34,19 +34,16 @@ inline bool is_capturing(void* stream) {
          status != cudaStreamCaptureStatusNone;
 }
 
-inline bool is_on_host(const Tensor& tensor) {
-  return tensor.device().type() == DeviceType::CPU;
-}
 inline Tensor on_host(const Tensor& tensor) {
-  return torch::stable::contiguous(torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU)));
+  return dense(torch::stable::to(tensor, torch::stable::Device(DeviceType::CPU)));
 }
-inline Tensor pinned(int64_t count, ScalarType type) {
-  return torch::stable::empty({count}, type, std::nullopt, torch::stable::Device(DeviceType::CPU), /*pin_memory=*/true);
+inline Tensor pinned(const std::vector<int64_t>& sizes, ScalarType type) {
+  return torch::stable::empty(sizes, type, std::nullopt, torch::stable::Device(DeviceType::CPU), /*pin_memory=*/true);
 }
-// A vector of the host, without waiting: from memory that is not pinned the driver may wait for the stream.
-inline Tensor on_device_of(const Tensor& like, const Tensor& vector) {
-  Tensor staged = pinned(vector.size(0), vector.scalar_type());
-  torch::stable::copy_(staged, vector);
+// A contiguous tensor of the host, without waiting: from memory that is not pinned the driver may wait for the stream.
+inline Tensor on_device_of(const Tensor& like, const Tensor& tensor) {
+  Tensor staged = pinned(sizes_of(tensor), tensor.scalar_type());
+  torch::stable::copy_(staged, tensor);
   return torch::stable::to(staged, like.device(), /*non_blocking=*/true);
 }
 
@@ -86,14 +83,14 @@ class TokenList {
 
   // To the device, in the present order.
   void upload(bool reordered) {
-    memory_ = torch::stable::new_empty(like_, {size()}, ScalarType::Long);
+    memory_ = fresh(like_, {size()}, ScalarType::Long);
     if (size() == 0) return;
     int64_t* const device = memory_.mutable_data_ptr<int64_t>();
     if (size() == tokens_ && !reordered) {
       check_launch("the linear head", launch_count_up(device, 0, tokens_, stream_));
       return;
     }
-    Tensor staged = pinned(size(), ScalarType::Long);
+    Tensor staged = pinned({size()}, ScalarType::Long);
     std::copy(list_.begin(), list_.end(), staged.mutable_data_ptr<int64_t>());
     torch::stable::copy_(memory_, staged, /*non_blocking=*/true);
   }
@@ -149,8 +146,8 @@ class DeviceHead {
   using A = Accumulator<T>;
 
   DeviceHead(const LinearArguments& in, LinearNeeds needs, int64_t most_rows, bool can_wait, void* stream)
-      : hidden_(torch::stable::contiguous(in.hidden)),
-        weight_(torch::stable::contiguous(in.weight)),
+      : hidden_(dense(in.hidden)),
+        weight_(dense(in.weight)),
         bias_(contiguous_or_none(in.bias)),
         logit_scale_(in.logit_scale),
         softcap_(in.softcap),
@@ -161,20 +158,20 @@ class DeviceHead {
         needs_(needs),
         can_wait_(can_wait),
         stream_(stream),
-        workspace_(torch::stable::new_empty(in.hidden, {whole_blocks(most_rows), stride_}, kLogits)) {
+        workspace_(fresh(in.hidden, {whole_blocks(most_rows), stride_}, kLogits)) {
     grad_hidden = torch::stable::new_zeros(hidden_, {needs.hidden ? hidden_.size(0) : 0, width_});
-    grad_weight = torch::stable::new_empty(hidden_, {needs.weight ? vocab_ : 0, width_},
-                                           in.rounded_weight_grad ? hidden_.scalar_type() : kSums);
+    grad_weight =
+        fresh(hidden_, {needs.weight ? vocab_ : 0, width_}, in.rounded_weight_grad ? hidden_.scalar_type() : kSums);
     grad_bias = torch::stable::new_zeros(hidden_, {needs.bias ? vocab_ : 0}, kSums);
     const int64_t bytes = needs.any() ? RowSelection::bytes(most_rows) : 0;
-    selection_ = torch::stable::new_empty(hidden_, {bytes}, ScalarType::Byte);
-    numbers_ = torch::stable::new_empty(hidden_, {4}, ScalarType::Float);
+    selection_ = fresh(hidden_, {bytes}, ScalarType::Byte);
+    numbers_ = fresh(hidden_, {4}, ScalarType::Float);
   }
 
   // The logits of these rows, in the workspace; `rows` says the rest.
   LogitRows<L> logits(const RowChunk& chunk, LogitRows<L> rows) {
     rows.logits = workspace();
-    rows.stride = stride_;
+    rows.places.stride = stride_;
     rows.vocab = vocab_;
     rows.tokens = chunk.tokens;
     const int64_t multiplied = whole_blocks(chunk.count);
@@ -296,7 +293,7 @@ class DeviceHead {
       if (kept.first != kAnyOrder) {
         to += kept.first * width_;
       } else {
-        if (!by_hidden_) by_hidden_ = torch::stable::new_empty(hidden_, {whole_blocks(capacity_), width_});
+        if (!by_hidden_) by_hidden_ = fresh(hidden_, {whole_blocks(capacity_), width_});
         to = static_cast<T*>(by_hidden_->mutable_data_ptr());
       }
       blas_.template multiply<T, T>(multiplied, width_, vocab_, logit_scale_, gradient, false,

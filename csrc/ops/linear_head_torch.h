@@ -31,19 +31,19 @@ class LinearHead {
   static constexpr int64_t kRowBlock = 16;
 
   LinearHead(const LinearArguments& in, LinearNeeds needs)
-      : hidden_(torch::stable::contiguous(in.hidden)),
-        weight_(torch::stable::contiguous(in.weight)),
+      : hidden_(dense(in.hidden)),
+        weight_(dense(in.weight)),
         vocab_(in.weight.size(0)),
         width_(in.hidden.size(1)),
         needs_(needs) {
-    if (in.bias) bias_ = torch::stable::contiguous(torch::stable::to(*in.bias, kType));
+    if (in.bias) bias_ = dense(torch::stable::to(*in.bias, kType));
     scaling_.bias = bias_ ? data_of<A>(*bias_) : nullptr;
     scaling_.logit_scale = in.logit_scale;
     scaling_.softcap = in.softcap;
     const int64_t row_bytes = std::max<int64_t>(1, vocab_) * static_cast<int64_t>(sizeof(A));
     capacity_ = in.chunk_rows ? in.chunk_rows : std::max<int64_t>(16, kWorkspaceBytes / row_bytes);
     capacity_ = std::max<int64_t>(1, std::min(capacity_, hidden_.size(0)));
-    workspace_ = torch::stable::new_empty(hidden_, {whole_blocks(capacity_), vocab_}, kType);
+    workspace_ = fresh(hidden_, {whole_blocks(capacity_), vocab_}, kType);
     grad_hidden = torch::stable::new_zeros(hidden_, {needs.hidden ? hidden_.size(0) : 0, width_});
     grad_weight = torch::stable::new_zeros(hidden_, {needs.weight ? vocab_ : 0, width_}, kType);
     grad_bias = torch::stable::new_zeros(hidden_, {needs.bias ? vocab_ : 0}, kType);
@@ -67,7 +67,7 @@ class LinearHead {
         for (int64_t i = begin; i < end; ++i) scale_logits_row(scaling_, data + i * vocab_, vocab_);
       });
     rows.logits = data;
-    rows.stride = rows.vocab = vocab_;
+    rows.places.stride = rows.vocab = vocab_;
     rows.tokens = tokens;
     return rows;
   }
@@ -98,7 +98,7 @@ class LinearHead {
         const int64_t i = active[static_cast<size_t>(k)];
         A* row = data + i * vocab_;
         std::copy_n(row, logits_row.size(), logits_row.data());
-        token_logprobs_grad_rows(rows, stats, grad_logprobs, grad_entropy, data, vocab_, i, i + 1);
+        token_logprobs_grad_rows(rows, stats, grad_logprobs, grad_entropy, data, rows.places, i, i + 1);
         scale_gradient_row(scaling_, logits_row.data(), row, vocab_);
       }
     });
@@ -132,8 +132,7 @@ class LinearHead {
   // The hidden states of `count` tokens, and zeros up to `rows`.
   Tensor gather(const int64_t* tokens, int64_t count, int64_t rows) {
     const bool in_a_row = count == rows && count > 0 && tokens[count - 1] - tokens[0] == count - 1;  // tokens rise
-    Tensor x = in_a_row ? torch::stable::narrow(hidden_, 0, tokens[0], count)
-                        : torch::stable::new_empty(hidden_, {rows, width_});
+    Tensor x = in_a_row ? torch::stable::narrow(hidden_, 0, tokens[0], count) : fresh(hidden_, {rows, width_});
     if (!in_a_row) {
       const T* from = data_of<T>(hidden_);
       T* to = static_cast<T*>(x.mutable_data_ptr());
@@ -153,7 +152,7 @@ class LinearHead {
     std::fill(data + count * vocab_, data + multiplied * vocab_, A(0));
     Tensor gradient = torch::stable::narrow(workspace_, 0, 0, multiplied);
     Tensor x = gather(tokens.data(), count, multiplied);
-    Tensor by_hidden = torch::stable::new_empty(hidden_, {needs_.hidden ? multiplied : 0, width_}, kType);
+    Tensor by_hidden = fresh(hidden_, {needs_.hidden ? multiplied : 0, width_}, kType);
     for_tiles([&](int64_t begin, int64_t columns, Tensor tile) {
       Tensor part = torch::stable::narrow(gradient, 1, begin, columns);
       if (needs_.hidden) {
@@ -195,12 +194,9 @@ class LinearHead {
 template <class A>
 struct TokenInputs {
   TokenInputs(const Tensor& ids_in, const Tensor& temperature_in, const OptionalTensor& mask_in)
-      : ids(torch::stable::contiguous(ids_in)),
-        temperature(torch::stable::contiguous(temperature_in)),
-        mask(contiguous_or_none(mask_in)) {
+      : ids(dense(ids_in)), temperature(dense(temperature_in)), mask(contiguous_or_none(mask_in)) {
     rows.ids = data_of<int64_t>(ids);
-    rows.temperature = data_of<A>(temperature);
-    rows.temperature_per_token = temperature.dim() == 1;
+    set_temperature(rows, temperature);
     rows.mask = mask ? data_of<bool>(*mask) : nullptr;
   }
 

@@ -17,9 +17,8 @@ namespace {
 #ifdef KC_CUDA
 OptionalTensor mask_on_device(const Tensor& like, const OptionalTensor& mask, void* stream) {
   if (!mask || !is_on_host(*mask)) return contiguous_or_none(mask);
-  check_vector("mask", *mask, like.size(0), "tokens");
   check(!is_capturing(stream), "mask must be on the GPU while a CUDA graph is captured");
-  return contiguous_or_none(on_device_of(like, *mask));
+  return on_device_of(like, dense(*mask));
 }
 
 template <class L>
@@ -27,8 +26,7 @@ LogitRows<L> rows_without_logits(const Tensor& ids, const Tensor& temperature, c
                                  const OptionalTensor& mask) {
   LogitRows<L> rows;
   rows.ids = data_of<int64_t>(ids);
-  rows.temperature = data_of<Accumulator<L>>(temperature);
-  rows.temperature_per_token = temperature.dim() == 1;
+  set_temperature(rows, temperature);
   rows.mask = tokens.has_unknown_mask() ? data_of<bool>(*mask) : nullptr;
   return rows;
 }
@@ -38,10 +36,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_logprobs(Tensor hidden, 
                                                                  Tensor ids, Tensor temperature, OptionalTensor mask,
                                                                  double logit_scale, double softcap, int64_t chunk_rows,
                                                                  bool rounded_logits, bool allow_sync) {
-  const LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, true, allow_sync};
-  check_linear(in);
+  TokenShape shape;
+  const LinearArguments in =
+      check_linear({hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, true, allow_sync}, shape);
   const ScalarType type = accumulator_of(hidden.scalar_type());
-  const int64_t tokens = hidden.size(0);
+  const int64_t tokens = shape.count();
 #ifdef KC_CUDA
   const CudaScope scope(hidden);
   const OptionalTensor counts = mask_on_device(hidden, mask, scope.stream());
@@ -49,10 +48,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_logprobs(Tensor hidden, 
     using T = decltype(head_zero);
     using L = decltype(logit_zero);
     using A = Accumulator<T>;
-    check_tokens(ids, temperature, counts, "hidden", hidden, tokens, weight.size(0), type);
+    check_tokens(ids, temperature, counts, "hidden", hidden, shape, weight.size(0), type);
     const bool can_wait = allow_sync && !is_capturing(scope.stream());
-    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
-    const TokenOutputs<A> out(hidden, tokens, type);
+    const Tensor flat_ids = dense(ids), temperatures = dense(temperature);
+    const TokenOutputs<A> out(hidden, shape, type);
     TokenList list(hidden, tokens, mask, can_wait, scope.stream());
     list.upload(/*reordered=*/false);
     const LogitRows<L> rows = rows_without_logits<L>(flat_ids, temperatures, list, counts);
@@ -68,9 +67,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_logprobs(Tensor hidden, 
 #else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using A = Accumulator<decltype(zero)>;
-    check_tokens(ids, temperature, mask, "hidden", hidden, tokens, weight.size(0), type);
+    check_tokens(ids, temperature, mask, "hidden", hidden, shape, weight.size(0), type);
     const TokenInputs<A> inputs(ids, temperature, mask);
-    const TokenOutputs<A> out(hidden, tokens, type);
+    const TokenOutputs<A> out(hidden, shape, type);
     LinearHead<decltype(zero)> head(in, LinearNeeds{});
     const std::vector<int64_t> rows = inputs.unmasked(0, tokens);
     const auto total = static_cast<int64_t>(rows.size());
@@ -90,8 +89,14 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     bool need_weight, bool need_bias) {
   // The sum of one chunk needs no wider type than the one it ends in.
   const ScalarType type = hidden.scalar_type(), accumulator = accumulator_of(type);
-  LinearArguments in{hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, false, allow_sync};
-  check_linear(in);
+  TokenShape shape;
+  const std::vector<int64_t> hidden_sizes = sizes_of(hidden);
+  LinearArguments in =
+      check_linear({hidden, weight, bias, logit_scale, softcap, chunk_rows, rounded_logits, false, allow_sync}, shape);
+  const int64_t tokens = shape.count();
+  const auto as_hidden = [&](const Tensor& gradient) {
+    return need_hidden && shape.is_padded() ? torch::stable::view(gradient, hidden_sizes) : gradient;
+  };
 #ifdef KC_CUDA
   const CudaScope scope(hidden);
   const OptionalTensor counts = mask_on_device(hidden, mask, scope.stream());
@@ -99,14 +104,14 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     using T = decltype(head_zero);
     using L = decltype(logit_zero);
     using A = Accumulator<T>;
-    check_tokens(ids, temperature, counts, "hidden", hidden, hidden.size(0), weight.size(0), accumulator);
-    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, hidden.size(0), accumulator);
+    check_tokens(ids, temperature, counts, "hidden", hidden, shape, weight.size(0), accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, shape, accumulator);
     const bool can_wait = allow_sync && !is_capturing(scope.stream());
-    const Tensor flat_ids = torch::stable::contiguous(ids), temperatures = torch::stable::contiguous(temperature);
+    const Tensor flat_ids = dense(ids), temperatures = dense(temperature);
     const OptionalTensor g = contiguous_or_none(grad_logprobs), h = contiguous_or_none(grad_entropy);
     const auto saved = [](const Tensor& tensor) { return const_cast<A*>(data_of<A>(tensor)); };
     const TokenStats<A> stats{saved(logprobs), saved(entropy), saved(max), saved(sum)};
-    TokenList list(hidden, hidden.size(0), mask, can_wait, scope.stream());
+    TokenList list(hidden, tokens, mask, can_wait, scope.stream());
     if (can_wait) {  // rows without a gradient are not multiplied again
       const OptionalTensor host_g = g ? OptionalTensor(on_host(*g)) : std::nullopt;
       const OptionalTensor host_h = h ? OptionalTensor(on_host(*h)) : std::nullopt;
@@ -127,14 +132,14 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
       head.add_gradient(chunk, logits, stats, g ? data_of<A>(*g) : nullptr, h ? data_of<A>(*h) : nullptr);
     }
     head.finish();
-    return std::make_tuple(head.grad_hidden, torch::stable::to(head.grad_weight, type),
+    return std::make_tuple(as_hidden(head.grad_hidden), torch::stable::to(head.grad_weight, type),
                            torch::stable::to(head.grad_bias, type));
   });
 #else
   return with_float_type("hidden", hidden, [&](auto zero) {
     using A = Accumulator<decltype(zero)>;
-    check_tokens(ids, temperature, mask, "hidden", hidden, hidden.size(0), weight.size(0), accumulator);
-    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, hidden.size(0), accumulator);
+    check_tokens(ids, temperature, mask, "hidden", hidden, shape, weight.size(0), accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, shape, accumulator);
     const TokenInputs<A> inputs(ids, temperature, mask);
     const OptionalTensor g = contiguous_or_none(grad_logprobs), h = contiguous_or_none(grad_entropy);
     const A* by_logprobs = g ? data_of<A>(*g) : nullptr;
@@ -143,7 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     const TokenStats<A> stats{saved(logprobs), saved(entropy), saved(max), saved(sum)};
     LinearHead<decltype(zero)> head(in, {need_hidden, need_weight, need_bias});
     std::vector<int64_t> rows;  // those with a gradient: no other one is multiplied again
-    for (const int64_t t : inputs.unmasked(0, hidden.size(0)))
+    for (const int64_t t : inputs.unmasked(0, tokens))
       if ((by_logprobs && by_logprobs[t] != 0) || (by_entropy && by_entropy[t] != 0)) rows.push_back(t);
     const auto total = static_cast<int64_t>(rows.size());
     for (int64_t begin = 0; begin < total; begin += head.capacity()) {
@@ -151,7 +156,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
       const LogitRows<A> logits = head.logits(rows.data() + begin, count, inputs.rows);
       head.add_gradient(logits, stats, by_logprobs, by_entropy, count);
     }
-    return std::make_tuple(head.grad_hidden, torch::stable::to(head.grad_weight, type),
+    return std::make_tuple(as_hidden(head.grad_hidden), torch::stable::to(head.grad_weight, type),
                            torch::stable::to(head.grad_bias, type));
   });
 #endif

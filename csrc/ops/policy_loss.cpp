@@ -50,8 +50,9 @@ class PolicyLoss {
     total[LossMetric::tokens] = static_cast<double>(tokens);
     total[LossMetric::sequences] = static_cast<double>(sequences);
 
-    const double denominator =
-        args_.denominator ? *args_.denominator : own_denominator(spec_.reduction, tokens, sequences);
+    const double denominator = args_.denominator              ? *args_.denominator
+                               : args_.denominator_value >= 0 ? args_.denominator_value
+                                                              : own_denominator(spec_.reduction, tokens, sequences);
     std::vector<Metrics> parts(lengths.size());
     parallel_for(args_.sequences, [&](int64_t first, int64_t last) {
       for (int64_t s = first; s < last; ++s) {
@@ -74,8 +75,11 @@ class PolicyLoss {
   }
 
  private:
-  int64_t begin(int64_t s) const { return args_.cu_seqlens ? args_.cu_seqlens[s] : 0; }
-  int64_t end(int64_t s) const { return args_.cu_seqlens ? args_.cu_seqlens[s + 1] : args_.tokens; }
+  int64_t begin(int64_t s) const { return args_.cu_seqlens ? args_.cu_seqlens[s] : s * args_.sequence_length; }
+  int64_t end(int64_t s) const {
+    if (args_.cu_seqlens) return args_.cu_seqlens[s + 1];
+    return args_.sequence_length > 0 ? begin(s) + args_.sequence_length : args_.tokens;
+  }
 
   int64_t clear_and_count(int64_t s) {
     int64_t length = 0;
@@ -169,10 +173,11 @@ void check_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec) {
           "rollout_logprobs must be given when the spec's token_veto is not 0");
   require(!spec.ratio_to_rollout || args.rollout_logprobs,
           "rollout_logprobs must be given when the spec's ratio_to_rollout is set: the ratio is taken against them");
-  require(args.cu_seqlens || !needs_sequences(spec),
+  require(args.has_sequences() || !needs_sequences(spec),
           "cu_seqlens must be given: the spec's reduction, importance_sampling_level, mismatch, token_veto or "
-          "off_policy_mask_threshold is about sequences");
-  require(args.cu_seqlens || !args.advantages_per_sequence,
+          "off_policy_mask_threshold is about sequences. Pass cu_seqlens, [sequences + 1], or tensors of shape "
+          "[sequences, length, ...]");
+  require(args.has_sequences() || !args.advantages_per_sequence,
           "cu_seqlens must be given when advantages has one value a sequence");
 }
 

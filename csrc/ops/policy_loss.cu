@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "common/dependent_launch.cuh"
+
 namespace kc {
 namespace {
 
@@ -20,8 +22,9 @@ struct Span {
 
 template <class T>
 __device__ Span span_of(const PolicyLossArgs<T>& args, int64_t s) {
+  if (!args.cu_seqlens && args.sequence_length > 0) return {s * args.sequence_length, (s + 1) * args.sequence_length};
   if (!args.cu_seqlens) return {0, args.tokens};
-  // Nobody has checked the numbers: whatever they are, they must not lead out of the tensors.
+  // The numbers are unchecked: whatever they are, they must not lead out of the tensors.
   const int64_t begin = max(args.cu_seqlens[s], int64_t{0});
   return {begin, min(args.cu_seqlens[s + 1], args.tokens)};
 }
@@ -52,6 +55,7 @@ __device__ double block_min(double value) {
 
 template <class T>
 __global__ void __launch_bounds__(kSequenceThreads) count_kernel(PolicyLossArgs<T> args, PolicyLossScratch scratch) {
+  let_next_kernel_start();
   for (int64_t s = blockIdx.x; s < args.sequences; s += gridDim.x) {
     const Span span = span_of(args, s);
     long long length = 0;
@@ -100,10 +104,6 @@ __global__ void __launch_bounds__(kSequenceThreads)
   }
 }
 
-__device__ __forceinline__ bool is_finite(double x) {
-  return x - x == 0;
-}
-
 // An unmasked token, once its sequence has been summed where the spec is about sequences.
 template <class T>
 struct WeighedToken {
@@ -146,7 +146,6 @@ __global__ void __launch_bounds__(kTokenThreads)
     token_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch, PolicyLossDeviceResult<T> result,
                  int64_t chunk, bool has_states) {
   double sums[kLossMetrics] = {};
-  const auto metric = [&](LossMetric name) -> double& { return sums[static_cast<int>(name)]; };
   const int64_t begin = blockIdx.x * chunk, end = min(begin + chunk, args.tokens);
   for (int64_t t = begin + threadIdx.x; t < end; t += kTokenThreads) {
     if (args.mask && !args.mask[t]) {
@@ -155,33 +154,13 @@ __global__ void __launch_bounds__(kTokenThreads)
       continue;
     }
     const WeighedToken<T> one(args, spec, scratch, t, has_states);
-    const LossToken<double>& token = one.token;
-    const TokenTerms<double>& terms = one.terms;
     const double weight = one.weight, gradient = one.by_logprob;
     result.grad_logprobs[t] = static_cast<T>(gradient);
-    if (result.grad_entropy) result.grad_entropy[t] = static_cast<T>(weight * terms.grad_entropy);
-    metric(LossMetric::policy_loss) += weight * terms.policy;
-    metric(LossMetric::kl_loss) += weight * terms.kl;
-    metric(LossMetric::entropy_loss) += weight * terms.entropy;
-    metric(LossMetric::ratio) += terms.ratio;
-    metric(LossMetric::ratio_sq) += terms.ratio * terms.ratio;
-    metric(LossMetric::clipped_low) += terms.clipped_low;
-    metric(LossMetric::clipped_high) += terms.clipped_high;
-    metric(LossMetric::kl) += terms.kl_estimate;
-    metric(LossMetric::entropy) += token.entropy;
-    metric(LossMetric::logratio) += terms.log_ratio;
-    metric(LossMetric::logratio_sq) += terms.log_ratio * terms.log_ratio;
-    metric(LossMetric::approx_kl) += terms.token_ratio - 1.0 - terms.log_ratio;
-    metric(LossMetric::is_weight) += terms.weight;
-    metric(LossMetric::rejected) += terms.rejected;
-    metric(LossMetric::nonfinite) += !(is_finite(terms.policy + terms.kl + terms.entropy) &&
-                                       is_finite(static_cast<double>(static_cast<T>(gradient))));
-    if (token.has_rollout) {
-      metric(LossMetric::mismatch_logratio) += terms.mismatch_log_ratio;
-      metric(LossMetric::mismatch_ratio) += terms.mismatch_ratio;
-      metric(LossMetric::mismatch_ratio_sq) += terms.mismatch_ratio * terms.mismatch_ratio;
-      metric(LossMetric::rollout_tokens) += 1.0;
-    }
+    if (result.grad_entropy) result.grad_entropy[t] = static_cast<T>(weight * one.terms.grad_entropy);
+    double values[kLossMetrics];
+    token_metrics<T>(values, one.token, one.terms, weight, gradient);
+#pragma unroll
+    for (int m = 0; m < kLossMetrics; ++m) sums[m] += values[m];
   }
   __shared__ double room[kTokenThreads / kWarp][kLossMetrics];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -217,14 +196,7 @@ __global__ void __launch_bounds__(kWarp* kLossMetrics)
   if (lane == 0) totals[m] = value;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  const auto total = [&](LossMetric name) -> double& { return totals[static_cast<int>(name)]; };
-  total(LossMetric::tokens) = static_cast<double>(scratch.counts[0]);
-  total(LossMetric::sequences) = static_cast<double>(scratch.counts[1]);
-  double loss = total(LossMetric::policy_loss) + total(LossMetric::kl_loss) + total(LossMetric::entropy_loss);
-  if (total(LossMetric::nonfinite) > 0) loss = nan("");
-  total(LossMetric::loss) = loss;
-  for (int i = 0; i < kLossMetrics; ++i) result.metrics[i] = totals[i];
-  *result.loss = static_cast<T>(loss);
+  write_totals(totals, scratch, result);
 }
 static_assert(kWarp * kLossMetrics <= 1024);
 

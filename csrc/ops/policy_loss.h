@@ -28,12 +28,18 @@ struct PolicyLossArgs {
   const T* ref_logprobs = nullptr;      // [N]; null only if spec.beta is 0
   const T* rollout_logprobs = nullptr;  // [N], NaN where unknown; null only if nothing in the spec needs it
   const bool* mask = nullptr;           // [N], true counts; null: all count
-  const int64_t* cu_seqlens = nullptr;  // [S + 1], from 0 to N, not decreasing; null: one sequence
-  const T* entropy = nullptr;           // [N]; null only if spec.entropy_coef is 0
+  const int64_t* cu_seqlens = nullptr;  // [S + 1], from 0 to N, not decreasing
+  // Without cu_seqlens: tokens of every sequence, S of them; 0: all tokens are one sequence.
+  int64_t sequence_length = 0;
+  const T* entropy = nullptr;  // [N]; null only if spec.entropy_coef is 0
   // [S]: unmasked tokens of each whole sequence, for a call that holds a part of it (only where
   // `splits_sequences(spec)`); null: this call holds all of it.
   const int64_t* lengths = nullptr;
-  const double* denominator = nullptr;  // one number, 0 or more; null: what the reduction counts in this call
+  // One number, 0 or more; null: denominator_value, or, where that is negative, what the reduction counts in this call.
+  const double* denominator = nullptr;
+  double denominator_value = -1;
+
+  bool has_sequences() const { return cu_seqlens || sequence_length > 0; }
 };
 
 // Every pointer is written by the call: grad_logprobs and grad_entropy [N] (0 at masked tokens), metrics

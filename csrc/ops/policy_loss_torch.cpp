@@ -14,24 +14,24 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 template <class T>
 Outputs run(const Tensor& logprobs, const LossTensors& tensors, const OptionalTensor& entropy, const LossSpec& spec) {
-  const Tensor values = torch::stable::contiguous(logprobs);
-  const int64_t tokens = values.size(0);
-  LossInputs<T> inputs(tensors, spec, "logprobs", values, tokens, entropy.has_value());
+  const Tensor values = dense(logprobs);
+  const TokenShape shape{sizes_of(values)};
+  LossInputs<T> inputs(tensors, spec, "logprobs", values, shape, entropy.has_value());
   PolicyLossArgs<T>& args = inputs.args;
   args.logprobs = data_of<T>(values);
   OptionalTensor entropies;
   if (entropy) {
-    check_vector("entropy", *entropy, tokens, "tokens");
+    check_token_values("entropy", *entropy, shape);
     check_dtype("entropy", *entropy, values.scalar_type());
     check_same_device("entropy", *entropy, "logprobs", values);
-    entropies = torch::stable::contiguous(*entropy);
+    entropies = dense(*entropy);
     args.entropy = data_of<T>(*entropies);
   }
 
-  Tensor loss = torch::stable::new_empty(values, {});
-  Tensor grad_logprobs = torch::stable::empty_like(values);
-  Tensor grad_entropy = torch::stable::new_empty(values, {args.entropy ? tokens : 0});
-  Tensor metrics = torch::stable::new_empty(values, {kLossMetrics}, ScalarType::Double);
+  Tensor loss = fresh(values, {});
+  Tensor grad_logprobs = fresh(values, shape.sizes);
+  Tensor grad_entropy = args.entropy ? fresh(values, sizes_of(*entropy)) : fresh(values, {0});
+  Tensor metrics = fresh(values, {kLossMetrics}, ScalarType::Double);
   T* by_entropy = args.entropy ? grad_entropy.mutable_data_ptr<T>() : nullptr;
   run_policy_loss(args, spec, loss, grad_logprobs.mutable_data_ptr<T>(), by_entropy, metrics);
   return {loss, grad_logprobs, grad_entropy, metrics};
@@ -40,7 +40,8 @@ Outputs run(const Tensor& logprobs, const LossTensors& tensors, const OptionalTe
 Outputs policy_loss(Tensor logprobs, Tensor advantages, OptionalTensor old_logprobs, OptionalTensor ref_logprobs,
                     OptionalTensor rollout_logprobs, OptionalTensor mask, OptionalTensor cu_seqlens,
                     OptionalTensor entropy, OptionalTensor denominator, std::vector<double> spec) {
-  check(logprobs.dim() == 1, "logprobs must be 1-D; got shape ", shape_of(logprobs));
+  check(logprobs.dim() == 1 || logprobs.dim() == 2, "logprobs must have shape [tokens] or [sequences, length]; got ",
+        shape_of(logprobs));
   const ScalarType type = logprobs.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::Double, "logprobs must be float32 or float64; got ",
         name_of(type));

@@ -29,46 +29,54 @@ struct LossTensors {
 
 // Checks the tensors, keeps contiguous copies alive and offers them as `args`. T is float or double, the dtype of all
 // that is not mask, cu_seqlens or denominator. Log-probs and entropies are left for the caller to point at;
-// `has_entropy` says whether it will.
+// `has_entropy` says whether it will. Padded tokens without cu_seqlens are sequences of one length.
 template <class T>
 class LossInputs {
  public:
-  LossInputs(LossTensors tensors, const LossSpec& spec, const char* with_name, const Tensor& with, int64_t tokens,
-             bool has_entropy)
-      : tensors_(std::move(tensors)), with_name_(with_name), with_(with) {
-    args.tokens = tokens;
+  LossInputs(LossTensors tensors, const LossSpec& spec, const char* with_name, const Tensor& with,
+             const TokenShape& shape, bool has_entropy)
+      : tensors_(std::move(tensors)), shape_(shape), with_name_(with_name), with_(with) {
+    const int64_t tokens = args.tokens = shape.count();
     if (tensors_.cu_seqlens) {
       check(tensors_.cu_seqlens->dim() == 1 && tensors_.cu_seqlens->size(0) >= 1,
             "cu_seqlens must be 1-D and not empty; got shape ", shape_of(*tensors_.cu_seqlens));
+      check(!shape.is_padded() || shape.sizes[0] == 1, "cu_seqlens must not be given for tokens of shape [",
+            shape.is_padded() ? shape.sizes[0] : 0, ", ", shape.length(),
+            "], where each row is a sequence; flatten the tokens if they are packed");
+      if (tensors_.cu_seqlens->scalar_type() == ScalarType::Int)
+        tensors_.cu_seqlens = torch::stable::to(*tensors_.cu_seqlens, ScalarType::Long);
       args.sequences = tensors_.cu_seqlens->size(0) - 1;
+    } else if (shape.is_padded() && tokens > 0) {
+      args.sequences = shape.sizes[0];
+      args.sequence_length = shape.length();
     }
     args.cu_seqlens = data<int64_t>("cu_seqlens", tensors_.cu_seqlens, ScalarType::Long);
     if (args.cu_seqlens && !kOnDevice) check_cu_seqlens(args.cu_seqlens, args.sequences, tokens);
 
-    check(tensors_.advantages.dim() == 1, "advantages must be 1-D; got shape ", shape_of(tensors_.advantages));
-    args.advantages_per_sequence = tensors_.advantages.size(0) != tokens;
-    check(!args.advantages_per_sequence || tensors_.advantages.size(0) == args.sequences,
-          "advantages must have one value a token or one a sequence, shape [", tokens, "] or [", args.sequences,
-          "]; got ", shape_of(tensors_.advantages));
+    check_advantages();
     advantages_ = tensors_.advantages;
     args.advantages = data<T>("advantages", advantages_, kType);
 
     args.old_logprobs = token_numbers("old_logprobs", tensors_.old_logprobs);
     args.ref_logprobs = token_numbers("ref_logprobs", tensors_.ref_logprobs);
     args.rollout_logprobs = token_numbers("rollout_logprobs", tensors_.rollout_logprobs);
-    if (tensors_.mask) check_vector("mask", *tensors_.mask, tokens, "tokens");
+    if (tensors_.mask) check_token_values("mask", *tensors_.mask, shape);
     args.mask = data<bool>("mask", tensors_.mask, ScalarType::Bool);
     if (tensors_.denominator)
       check(tensors_.denominator->dim() == 0, "denominator must be a number or 0-D; got shape ",
             shape_of(*tensors_.denominator));
-    args.denominator = data<double>("denominator", tensors_.denominator, ScalarType::Double);
-    if (args.denominator && !kOnDevice)
-      check(*args.denominator >= 0, "denominator must be at least 0; got ", *args.denominator);
+    if (tensors_.denominator && is_host_number(*tensors_.denominator)) {
+      check_dtype("denominator", *tensors_.denominator, ScalarType::Double);
+      args.denominator_value = *data_of<double>(*tensors_.denominator);
+      check(args.denominator_value >= 0, "denominator must be at least 0; got ", args.denominator_value);
+    } else {
+      args.denominator = data<double>("denominator", tensors_.denominator, ScalarType::Double);
+    }
 
-    PolicyLossArgs<T> shape = args;
+    PolicyLossArgs<T> given = args;
     static const T present{};
-    if (has_entropy) shape.entropy = &present;
-    check_policy_loss(shape, spec);
+    if (has_entropy) given.entropy = &present;
+    check_policy_loss(given, spec);
   }
 
   PolicyLossArgs<T> args;
@@ -76,21 +84,46 @@ class LossInputs {
  private:
   static constexpr ScalarType kType = sizeof(T) == sizeof(double) ? ScalarType::Double : ScalarType::Float;
 
+  void check_advantages() {
+    const Tensor& given = tensors_.advantages;
+    const int64_t tokens = args.tokens, sequences = args.sequences;
+    if (shape_.is_padded()) {
+      const bool is_column = given.dim() == 2 && given.size(0) == sequences && given.size(1) == 1;
+      const bool by_sequence = is_column || (given.dim() == 1 && given.size(0) == sequences);
+      args.advantages_per_sequence = by_sequence && given.numel() != tokens;
+      if (!by_sequence)
+        check((given.dim() == 1 && given.size(0) == tokens) ||
+                  (given.dim() == 2 && given.size(0) == shape_.sizes[0] && given.size(1) == shape_.sizes[1]),
+              "advantages must have one value a sequence or one a token, shape [", sequences, "] or [", shape_.sizes[0],
+              ", ", shape_.length(), "]; got ", shape_of(given));
+      return;
+    }
+    check(given.dim() == 1, "advantages must be 1-D; got shape ", shape_of(given));
+    args.advantages_per_sequence = given.size(0) != tokens;
+    if (!args.advantages_per_sequence || given.size(0) == sequences) return;
+    check(args.has_sequences(), "advantages must have one value a token or one a sequence, shape [", tokens, "] or [",
+          sequences, "]; got ", shape_of(given), ". Without cu_seqlens all tokens are one sequence: pass cu_seqlens, [",
+          given.size(0) + 1, "] numbers from 0 to ", tokens, ", or tensors of shape [sequences, length, ...]");
+    check(false, "advantages must have one value a token or one a sequence, shape [", tokens, "] or [", sequences,
+          "]; got ", shape_of(given));
+  }
+
   template <class V>
   const V* data(const char* name, OptionalTensor& tensor, ScalarType type) {
     if (!tensor) return nullptr;
     check_dtype(name, *tensor, type);
     check_same_device(name, *tensor, with_name_, with_);
-    tensor = torch::stable::contiguous(*tensor);
+    tensor = dense(*tensor);
     return data_of<V>(*tensor);
   }
 
   const T* token_numbers(const char* name, OptionalTensor& tensor) {
-    if (tensor) check_vector(name, *tensor, args.tokens, "tokens");
+    if (tensor) check_token_values(name, *tensor, shape_);
     return data<T>(name, tensor, kType);
   }
 
   LossTensors tensors_;
+  TokenShape shape_;
   OptionalTensor advantages_;
   const char* with_name_;
   const Tensor& with_;
@@ -108,8 +141,8 @@ template <class T>
 class LossScratch {
  public:
   LossScratch(const Tensor& like, const PolicyLossArgs<T>& args)
-      : memory_(torch::stable::new_empty(
-            like, {static_cast<int64_t>(PolicyLossScratch::bytes(args.tokens, args.sequences))}, ScalarType::Byte)),
+      : memory_(fresh(like, {static_cast<int64_t>(PolicyLossScratch::bytes(args.tokens, args.sequences))},
+                      ScalarType::Byte)),
         scratch(PolicyLossScratch::in(memory_.mutable_data_ptr(), args.tokens, args.sequences)) {}
 
  private:

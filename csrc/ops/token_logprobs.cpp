@@ -165,9 +165,9 @@ void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<
       stats.logprobs[token] = stats.entropy[token] = stats.max[token] = stats.sum[token] = A(0);
       continue;
     }
-    const T* x = rows.logits + i * rows.stride;
+    const T* x = rows.logits + rows.places.of(i);
     const int64_t id = rows.ids[token];
-    const double inverse = 1.0 / static_cast<double>(rows.temperature[rows.temperature_per_token ? token : 0]);
+    const double inverse = 1.0 / static_cast<double>(rows.temperature_of(token));
     RowState others;
     accumulate(x, id, inverse, others);
     accumulate(x + id + 1, rows.vocab - id - 1, inverse, others);
@@ -182,20 +182,20 @@ void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<
 template <class T>
 void token_logprobs_grad_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats,
                               const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy, T* grad_logits,
-                              int64_t grad_stride, int64_t begin, int64_t end) {
+                              const RowPlaces& grad_places, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t token = rows.tokens ? rows.tokens[i] : i;
     const bool counts = !rows.mask || rows.mask[token];
     const double g = grad_logprobs && counts ? static_cast<double>(grad_logprobs[token]) : 0.0;
     const double h = grad_entropy && counts ? static_cast<double>(grad_entropy[token]) : 0.0;
-    T* out = grad_logits + i * grad_stride;
+    T* out = grad_logits + grad_places.of(i);
     if (g == 0 && h == 0) {
       std::memset(static_cast<void*>(out), 0, sizeof(T) * static_cast<size_t>(rows.vocab));
       continue;
     }
-    const T* x = rows.logits + i * rows.stride;
+    const T* x = rows.logits + rows.places.of(i);
     const int64_t id = rows.ids[token];
-    const double inverse = 1.0 / static_cast<double>(rows.temperature[rows.temperature_per_token ? token : 0]);
+    const double inverse = 1.0 / static_cast<double>(rows.temperature_of(token));
     const double logprob = static_cast<double>(stats.logprobs[token]);
     const double entropy = static_cast<double>(stats.entropy[token]);
     const double sum = static_cast<double>(stats.sum[token]);
@@ -231,8 +231,8 @@ void limit_row_isa(const char* widest) {
 #define KC_INSTANTIATE(T)                                                                                         \
   template void token_logprobs_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&, int64_t, int64_t); \
   template void token_logprobs_grad_rows<T>(const LogitRows<T>&, const TokenStats<Accumulator<T>>&,               \
-                                            const Accumulator<T>*, const Accumulator<T>*, T*, int64_t, int64_t,   \
-                                            int64_t);
+                                            const Accumulator<T>*, const Accumulator<T>*, T*, const RowPlaces&,   \
+                                            int64_t, int64_t);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)

@@ -12,9 +12,10 @@ namespace kc {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 4;  // packs of 16 bytes that a thread has in flight
+// Threads of a multiprocessor that these kernels leave registers for: 64 each, or 128 each for double.
+template <class T>
+constexpr int kResidentThreads = sizeof(T) == 8 ? 512 : 1024;
 
 // A row as elements before the first 16-byte boundary, 16-byte packs, and elements after them.
 template <class T>
@@ -45,7 +46,7 @@ struct Target {
 };
 
 // For this thread: one(j) for each element outside the packs.
-template <class T, class One>
+template <int kThreads, class T, class One>
 __device__ __forceinline__ void for_edges(const RowCut<T>& cut, int64_t vocab, const One& one) {
   for (int64_t j = threadIdx.x; j < cut.head; j += kThreads) one(j);
   for (int64_t j = cut.body_end() + threadIdx.x; j < vocab; j += kThreads) one(j);
@@ -61,13 +62,8 @@ __device__ __forceinline__ int64_t token_of(const LogitRows<T>& rows, int64_t ro
   return rows.tokens ? rows.tokens[row] : row;
 }
 
-template <class T>
-__device__ __forceinline__ Accumulator<T> temperature_of(const LogitRows<T>& rows, int64_t token) {
-  return rows.temperature[rows.temperature_per_token ? token : 0];
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kResidentThreads<T> / kThreads)
     token_logprobs_kernel(LogitRows<T> rows, TokenStats<Accumulator<T>> stats) {
   using A = Accumulator<T>;
   constexpr A kFloor = static_cast<A>(Floor<T>::value);
@@ -77,13 +73,14 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
     if (threadIdx.x == 0) stats.logprobs[token] = stats.entropy[token] = stats.max[token] = stats.sum[token] = A(0);
     return;
   }
-  const T* x = rows.logits + row * rows.stride;
+  const T* x = rows.logits + rows.places.of(row);
   const int64_t vocab = rows.vocab, id = rows.ids[token];
-  const A temperature = temperature_of(rows, token), c = log2_scale(temperature);
+  const A temperature = rows.temperature_of(token), c = log2_scale(temperature);
   const RowCut<T> cut(x, vocab, /*wide=*/true);
+  const A target = id >= 0 && id < vocab ? load_wide(x + id) : nan_of<A>();  // now: at the end it would be waited for
 
   RowSums<A> mine{kFloor, 0, 0};
-  for_edges(cut, vocab, [&](int64_t j) {
+  for_edges<kThreads>(cut, vocab, [&](int64_t j) {
     const A value = load_wide(x + j);
     mine.add_one(j == id || value < kFloor ? kFloor : value, c);
   });
@@ -101,12 +98,20 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
     }
     mine.template add<T>(raw, c);
   }
-  for (; i < cut.packs; i += kThreads) {
-    uint4 raw[1] = {Pack<T>::floored(__ldcs(body + i))};
-    if (i == target_at.pack) raw[0] = Pack<T>::replaced(raw[0], target_at.place, kFloor);
+  if (i < cut.packs) {  // what is left of the row, again with all loads at once
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k)
+      raw[k] = i + k * kThreads < cut.packs ? __ldcs(body + i + k * kThreads) : Pack<T>::all_floor();
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      raw[k] = Pack<T>::floored(raw[k]);
+      if (i + k * kThreads == target_at.pack) raw[k] = Pack<T>::replaced(raw[k], target_at.place, kFloor);
+    }
     mine.template add<T>(raw, c);
   }
 
+  constexpr int kWarps = kThreads / kWarp;
   __shared__ RowSums<A> parts[kWarps];
   mine = warp_merge(mine, c);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = mine;
@@ -115,7 +120,6 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   RowSums<A> all = threadIdx.x < kWarps ? parts[threadIdx.x] : RowSums<A>{kFloor, 0, 0};
   all = warp_merge(all, c);
   if (threadIdx.x != 0) return;
-  const A target = id >= 0 && id < vocab ? load_wide(x + id) : nan_of<A>();
   const RowResult<A> out = finish_row(all, target, temperature, kFloor);
   stats.logprobs[token] = out.logprob;
   stats.entropy[token] = out.entropy;
@@ -123,11 +127,11 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   stats.sum[token] = out.sum;
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kResidentThreads<T> / kThreads)
     token_logprobs_grad_kernel(LogitRows<T> rows, TokenStats<Accumulator<T>> stats, const Accumulator<T>* grad_logprobs,
                                const Accumulator<T>* grad_entropy, const Accumulator<T>* scale, T* grad_logits,
-                               int64_t grad_stride) {
+                               RowPlaces grad_places) {
   using A = Accumulator<T>;
   constexpr int kPack = Pack<T>::kCount;
   const int64_t row = blockIdx.x;
@@ -137,13 +141,13 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   const A g = grad_logprobs && counts ? factor * grad_logprobs[token] : A(0);
   const A h = grad_entropy && counts ? factor * grad_entropy[token] : A(0);
   const int64_t vocab = rows.vocab, id = rows.ids[token];
-  const T* x = rows.logits + row * rows.stride;
-  T* out = grad_logits + row * grad_stride;
+  const T* x = rows.logits + rows.places.of(row);
+  T* out = grad_logits + grad_places.of(row);
   const bool wide = reinterpret_cast<uintptr_t>(x) % 16 == reinterpret_cast<uintptr_t>(out) % 16;
 
   if (g == A(0) && h == A(0)) {  // not even read
     const RowCut<T> cut(out, vocab, true);
-    for_edges(cut, vocab, [&](int64_t j) { store_narrow(out + j, A(0)); });
+    for_edges<kThreads>(cut, vocab, [&](int64_t j) { store_narrow(out + j, A(0)); });
     auto* to = reinterpret_cast<uint4*>(out + cut.head);
     for (int64_t i = threadIdx.x; i < cut.packs; i += kThreads) __stcs(to + i, make_uint4(0, 0, 0, 0));
     return;
@@ -152,9 +156,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
   const A logprob = stats.logprobs[token];
   const RowResult<A> saved{logprob,          stats.entropy[token], stats.max[token],
                            stats.sum[token], exp(logprob),         -expm1(logprob)};
-  const RowGradient<A> gradient = row_gradient(saved, g, h, temperature_of(rows, token));
+  const RowGradient<A> gradient = row_gradient(saved, g, h, rows.temperature_of(token));
   const RowCut<T> cut(x, vocab, wide);
-  for_edges(cut, vocab, [&](int64_t j) {
+  for_edges<kThreads>(cut, vocab, [&](int64_t j) {
     const A value = gradient.of(load_wide(x + j), static_cast<A>(Floor<T>::value));
     store_narrow(out + j, j == id ? gradient.own : value);
   });
@@ -178,7 +182,27 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 2)
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) convert(raw[k], i + k * kThreads);
   }
-  for (; i < cut.packs; i += kThreads) convert(__ldcs(from + i), i);
+  if (i < cut.packs) {  // what is left of the row, again with all loads at once
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k)
+      raw[k] = i + k * kThreads < cut.packs ? __ldcs(from + i + k * kThreads) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k)
+      if (i + k * kThreads < cut.packs) convert(raw[k], i + k * kThreads);
+  }
+}
+
+// Calls launch(the number of threads of a block). Blocks of a short row are small, so that many rows are under way on a
+// multiprocessor: while one row is reduced to its four numbers, the loads of the others go on. The number follows from
+// the length of a row alone: with the number of rows in it, a row's bits would depend on the other rows.
+template <class T, class Launch>
+void with_threads(int64_t vocab, const Launch& launch) {
+  constexpr int64_t kShortBytes = 160 * 1024;
+  if (vocab * static_cast<int64_t>(sizeof(T)) <= kShortBytes)
+    launch(std::integral_constant<int, 128>{});
+  else
+    launch(std::integral_constant<int, 256>{});
 }
 
 }  // namespace
@@ -187,18 +211,26 @@ template <class T>
 int launch_token_logprobs(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                           void* stream) {
   if (count == 0) return cudaSuccess;
-  token_logprobs_kernel<T>
-      <<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, stats);
+  with_threads<T>(rows.vocab, [&](auto threads) {
+    constexpr int kThreads = decltype(threads)::value;
+    token_logprobs_kernel<T, kThreads>
+        <<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, stats);
+  });
   return cudaGetLastError();
 }
 
 template <class T>
 int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
                                const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy,
-                               const Accumulator<T>* scale, T* grad_logits, int64_t grad_stride, void* stream) {
+                               const Accumulator<T>* scale, T* grad_logits, const RowPlaces& grad_places,
+                               void* stream) {
   if (count == 0 || rows.vocab == 0) return cudaSuccess;
-  token_logprobs_grad_kernel<T><<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      rows, stats, grad_logprobs, grad_entropy, scale, grad_logits, grad_stride);
+  with_threads<T>(rows.vocab, [&](auto threads) {
+    constexpr int kThreads = decltype(threads)::value;
+    token_logprobs_grad_kernel<T, kThreads>
+        <<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            rows, stats, grad_logprobs, grad_entropy, scale, grad_logits, grad_places);
+  });
   return cudaGetLastError();
 }
 
@@ -206,7 +238,7 @@ int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count, const To
   template int launch_token_logprobs<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&, void*);      \
   template int launch_token_logprobs_grad<T>(const LogitRows<T>&, int64_t, const TokenStats<Accumulator<T>>&,         \
                                              const Accumulator<T>*, const Accumulator<T>*, const Accumulator<T>*, T*, \
-                                             int64_t, void*);
+                                             const RowPlaces&, void*);
 KC_INSTANTIATE(float)
 KC_INSTANTIATE(double)
 KC_INSTANTIATE(BFloat16)

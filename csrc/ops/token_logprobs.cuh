@@ -10,14 +10,16 @@
 namespace kc {
 
 template <class T>
-int launch_token_logprobs(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
-                          void* stream);
+[[nodiscard]] int launch_token_logprobs(const LogitRows<T>& rows, int64_t count,
+                                        const TokenStats<Accumulator<T>>& stats, void* stream);
 
 // Each gradient may be null and is multiplied by `scale` (one number on the device; null: 1). grad_logits may be the
 // logits themselves.
 template <class T>
-int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count, const TokenStats<Accumulator<T>>& stats,
-                               const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy,
-                               const Accumulator<T>* scale, T* grad_logits, int64_t grad_stride, void* stream);
+[[nodiscard]] int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count,
+                                             const TokenStats<Accumulator<T>>& stats,
+                                             const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy,
+                                             const Accumulator<T>* scale, T* grad_logits, const RowPlaces& grad_places,
+                                             void* stream);
 
 }  // namespace kc

@@ -14,21 +14,38 @@
 #include <cstdint>
 
 #include "common/half.h"
+#include "common/host_device.h"
 
 namespace kc {
+
+// Where rows begin, in elements from the first one. Rows lie `stride` apart; with `inner` more than 0 they come in
+// groups of so many, and groups lie `outer_stride` apart: [sequences, length, vocab] cut out of a longer tensor.
+struct RowPlaces {
+  int64_t stride = 0, inner = 0, outer_stride = 0;
+
+  KC_HOST_DEVICE int64_t of(int64_t row) const {
+    return inner > 0 ? row / inner * outer_stride + row % inner * stride : row * stride;
+  }
+};
 
 // T is float, double, BFloat16 or Float16. Row i of the logits belongs to token `tokens[i]` (without `tokens`: to token
 // i), and everything but the logits is indexed by token.
 template <class T>
 struct LogitRows {
   const T* logits = nullptr;  // [rows, vocab], the elements of a row beside each other
-  int64_t stride = 0;         // from row to row
+  RowPlaces places;
   int64_t vocab = 0;
-  const int64_t* tokens = nullptr;              // [rows] or null
-  const int64_t* ids = nullptr;                 // [tokens], in [0, vocab) where unmasked
-  const Accumulator<T>* temperature = nullptr;  // [tokens] or [1], more than 0
+  const int64_t* tokens = nullptr;  // [rows] or null
+  const int64_t* ids = nullptr;     // [tokens], in [0, vocab) where unmasked
+  // More than 0. [tokens], or [1]; null: temperature_value, a number that the host knows.
+  const Accumulator<T>* temperature = nullptr;
+  Accumulator<T> temperature_value = 1;
   bool temperature_per_token = false;
   const bool* mask = nullptr;  // [tokens] or null; a masked row is not read and gives 0
+
+  KC_HOST_DEVICE Accumulator<T> temperature_of(int64_t token) const {
+    return temperature ? temperature[temperature_per_token ? token : 0] : temperature_value;
+  }
 };
 
 template <class A>
@@ -48,7 +65,7 @@ void token_logprobs_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<
 template <class T>
 void token_logprobs_grad_rows(const LogitRows<T>& rows, const TokenStats<Accumulator<T>>& stats,
                               const Accumulator<T>* grad_logprobs, const Accumulator<T>* grad_entropy, T* grad_logits,
-                              int64_t grad_stride, int64_t begin, int64_t end);
+                              const RowPlaces& grad_places, int64_t begin, int64_t end);
 
 // Which instruction set the rows run on here: "avx512", "avx2" or "generic". `limit_row_isa` forbids wider ones (for
 // tests).

@@ -15,19 +15,19 @@ namespace kc {
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> token_logprobs(Tensor logits, Tensor ids, Tensor temperature,
                                                           OptionalTensor mask) {
-  check(logits.dim() == 2, "logits must have shape [tokens, vocab]; got ", shape_of(logits));
+  const TokenShape shape = tokens_with("logits", logits, "vocab");
   return with_float_type("logits", logits, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;
-    const int64_t tokens = logits.size(0), vocab = logits.size(1);
+    const int64_t tokens = shape.count(), vocab = logits.size(logits.dim() - 1);
     const ScalarType accumulator = accumulator_of(logits.scalar_type());
-    check_tokens(ids, temperature, mask, "logits", logits, tokens, vocab, accumulator);
-    const Tensor dense = with_dense_rows(logits), flat_ids = torch::stable::contiguous(ids);
-    const Tensor temperatures = torch::stable::contiguous(temperature);
+    check_tokens(ids, temperature, mask, "logits", logits, shape, vocab, accumulator);
+    const Tensor dense_rows = with_dense_rows(logits), flat_ids = dense(ids);
+    const Tensor temperatures = dense(temperature);
     const OptionalTensor counts = contiguous_or_none(mask);
-    const auto output = [&] { return torch::stable::new_empty(logits, {tokens}, accumulator); };
+    const auto output = [&] { return fresh(logits, shape.sizes, accumulator); };
     Tensor logprobs = output(), entropy = output(), max = output(), sum = output();
-    const LogitRows<T> rows = rows_of<T>(dense, flat_ids, temperatures, counts);
+    const LogitRows<T> rows = rows_of<T>(dense_rows, flat_ids, temperatures, counts);
     const TokenStats<A> stats{logprobs.mutable_data_ptr<A>(), entropy.mutable_data_ptr<A>(), max.mutable_data_ptr<A>(),
                               sum.mutable_data_ptr<A>()};
 #ifdef KC_CUDA
@@ -49,18 +49,20 @@ Tensor token_logprobs_backward(OptionalTensor grad_logprobs, OptionalTensor grad
   return with_float_type("logits", logits, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulator<T>;
-    check(logits.dim() == 2, "logits must have shape [tokens, vocab]; got ", shape_of(logits));
-    const int64_t tokens = logits.size(0), vocab = logits.size(1);
+    const TokenShape shape = tokens_with("logits", logits, "vocab");
+    const int64_t tokens = shape.count(), vocab = logits.size(logits.dim() - 1);
     const ScalarType accumulator = accumulator_of(logits.scalar_type());
-    check_tokens(ids, temperature, mask, "logits", logits, tokens, vocab, accumulator);
-    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, tokens, accumulator);
-    const Tensor dense = with_dense_rows(logits), flat_ids = torch::stable::contiguous(ids);
-    const Tensor temperatures = torch::stable::contiguous(temperature);
+    check_tokens(ids, temperature, mask, "logits", logits, shape, vocab, accumulator);
+    check_saved(grad_logprobs, grad_entropy, logprobs, entropy, max, sum, shape, accumulator);
+    const Tensor dense_rows = with_dense_rows(logits), flat_ids = dense(ids);
+    const Tensor temperatures = dense(temperature);
     const OptionalTensor counts = contiguous_or_none(mask);
     const OptionalTensor g = contiguous_or_none(grad_logprobs), h = contiguous_or_none(grad_entropy);
     const auto saved = [](const Tensor& tensor) { return const_cast<A*>(data_of<A>(tensor)); };
-    Tensor grad_logits = torch::stable::new_empty(logits, {tokens, vocab});
-    const LogitRows<T> rows = rows_of<T>(dense, flat_ids, temperatures, counts);
+    Tensor grad_logits = fresh(logits, sizes_of(logits));
+    RowPlaces places;
+    places.stride = vocab;
+    const LogitRows<T> rows = rows_of<T>(dense_rows, flat_ids, temperatures, counts);
     const TokenStats<A> stats{saved(logprobs), saved(entropy), saved(max), saved(sum)};
     T* out = static_cast<T*>(grad_logits.mutable_data_ptr());
     const A* by_logprobs = g ? data_of<A>(*g) : nullptr;
@@ -68,10 +70,10 @@ Tensor token_logprobs_backward(OptionalTensor grad_logprobs, OptionalTensor grad
 #ifdef KC_CUDA
     const CudaScope scope(logits);
     check_launch("token_logprobs_backward", launch_token_logprobs_grad<T>(rows, tokens, stats, by_logprobs, by_entropy,
-                                                                          nullptr, out, vocab, scope.stream()));
+                                                                          nullptr, out, places, scope.stream()));
 #else
     torch::stable::parallel_for(0, tokens, row_grain(vocab), [&](int64_t begin, int64_t end) {
-      token_logprobs_grad_rows(rows, stats, by_logprobs, by_entropy, out, vocab, begin, end);
+      token_logprobs_grad_rows(rows, stats, by_logprobs, by_entropy, out, places, begin, end);
     });
 #endif
     return grad_logits;

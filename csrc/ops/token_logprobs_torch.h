@@ -10,6 +10,7 @@
 
 #include "common/checks.h"
 #include "common/half.h"
+#include "common/tensors.h"
 #include "ops/token_logprobs.h"
 
 namespace kc {
@@ -45,34 +46,51 @@ auto with_float_type(const char* name, const Tensor& tensor, const Function& fun
   }
 }
 
-// ids [tokens] in [0, vocab) where the mask is true or absent; temperature [tokens] or 0-D and more than 0, in
-// `accumulator`. What ids and temperature hold is read on the CPU only: on a GPU that would mean to wait for it.
+inline bool is_on_host(const Tensor& tensor) {
+  return tensor.device().type() == DeviceType::CPU;
+}
+
+// One number for all tokens that lies on the host, so that no kernel has to fetch it.
+inline bool is_host_number(const Tensor& tensor) {
+  return tensor.dim() == 0 && is_on_host(tensor);
+}
+
+// ids [tokens] in [0, vocab) where the mask is true or absent; temperature of the tokens' shape or 0-D and more than 0,
+// in `accumulator`. What tensors on a GPU hold is not read: that would mean to wait for it.
 inline void check_tokens(const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask,
-                         const char* with_name, const Tensor& with, int64_t tokens, int64_t vocab,
+                         const char* with_name, const Tensor& with, const TokenShape& shape, int64_t vocab,
                          ScalarType accumulator) {
-  check_vector("ids", ids, tokens, "tokens");
+  check_token_values("ids", ids, shape);
   check_dtype("ids", ids, ScalarType::Long);
   check_same_device("ids", ids, with_name, with);
-  check(temperature.dim() == 0 || (temperature.dim() == 1 && temperature.size(0) == tokens),
-        "temperature must be a number or have shape [tokens] = [", tokens, "]; got ", shape_of(temperature));
+  const bool is_number = temperature.dim() == 0;
+  if (!is_number && !shape.is_padded())
+    check(temperature.dim() == 1 && temperature.size(0) == shape.count(),
+          "temperature must be a number or have shape [tokens] = [", shape.count(), "]; got ", shape_of(temperature));
+  else if (!is_number)
+    check_token_values("temperature", temperature, shape);
   check_dtype("temperature", temperature, accumulator);
-  check_same_device("temperature", temperature, with_name, with);
+  if (!is_host_number(temperature)) check_same_device("temperature", temperature, with_name, with);
   if (mask) {
-    check_vector("mask", *mask, tokens, "tokens");
+    check_token_values("mask", *mask, shape);
     check_dtype("mask", *mask, ScalarType::Bool);
     check_same_device("mask", *mask, with_name, with);
   }
 #ifndef KC_CUDA
-  const Tensor flat_ids = torch::stable::contiguous(ids);
+  const Tensor flat_ids = dense(ids);
   const int64_t* id = data_of<int64_t>(flat_ids);
   OptionalTensor flat_mask;
-  if (mask) flat_mask = torch::stable::contiguous(*mask);
+  if (mask) flat_mask = dense(*mask);
   const bool* counts = flat_mask ? data_of<bool>(*flat_mask) : nullptr;
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < shape.count(); ++t) {
     check((counts && !counts[t]) || (id[t] >= 0 && id[t] < vocab), "ids[", t, "] must be in [0, ", vocab, "); got ",
           id[t]);
   }
-  const Tensor flat_temperature = torch::stable::contiguous(temperature);
+#else
+  static_cast<void>(vocab);
+#endif
+  if (!is_on_host(temperature)) return;
+  const Tensor flat_temperature = dense(temperature);
   for (int64_t t = 0; t < temperature.numel(); ++t) {
     const double value = accumulator == ScalarType::Double ? data_of<double>(flat_temperature)[t]
                                                            : static_cast<double>(data_of<float>(flat_temperature)[t]);
@@ -80,17 +98,14 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
     check(value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max(),
           "temperature must be finite and more than 0; got ", value);
   }
-#else
-  static_cast<void>(vocab);
-#endif
 }
 
-// What a backward is handed, should somebody call it without its forward: [tokens] each, in `accumulator`.
+// What a backward is handed, for a call of it without its forward: a number a token each, in `accumulator`.
 inline void check_saved(const OptionalTensor& grad_logprobs, const OptionalTensor& grad_entropy, const Tensor& logprobs,
-                        const Tensor& entropy, const Tensor& max, const Tensor& sum, int64_t tokens,
+                        const Tensor& entropy, const Tensor& max, const Tensor& sum, const TokenShape& shape,
                         ScalarType accumulator) {
   const auto check_one = [&](const char* name, const Tensor& tensor) {
-    check_vector(name, tensor, tokens, "tokens");
+    check_token_values(name, tensor, shape);
     check_dtype(name, tensor, accumulator);
   };
   if (grad_logprobs) check_one("grad_logprobs", *grad_logprobs);
@@ -108,24 +123,45 @@ inline int64_t row_grain(int64_t vocab) {
 
 // Rows may lie any distance apart; elements of a row that do not lie side by side are copied.
 inline Tensor with_dense_rows(const Tensor& logits) {
-  return logits.size(1) <= 1 || logits.stride(1) == 1 ? logits : torch::stable::contiguous(logits);
+  const int64_t last = logits.dim() - 1;
+  return logits.size(last) <= 1 || logits.stride(last) == 1 ? logits : torch::stable::contiguous(logits);
+}
+
+// Of [tokens, vocab] or [sequences, length, vocab].
+inline RowPlaces places_of(const Tensor& rows) {
+  RowPlaces places;
+  places.stride = rows.stride(rows.dim() - 2);
+  if (rows.dim() == 3 && rows.size(0) > 1 && rows.stride(0) != rows.size(1) * places.stride) {
+    places.inner = rows.size(1);
+    places.outer_stride = rows.stride(0);
+  }
+  return places;
+}
+
+template <class T>
+void set_temperature(LogitRows<T>& rows, const Tensor& temperature) {
+  using A = Accumulator<T>;
+  if (is_host_number(temperature))
+    rows.temperature_value = *data_of<A>(temperature);
+  else
+    rows.temperature = data_of<A>(temperature);
+  rows.temperature_per_token = temperature.dim() > 0;
 }
 
 template <class T>
 LogitRows<T> rows_of(const Tensor& logits, const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask) {
   LogitRows<T> rows;
   rows.logits = data_of<T>(logits);
-  rows.stride = logits.stride(0);
-  rows.vocab = logits.size(1);
+  rows.places = places_of(logits);
+  rows.vocab = logits.size(logits.dim() - 1);
   rows.ids = data_of<int64_t>(ids);
-  rows.temperature = data_of<Accumulator<T>>(temperature);
-  rows.temperature_per_token = temperature.dim() == 1;
+  set_temperature(rows, temperature);
   rows.mask = mask ? data_of<bool>(*mask) : nullptr;
   return rows;
 }
 
 inline OptionalTensor contiguous_or_none(const OptionalTensor& tensor) {
-  return tensor ? OptionalTensor(torch::stable::contiguous(*tensor)) : std::nullopt;
+  return tensor ? OptionalTensor(dense(*tensor)) : std::nullopt;
 }
 
 // The op itself, for the loss that begins with it: log-probs, entropy, and the two numbers a row that the gradient

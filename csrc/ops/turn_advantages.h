@@ -88,7 +88,7 @@ void turn_advantages_cpu(const T* rewards, const RolloutGroups& rollouts, const 
 
 // CUDA: everything in one launch, one block a group; returns a cudaError_t. The stream is a cudaStream_t.
 template <typename T>
-int launch_turn_advantages(const T* rewards, const RolloutGroups& rollouts, const TurnAdvantageSpec& spec,
-                           double* returns, T* advantages, void* stream);
+[[nodiscard]] int launch_turn_advantages(const T* rewards, const RolloutGroups& rollouts, const TurnAdvantageSpec& spec,
+                                         double* returns, T* advantages, void* stream);
 
 }  // namespace kc

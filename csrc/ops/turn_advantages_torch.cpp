@@ -1,4 +1,5 @@
 // Checks, allocation and registration; compiled once for the CPU library and once (KC_CUDA) for the CUDA library.
+#include "common/tensors.h"
 #include "ops/turn_advantages.h"
 
 #include <torch/csrc/stable/library.h>
@@ -30,7 +31,7 @@ void run(const RolloutGroups& rollouts, int64_t num_rollouts, const TurnAdvantag
          const Tensor& advantages) {
   const T* in = rewards.const_data_ptr<T>();
   T* out = advantages.mutable_data_ptr<T>();
-  const Tensor scratch = torch::stable::new_empty(rewards, {rollouts.num_turns}, ScalarType::Double);
+  const Tensor scratch = fresh(rewards, {rollouts.num_turns}, ScalarType::Double);
   double* returns = scratch.mutable_data_ptr<double>();
 #ifdef KC_CUDA
   static_cast<void>(num_rollouts);
@@ -55,9 +56,9 @@ Tensor turn_advantages(Tensor rewards, Tensor cu_turns, std::optional<Tensor> or
   const int64_t num_rollouts = cu_turns.size(0) - 1;
   check_numbers("order", order, num_rollouts, "rollouts", rewards);
   const TurnAdvantageSpec spec = parse_spec(gamma, mode, baseline, eps, std, singleton);
-  const Tensor in = torch::stable::contiguous(rewards);
-  const Tensor turns = torch::stable::contiguous(cu_turns);
-  const Tensor bounds = torch::stable::contiguous(offsets);
+  const Tensor in = dense(rewards);
+  const Tensor turns = dense(cu_turns);
+  const Tensor bounds = dense(offsets);
   const Tensor out = torch::stable::empty_like(in);
   const RolloutGroups rollouts{turns.const_data_ptr<int64_t>(), data_or_null(order), bounds.const_data_ptr<int64_t>(),
                                in.size(0), bounds.size(0) - 1};

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <type_traits>
+#include <vector>
 
 #include "sandbox/channel.h"
 #include "sandbox/device_memory.h"
@@ -30,6 +32,15 @@ auto with_os_errors(Function&& function) {
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
     throw py::error_already_set();
   }
+}
+
+// The letter of an integer type in Python's struct formats.
+template <class Integer>
+constexpr char struct_code() {
+  static_assert(sizeof(Integer) == 4 || sizeof(Integer) == 8);
+  constexpr bool is_signed = std::is_signed_v<Integer>;
+  if constexpr (sizeof(Integer) == 4) return is_signed ? 'i' : 'I';
+  return is_signed ? 'q' : 'Q';
 }
 
 template <class Value>
@@ -205,9 +216,31 @@ void bind_sandbox(py::module_& m) {
   sandbox.attr("SUPPORTED") = true;
   sandbox.attr("REPORT_BYTES") = sizeof(sb::Report);
   sandbox.attr("FRAME_BYTES") = sb::kFrameBytes;
+  using Names = std::vector<std::string>;
 #define KC_NAME(name) #name,
-  sandbox.attr("SETUP_STEPS") = py::tuple(py::cast(std::vector<std::string>{KC_SETUP_STEPS(KC_NAME)}));
+  sandbox.attr("SETUP_STEPS") = py::tuple(py::cast(Names{KC_SETUP_STEPS(KC_NAME)}));
 #undef KC_NAME
+  // The enums, whose values are the places in these tuples.
+#define KC_NAME(enumerator, name) name,
+  sandbox.attr("PATH_ACCESSES") = py::tuple(py::cast(Names{KC_PATH_ACCESSES(KC_NAME)}));
+  sandbox.attr("MOUNT_KINDS") = py::tuple(py::cast(Names{KC_MOUNT_KINDS(KC_NAME)}));
+  sandbox.attr("STATES") = py::tuple(py::cast(Names{KC_STATES(KC_NAME)}));
+  sandbox.attr("ENDED_BY") = py::tuple(py::cast(Names{KC_ENDED_BY(KC_NAME)}));
+#undef KC_NAME
+  // The struct Report, for struct.Struct: its format, and the names of its numbers in order.
+  std::string format = "=";
+  Names fields;
+#define KC_FIELD(type, name)     \
+  format += struct_code<type>(); \
+  fields.emplace_back(#name);
+  KC_REPORT_FIELDS(KC_FIELD)
+#undef KC_FIELD
+  for (const char* const stream : {"written_stdout", "written_stderr"}) {
+    format += struct_code<std::uint64_t>();
+    fields.emplace_back(stream);
+  }
+  sandbox.attr("REPORT_FORMAT") = format;
+  sandbox.attr("REPORT_FIELDS") = py::tuple(py::cast(fields));
   sandbox.def("spawn", &spawn, py::arg("spec"), "Start a sandboxed process: (is_sandboxed, keeper's pid, its pidfd).");
   sandbox.def("landlock_version", &landlock_version, "(version of Landlock in this kernel or 0, errno).");
   sandbox.def("filter_supported", &sb::filter_supported, "Whether system call filters can be written for this CPU.");

@@ -15,16 +15,16 @@ using Frame = std::array<char, kFrameBytes>;
 enum class Arrival { kFrame, kTimeout, kClosed, kMalformed };
 
 // A connected pair of local sockets that keep the borders of messages.
-std::pair<int, int> make_channel();
+[[nodiscard]] std::pair<int, int> make_channel();
 
 // False if the other end is gone. Throws std::system_error when the other end does not take it within timeout_s.
-bool send_frame(int fd, const Frame& frame, double timeout_s);
+[[nodiscard]] bool send_frame(int fd, const Frame& frame, double timeout_s);
 
 // Waits for a frame until timeout_s have passed, the other end is closed, or the process behind `pidfd` (-1: none) has
 // ended with no frame left to read. A message of another size is kMalformed; descriptors sent along are closed.
-Arrival receive_frame(int fd, int pidfd, double timeout_s, Frame* frame);
+[[nodiscard]] Arrival receive_frame(int fd, int pidfd, double timeout_s, Frame* frame);
 
 // An anonymous file of `size` bytes that can be neither grown, shrunk nor sealed further, closed on exec.
-int make_buffer(const std::string& name, std::uint64_t size);
+[[nodiscard]] int make_buffer(const std::string& name, std::uint64_t size);
 
 }  // namespace kc::sandbox

@@ -35,7 +35,7 @@ struct DeniedCall {
 };
 
 // Whether filters can be written for the architecture of this build: x86-64 and aarch64.
-bool filter_supported();
+[[nodiscard]] bool filter_supported();
 
 // The program. With own_signals_only, `patch_own_pid` lists the instructions whose value is to become the pid of the
 // process that installs it, which is known only after the fork.
@@ -45,6 +45,6 @@ std::vector<FilterInstruction> build_filter(const FilterOptions& options, std::v
 std::vector<DeniedCall> denied_calls();
 
 // Installs the program for this process and its children to be. Needs no_new_privs. 0 or an errno; allocates nothing.
-int install_filter(const FilterInstruction* program, std::size_t size);
+[[nodiscard]] int install_filter(const FilterInstruction* program, std::size_t size);
 
 }  // namespace kc::sandbox

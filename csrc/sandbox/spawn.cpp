@@ -128,7 +128,7 @@ bool write_text(const char* path, const char* text) {
   return written;
 }
 
-// ---- the sandboxed process ------------------------------------------------------------------------------------------
+// ---- the sandboxed process ----
 
 struct Prepared {
   const SpawnSpec& spec;
@@ -302,8 +302,7 @@ void become_sandboxed(Prepared& prepared, int out, int err, int setup) {
   fail_setup(setup, Step::exec, errno);
 }
 
-// ---- process 1 of the pid namespace
-// -----------------------------------------------------------------------------------
+// ---- process 1 of the pid namespace ----
 
 void end_all(int) {
   kill(-1, SIGKILL);
@@ -329,7 +328,7 @@ void end_all(int) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, 0);
     if (pid < 0 && errno == EINTR) continue;
-    if (pid < 0) break;  // nobody is left
+    if (pid < 0) break;  // no process is left
     if (pid != sandboxed) continue;
     ending.wait_status = status;
     ending.left_running = kill(-1, SIGKILL) == 0 ? 1 : 0;
@@ -340,8 +339,7 @@ void end_all(int) {
   _exit(0);
 }
 
-// ---- the keeper
-// ---------------------------------------------------------------------------------------------------------
+// ---- the keeper ----
 
 class Keeper {
  public:
@@ -576,7 +574,7 @@ class Keeper {
     pid_t ended = 0;
     while ((ended = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
     if (ended == 0) report_->left_running = 1;
-    // A probe starts nothing, and nobody claimed its uid: another supervisor's runner may have it.
+    // A probe starts nothing and has claimed no uid: this uid may belong to the runner of another supervisor.
     if (spec_.uid >= 0 && !spec_.setup_only) {
       const pid_t killer = fork_process(false);
       if (killer == 0) {

@@ -19,8 +19,13 @@
 
 namespace kc::sandbox {
 
+// X(enumerator, the name that Python sees), in the order of their values.
+#define KC_MOUNT_KINDS(X) X(kTmpfs, "tmpfs") X(kDirectory, "directory") X(kBind, "bind") X(kProc, "proc")
+
 struct MountStep {
-  enum class Kind : std::uint32_t { kTmpfs, kDirectory, kBind, kProc };
+#define KC_ENUMERATOR(enumerator, name) enumerator,
+  enum class Kind : std::uint32_t { KC_MOUNT_KINDS(KC_ENUMERATOR) };
+#undef KC_ENUMERATOR
   Kind kind = Kind::kTmpfs;
   std::string source;  // of a bind
   std::string target;
@@ -52,7 +57,7 @@ struct SpawnSpec {
   bool pid_namespace = false;
   std::vector<MountStep> mounts;
 
-  std::int64_t uid = -1;  // -1: stay who we are
+  std::int64_t uid = -1;  // -1: the uid stays as it is
   std::int64_t gid = -1;
   std::vector<std::uint32_t> groups;
   bool no_new_privs = false;
@@ -73,6 +78,6 @@ struct Spawned {
 };
 
 // Throws std::system_error if the keeper could not be started. Everything after that is told in the report.
-Spawned spawn(const SpawnSpec& spec);
+[[nodiscard]] Spawned spawn(const SpawnSpec& spec);
 
 }  // namespace kc::sandbox

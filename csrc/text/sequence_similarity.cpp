@@ -662,7 +662,7 @@ class Matcher {
   bool hashed_ = false;
 };
 
-// ---- from characters to dense codes
+// ---- from characters to dense codes ----
 
 // Character -> small number, in order of first appearance. A table for Latin-1, open addressing for the rest.
 class CharacterIndex {

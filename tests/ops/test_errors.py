@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
-from kernel_coder import _core
+import torch
+from kernel_coder import _C, _core
 from kernel_coder.ops._errors import checked
 
 
@@ -30,3 +34,34 @@ def test_other_failures_pass_through_unchanged() -> None:
     with pytest.raises(RuntimeError, match="could not launch") as caught:
         fails()
     assert caught.type is RuntimeError
+
+
+def refused(size: int) -> str:
+    """The message of a check that fails."""
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        torch.ops.kernel_coder.token_logprobs(torch.zeros(size), torch.zeros(1).long(), torch.ones(()), None)
+    return str(caught.value)
+
+
+def test_threads_that_fail_at_once_each_know_their_own_failed_check() -> None:
+    threads, rounds = 8, 200
+    together = threading.Barrier(threads)
+
+    def fail(number: int) -> int:
+        known = 0
+        for _ in range(rounds):
+            message = refused(number + 1)
+            together.wait()  # now every thread has failed
+            known += _C.is_failed_check(message) and not _C.is_failed_check(message + "?")
+            together.wait()
+        return known
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(fail, range(threads))) == [rounds] * threads
+
+
+def test_failed_check_of_another_thread_is_not_ours() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        message = pool.submit(refused, 991).result()
+    assert "[991]" in message
+    assert not _C.is_failed_check(message)

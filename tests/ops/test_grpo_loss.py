@@ -274,7 +274,10 @@ def test_compiles_without_a_graph_break() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"logits": torch.zeros(7)}, r"logits must have shape \[tokens, vocab\]; got \[7\]"),
+        (
+            {"logits": torch.zeros(7)},
+            r"logits must have shape \[tokens, vocab\] or \[sequences, length, vocab\]; got \[7\]",
+        ),
         ({"advantages": torch.ones(2)}, "advantages must have one value a token or one a sequence"),
         ({"old_logprobs": torch.ones(2)}, "old_logprobs must have"),
         ({"mask": torch.ones(3)}, "mask must be bool; got float32"),

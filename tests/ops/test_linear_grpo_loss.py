@@ -368,7 +368,7 @@ def test_compiles_without_a_graph_break(device: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": torch.zeros(4)}, r"hidden must have shape \[tokens, hidden_size\]; got \[4\]"),
+        ({"hidden": torch.zeros(4)}, r"hidden must have shape \[tokens, hidden_size\] or \[sequences, .*; got \[4\]"),
         ({"weight": torch.zeros(7, 5)}, r"weight must have shape \[vocab, hidden_size\] = \[vocab, 4\]; got \[7, 5\]"),
         ({"ids": torch.tensor([0, 7, 1])}, r"ids\[1\] must be in \[0, 7\); got 7"),
         ({"advantages": torch.ones(2)}, "advantages must have one value a token or one a sequence"),

@@ -280,7 +280,7 @@ def test_compiles_without_a_graph_break(device: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": torch.zeros(4)}, r"hidden must have shape \[tokens, hidden_size\]; got \[4\]"),
+        ({"hidden": torch.zeros(4)}, r"hidden must have shape \[tokens, hidden_size\] or \[sequences, .*; got \[4\]"),
         ({"weight": torch.zeros(7, 5)}, r"weight must have shape \[vocab, hidden_size\] = \[vocab, 4\]; got \[7, 5\]"),
         ({"weight": torch.zeros(7, 4, dtype=torch.bfloat16)}, "weight must be float32; got bfloat16"),
         ({"bias": torch.zeros(6)}, "bias must have"),

@@ -706,7 +706,11 @@ def test_compiles_without_a_graph_break() -> None:
 @pytest.mark.parametrize(
     ("changes", "spec", "sentence"),
     [
-        ({"logprobs": torch.zeros(2, 2)}, {}, r"logprobs must be 1-D; got shape \[2, 2\]"),
+        (
+            {"logprobs": torch.zeros(2, 2, 1)},
+            {},
+            r"logprobs must have shape \[tokens\] or \[sequences, length\]; got .*",
+        ),
         ({"logprobs": torch.zeros(4, dtype=torch.bfloat16)}, {}, "logprobs must be float32 or float64; got bfloat16"),
         (
             {"advantages": torch.zeros(3)},
@@ -715,8 +719,12 @@ def test_compiles_without_a_graph_break() -> None:
         ),
         ({"old_logprobs": torch.zeros(3)}, {}, r"old_logprobs must have shape \[tokens\] = \[4\]; got \[3\]"),
         ({"mask": torch.ones(4)}, {}, "mask must be bool; got float32"),
-        ({"cu_seqlens": torch.tensor([0, 2, 4], dtype=torch.int32)}, {}, "cu_seqlens must be int64; got int32"),
-        ({"cu_seqlens": None}, {"reduction": "sequence_mean"}, "cu_seqlens must be given: .* is about sequences"),
+        ({"cu_seqlens": torch.tensor([0, 2, 4], dtype=torch.int16)}, {}, "cu_seqlens must be int64; got int16"),
+        (
+            {"cu_seqlens": None},
+            {"reduction": "sequence_mean"},
+            r"cu_seqlens must be given: .* is about sequences\. Pass .*",
+        ),
         ({}, {"beta": 0.1}, "ref_logprobs must be given when the spec's beta is not 0: .*"),
         ({}, {"entropy_coef": 0.1}, "entropy must be given when the spec's entropy_coef is not 0: .*"),
         (

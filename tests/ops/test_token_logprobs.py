@@ -428,7 +428,10 @@ def test_entropy_is_given_when_asked_for() -> None:
     [
         ({"ids": torch.tensor([0, 1])}, r"ids must have .*tokens.*3.*; got"),
         ({"ids": torch.tensor([0, 1, 2], dtype=torch.int32)}, "ids must be int64; got int32"),
-        ({"logits": torch.zeros(7)}, r"logits must have shape \[tokens, vocab\]; got \[7\]"),
+        (
+            {"logits": torch.zeros(7)},
+            r"logits must have shape \[tokens, vocab\] or \[sequences, length, vocab\]; got \[7\]",
+        ),
         ({"logits": torch.zeros(3, 7, dtype=torch.int64)}, "logits must be float32, float64, bfloat16 or float16"),
         ({"temperature": torch.ones(2)}, r"temperature must be a number or have shape \[tokens\] = \[3\]; got \[2\]"),
         ({"mask": torch.ones(3)}, "mask must be bool; got float32"),

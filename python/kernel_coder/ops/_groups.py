@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernel_coder.ops._inputs import Numbers, tensor_of
 
-def group_order(groups: int | Tensor, members: int, kind: str, device: torch.device) -> tuple[Tensor | None, Tensor]:
+
+def group_order(groups: int | Numbers, members: int, kind: str, device: torch.device) -> tuple[Tensor | None, Tensor]:
     """``order`` (None: as they lie) and ``offsets`` of ``members`` rewards or rollouts; ``kind`` is which, in singular.
 
     With ids there are as many groups as members, the last ones empty: to count them would mean to wait for a GPU.
@@ -22,6 +24,8 @@ def group_order(groups: int | Tensor, members: int, kind: str, device: torch.dev
         if members % groups:
             raise ValueError(f"groups must divide the number of {kind}s; got groups of {groups} for {members} {kind}s")
         return None, torch.arange(0, members + 1, groups, device=device)
+    if not isinstance(groups, Tensor):
+        groups = tensor_of("groups", groups, torch.int64).to(device)
     if groups.dtype != torch.int64 or groups.shape != (members,):
         raise ValueError(
             f"groups must be int64 with one group id for each {kind}, shape [{members}]; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,17 +78,35 @@ def read_comparisons(comparisons: Sequence[Comparison]) -> list[ComparisonResult
 
 
 def _unpacked(row: Sequence[float]) -> ComparisonResult:
-    kind, *counts, place = (int(number) for number in row[:8])
-    found: list[Any] = [None, None, None]
-    if place >= 0:
-        found = [place, _element(kind, *row[8:10]), _element(kind, *row[10:12])]
-    return ComparisonResult._make([*counts, *found, *row[12:]])
+    numbers = dict(zip(_C.COMPARISON_FIELDS, row, strict=True))
+    kind = _C.ELEMENT_KINDS[int(numbers["kind"])]
+    place = int(numbers["first"])
+
+    def count(name: str) -> int:
+        return int(numbers[name])
+
+    return ComparisonResult(
+        elements=count("elements"),
+        mismatches=count("mismatches"),
+        nan_added=count("nan_added"),
+        nan_missing=count("nan_missing"),
+        inf_added=count("inf_added"),
+        inf_missing=count("inf_missing"),
+        first=place if place >= 0 else None,
+        got=_element(kind, numbers["got"], numbers["got_2"]) if place >= 0 else None,
+        expected=_element(kind, numbers["expected"], numbers["expected_2"]) if place >= 0 else None,
+        max_abs_error=numbers["max_abs_error"],
+        max_rel_error=numbers["max_rel_error"],
+        squared_error=numbers["squared_error"],
+        squared_expected=numbers["squared_expected"],
+    )
 
 
-def _element(kind: int, first: float, second: float) -> int | float | complex:
-    if kind == 0:
+def _element(kind: str, first: float, second: float) -> int | float | complex:
+    """An element from its two numbers: an integer is their sum, since a float64 holds no int64."""
+    if kind == "real":
         return first
-    return complex(first, second) if kind == 2 else int(first) + int(second)
+    return complex(first, second) if kind == "complex" else int(first) + int(second)
 
 
 @checked
@@ -141,4 +159,4 @@ def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float 
 
 @torch.library.register_fake("kernel_coder::compare")
 def _(output: Tensor, expected: Tensor, rtol: float, atol: float) -> Tensor:
-    return output.new_empty((16,), dtype=torch.float64)
+    return output.new_empty((len(_C.COMPARISON_FIELDS),), dtype=torch.float64)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernel_coder import _C
 from kernel_coder.ops._errors import checked
 from kernel_coder.ops._groups import group_order
+from kernel_coder.ops._inputs import Numbers, as_bounds, plain_tensor, tensor_of, without_autograd
 
 #: What ``eps`` is where it is not given.
 DEFAULT_EPS = {"loo_std": 1e-6, "reinforce_pp": 1e-8}
@@ -15,14 +15,14 @@ DEFAULT_EPS = {"loo_std": 1e-6, "reinforce_pp": 1e-8}
 
 @checked
 def group_advantages(
-    rewards: Tensor,
-    groups: int | Tensor,
+    rewards: Numbers,
+    groups: int | Numbers,
     *,
     mode: str = "grpo",
     eps: float | None = None,
     std: str = "sample",
     singleton: str = "zero",
-    lengths: Tensor | None = None,
+    lengths: Numbers | None = None,
 ) -> Tensor:
     """Each reward against the other rewards of its group.
 
@@ -43,7 +43,8 @@ def group_advantages(
     ============  ====================================================================================================
 
     Args:
-        rewards: float32 or float64 ``[num_rewards]``, CPU or CUDA. NaN means unscored: it leaves the mean, the
+        rewards: float32 or float64 ``[num_rewards]``, CPU or CUDA, or a list of numbers (then the result is a float32
+            tensor of the CPU). NaN, in a list also None, means unscored: it leaves the mean, the
             deviation and the count of its group, and its advantage is 0. An infinite reward is refused on the CPU; on
             CUDA, where looking would mean waiting, it leaves its group's statistics and its own advantage is NaN.
         groups: the size of every group (they lie one after another), or int64 ``[num_rewards]``, the group of each
@@ -67,10 +68,22 @@ def group_advantages(
     >>> group_advantages(torch.tensor([1.0, float("nan"), 3.0]), 3, mode="dr_grpo")
     tensor([-1.,  0.,  1.])
     """
+    rewards = as_rewards(rewards)
     order, offsets = group_order(groups, rewards.numel(), "reward", rewards.device)
     if eps is None:
         eps = DEFAULT_EPS.get(mode, 1e-4)
-    return _C.group_advantages(rewards.detach(), order, offsets, lengths, mode, eps, std, singleton)
+    counts = as_bounds("lengths", lengths, rewards.device)
+    return without_autograd(_OP, rewards, order, offsets, counts, mode, eps, std, singleton)
+
+
+def as_rewards(rewards: Numbers) -> Tensor:
+    """Rewards as a tensor without gradient; a list may hold None for an unscored one."""
+    if isinstance(rewards, Tensor):
+        return plain_tensor("rewards", rewards).detach()
+    return tensor_of("rewards", rewards, torch.float32)
+
+
+_OP = torch.ops.kernel_coder.group_advantages.default
 
 
 @torch.library.register_fake("kernel_coder::group_advantages")

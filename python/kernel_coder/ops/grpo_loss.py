@@ -9,28 +9,40 @@ from torch import Tensor
 
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
+from kernel_coder.ops._inputs import (
+    Numbers,
+    as_advantages,
+    as_bounds,
+    as_denominator,
+    as_mask,
+    as_spec,
+    as_temperature,
+    carries_gradient,
+    plain_tensor,
+    token_numbers,
+    without_autograd,
+)
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
-from kernel_coder.ops.policy_loss import LossOutput, as_denominator
-from kernel_coder.ops.token_logprobs import as_temperature
+from kernel_coder.ops.policy_loss import LossOutput
 
 
 @checked
 def grpo_loss(
     logits: Tensor,
     ids: Tensor,
-    advantages: Tensor,
-    spec: LossSpec,
+    advantages: Numbers,
+    spec: LossSpec | str,
     *,
     temperature: float | Tensor = 1.0,
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     rollout_logprobs: Tensor | None = None,
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Numbers | None = None,
     denominator: float | Tensor | None = None,
     inplace: bool = False,
 ) -> LossOutput:
-    """:func:`policy_loss` of :func:`token_logprobs`, in one op: the loss of packed tokens from their logits.
+    """:func:`policy_loss` of :func:`token_logprobs`, in one op: the loss of tokens from their logits.
 
     With ``g_t = d loss / d logprob_t``, ``h_t = d loss / d entropy_t`` and ``p = softmax(logits / temperature)``::
 
@@ -41,11 +53,12 @@ def grpo_loss(
     clipped, rejected), are not read again.
 
     Args:
-        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart.
-        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
+        logits: ``[tokens, vocab]`` or ``[sequences, length, vocab]``, float32, float64, bfloat16 or float16; rows
+            may lie any distance apart, as in ``logits[:, :-1]``.
+        ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
         advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
             :func:`policy_loss`. They are converted to float32 (float64 for float64 logits).
-        temperature: more than 0; a number, or ``[tokens]``.
+        temperature: more than 0; a number, or one a token.
         inplace: overwrite ``logits``.
 
     Returns:
@@ -62,28 +75,38 @@ def grpo_loss(
     >>> logits.grad[0]
     tensor([-0.3750,  0.1250,  0.1250,  0.1250])
     """
-    like = as_temperature(temperature, logits)
+    spec = as_spec(spec)
+    temperature = as_temperature(temperature, plain_tensor("logits", logits))
+    dtype, device = temperature.dtype, logits.device
     rest = (
-        ids,
-        like,
-        advantages.detach().to(like.dtype),
-        *as_numbers((old_logprobs, ref_logprobs, rollout_logprobs), like.dtype),
-        mask,
-        cu_seqlens,
-        as_denominator(denominator, logits.device),
+        plain_tensor("ids", ids),
+        temperature,
+        as_advantages(advantages, dtype, device),
+        *token_numbers(dtype, old_logprobs=old_logprobs, ref_logprobs=ref_logprobs, rollout_logprobs=rollout_logprobs),
+        as_mask(mask),
+        as_bounds("cu_seqlens", cu_seqlens, device),
+        as_denominator(denominator, device),
         spec.pack(),
     )
+    has_gradient = carries_gradient(logits)
     if inplace:
-        return LossOutput(*_LossInPlace.apply(logits, *rest))
-    loss, metrics, logprobs, entropy, *_ = _C.grpo_loss(logits, *rest)
-    return LossOutput(loss, metrics, logprobs, entropy)
+        if has_gradient:
+            return LossOutput(*_LossInPlace.apply(logits, *rest))
+        return LossOutput(*without_autograd(_OP_INPLACE, logits, *rest))
+    out = _OP(logits, *rest) if has_gradient else without_autograd(_OP, logits, *rest)
+    return LossOutput(*out[:4])
+
+
+_OP = torch.ops.kernel_coder.grpo_loss.default
+_OP_INPLACE = torch.ops.kernel_coder.grpo_loss_inplace.default
+_SCALE = torch.ops.kernel_coder.scale_gradient.default
 
 
 class _LossInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         gradient = logits.detach()
-        loss, *others = _C.grpo_loss_inplace(gradient, *rest)
+        loss, *others = _OP_INPLACE(gradient, *rest)
         ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)
         ctx.gradient = gradient
@@ -98,19 +121,13 @@ class _LossInPlace(torch.autograd.Function):
             )
         if grad_loss is None:
             return (None,) * 11
-        _C.scale_gradient(gradient, grad_loss)
+        without_autograd(_SCALE, gradient, grad_loss)
         return gradient, *(None,) * 10
-
-
-def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
-    """Each tensor without gradient in the dtype that the loss is computed in."""
-    return [None if tensor is None else tensor.detach().to(dtype) for tensor in tensors]
 
 
 @torch.library.register_fake("kernel_coder::grpo_loss_inplace")
 def _(logits: Tensor, ids: Tensor, temperature: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    tokens = [temperature.new_empty(logits.shape[0]) for _ in range(2)]
-    return temperature.new_empty(()), temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64), *tokens
+    return _like_loss(logits, temperature.dtype, 2)
 
 
 @torch.library.register_fake("kernel_coder::scale_gradient")
@@ -132,10 +149,15 @@ def _(
     denominator: Tensor | None,
     spec: list[float],
 ) -> tuple[Tensor, ...]:
-    tokens = [temperature.new_empty(logits.shape[0]) for _ in range(5)]
-    grad_entropy = temperature.new_empty(logits.shape[0] if has_entropy_term(spec) else 0)
-    metrics = temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64)
-    return temperature.new_empty(()), metrics, *tokens, grad_entropy
+    grad_entropy = logits.new_empty(logits.shape[:-1] if has_entropy_term(spec) else 0, dtype=temperature.dtype)
+    return *_like_loss(logits, temperature.dtype, 5), grad_entropy
+
+
+def _like_loss(logits: Tensor, dtype: torch.dtype, numbers: int) -> tuple[Tensor, ...]:
+    """A loss, its metrics and some numbers a token, as the ops shape them."""
+    metrics = logits.new_empty(len(LOSS_METRICS), dtype=torch.float64)
+    tokens = [logits.new_empty(logits.shape[:-1], dtype=dtype) for _ in range(numbers)]
+    return logits.new_empty((), dtype=dtype), metrics, *tokens
 
 
 _ENTROPY_COEF = [name for name, _, _ in _C.LOSS_SPEC_FIELDS].index("entropy_coef")

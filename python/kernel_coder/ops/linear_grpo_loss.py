@@ -9,11 +9,21 @@ from torch import Tensor
 
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
-from kernel_coder.ops.grpo_loss import as_numbers
-from kernel_coder.ops.linear_token_logprobs import as_head_options, empty_gradients, rounds
+from kernel_coder.ops._inputs import (
+    Numbers,
+    as_advantages,
+    as_bounds,
+    as_denominator,
+    as_mask,
+    as_spec,
+    as_temperature,
+    plain_tensor,
+    token_numbers,
+    without_autograd,
+)
+from kernel_coder.ops.linear_token_logprobs import as_head, as_head_options, empty_gradients, rounds
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
-from kernel_coder.ops.policy_loss import LossOutput, as_denominator
-from kernel_coder.ops.token_logprobs import as_temperature
+from kernel_coder.ops.policy_loss import LossOutput
 
 
 @checked
@@ -21,8 +31,8 @@ def linear_grpo_loss(
     hidden: Tensor,
     weight: Tensor,
     ids: Tensor,
-    advantages: Tensor,
-    spec: LossSpec,
+    advantages: Numbers,
+    spec: LossSpec | str,
     *,
     bias: Tensor | None = None,
     logit_scale: float = 1.0,
@@ -32,7 +42,7 @@ def linear_grpo_loss(
     ref_logprobs: Tensor | None = None,
     rollout_logprobs: Tensor | None = None,
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Numbers | None = None,
     denominator: float | Tensor | None = None,
     chunk_rows: int | None = None,
     logits_dtype: torch.dtype | None = None,
@@ -91,40 +101,55 @@ def linear_grpo_loss(
             [ 0.1250,  0.1250],
             [ 0.1250,  0.1250]])
     """
-    like = as_temperature(temperature, hidden)
+    spec = as_spec(spec)
+    hidden, weight, bias = as_head(hidden, weight, bias)
+    temperature = as_temperature(temperature, hidden)
+    dtype, device = temperature.dtype, hidden.device
+    advantages = as_advantages(advantages, dtype, torch.device("cpu"))  # a list may stay there
+    mask = as_mask(mask)
+    cu_seqlens = as_bounds("cu_seqlens", cu_seqlens, device)
     if skip_zero_advantage:
-        mask, denominator = without_zero_advantage(hidden.shape[0], advantages, spec, mask, cu_seqlens, denominator)
+        shape = hidden.shape[:-1]
+        mask, denominator = without_zero_advantage(shape, advantages, spec, mask, cu_seqlens, denominator)
     differentiates = torch.is_grad_enabled()
+    needs = (
+        differentiates and hidden.requires_grad,
+        differentiates and weight.requires_grad,
+        differentiates and bias is not None and bias.requires_grad,
+    )
     arguments = (
         hidden,
         weight,
         bias,
-        ids,
-        like,
-        advantages.detach().to(like.dtype),
-        *as_numbers((old_logprobs, ref_logprobs, rollout_logprobs), like.dtype),
+        plain_tensor("ids", ids),
+        temperature,
+        advantages,
+        *token_numbers(dtype, old_logprobs=old_logprobs, ref_logprobs=ref_logprobs, rollout_logprobs=rollout_logprobs),
         mask,
         cu_seqlens,
-        as_denominator(denominator, hidden.device),
+        as_denominator(denominator, device),
         spec.pack(),
         logit_scale,
         *as_head_options(softcap, chunk_rows),
         rounds("logits_dtype", logits_dtype, hidden),
         rounds("weight_grad_dtype", weight_grad_dtype, hidden),
         allow_sync,
-        differentiates and hidden.requires_grad,
-        differentiates and weight.requires_grad,
-        differentiates and bias is not None and bias.requires_grad,
+        *needs,
     )
+    if not any(needs):
+        return LossOutput(*without_autograd(_OP, *arguments)[:4])
     # The op alone is what a compiler can see through; beside it stands a function that may give its gradients away.
-    out = _C.linear_grpo_loss(*arguments) if torch.compiler.is_compiling() else _LinearLoss.apply(*arguments)
+    out = _OP(*arguments) if torch.compiler.is_compiling() else _LinearLoss.apply(*arguments)
     return LossOutput(*out[:4])
+
+
+_OP = torch.ops.kernel_coder.linear_grpo_loss.default
 
 
 class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        loss, metrics, logprobs, entropy, *gradients = _C.linear_grpo_loss(*arguments)
+        loss, metrics, logprobs, entropy, *gradients = _OP(*arguments)
         ctx.mark_non_differentiable(metrics, logprobs, entropy)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*arguments[:3])
@@ -146,7 +171,7 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def without_zero_advantage(
-    tokens: int,
+    shape: torch.Size,
     advantages: Tensor,
     spec: LossSpec,
     mask: Tensor | None,
@@ -155,19 +180,23 @@ def without_zero_advantage(
 ) -> tuple[Tensor | None, float | Tensor | None]:
     """The mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts them.
 
-    On the CPU if all of these lie there, else on the GPU; nobody waits for it.
+    ``shape`` is that of the tokens; the mask comes back flat. On the CPU if all of these lie there, else on the GPU,
+    without waiting for it.
     """
     if spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0:
         return mask, denominator
     given = [x.device for x in (advantages, mask, cu_seqlens) if x is not None]
     device = next((device for device in given if device.type != "cpu"), given[0])
-    counted = (
-        torch.ones(tokens, dtype=torch.bool, device=device) if mask is None else mask.to(device, non_blocking=True)
-    )
-    whole = tokens * torch.arange(2, device=device)
-    bounds = whole if cu_seqlens is None else cu_seqlens.to(device, non_blocking=True)
+    tokens = shape.numel()
+    sequences = shape[0] if len(shape) == 2 else 1
+    if mask is None:
+        counted = torch.ones(tokens, dtype=torch.bool, device=device)
+    else:
+        counted = mask.to(device, non_blocking=True).reshape(-1)
+    whole = tokens // max(1, sequences) * torch.arange(sequences + 1, device=device)
+    bounds = whole if cu_seqlens is None else cu_seqlens.to(device, torch.int64, non_blocking=True)
     lengths = bounds.diff()
-    active = advantages.detach().to(device, non_blocking=True) != 0
+    active = (advantages.detach().to(device, non_blocking=True) != 0).reshape(-1)
     if active.numel() != tokens:
         active = active.repeat_interleave(lengths, output_size=tokens)
     elif spec.reduction == "sequence_mean" or spec.needs_whole_sequences:
@@ -188,12 +217,12 @@ def without_zero_advantage(
 
 @torch.library.register_fake("kernel_coder::linear_grpo_loss")
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: Tensor, *rest: Any) -> Any:
-    metrics = temperature.new_empty(len(LOSS_METRICS), dtype=torch.float64)
-    tokens = [temperature.new_empty(hidden.shape[0]) for _ in range(2)]
+    metrics = hidden.new_empty(len(LOSS_METRICS), dtype=torch.float64)
+    tokens = [hidden.new_empty(hidden.shape[:-1], dtype=temperature.dtype) for _ in range(2)]
     by_hidden, by_weight, by_bias = empty_gradients(hidden, weight, *rest[-3:])
     rounds_weight_grad = rest[-5]
-    by_weight = by_weight if rounds_weight_grad else temperature.new_empty(by_weight.shape)
-    return temperature.new_empty(()), metrics, *tokens, by_hidden, by_weight, by_bias
+    by_weight = by_weight if rounds_weight_grad else hidden.new_empty(by_weight.shape, dtype=temperature.dtype)
+    return hidden.new_empty((), dtype=temperature.dtype), metrics, *tokens, by_hidden, by_weight, by_bias
 
 
 @torch.library.register_fake("kernel_coder::scaled_gradient")

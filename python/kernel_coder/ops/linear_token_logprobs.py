@@ -9,7 +9,15 @@ from torch import Tensor
 
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
-from kernel_coder.ops.token_logprobs import TokenLogprobs, as_temperature
+from kernel_coder.ops._inputs import (
+    as_mask,
+    as_temperature,
+    carries_gradient,
+    plain_tensor,
+    under_autocast,
+    without_autograd,
+)
+from kernel_coder.ops.token_logprobs import TokenLogprobs
 
 
 @checked
@@ -47,13 +55,14 @@ def linear_token_logprobs(
     ten thousand and more), its sums run in another order, and the two agree to 4e-6.
 
     Args:
-        hidden: ``[tokens, hidden_size]``, float32, float64, bfloat16 or float16.
+        hidden: ``[tokens, hidden_size]`` or ``[sequences, length, hidden_size]``, float32, float64, bfloat16 or
+            float16. Under autocast it is converted to autocast's dtype, as are weight and bias.
         weight: ``[vocab, hidden_size]``, the dtype of ``hidden``.
-        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
+        ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
         bias: ``[vocab]``, the dtype of ``hidden``.
         logit_scale, softcap: as in the formula (Cohere, Gemma).
-        temperature: more than 0; a number, or ``[tokens]``. It divides the logits.
-        mask: bool ``[tokens]``; a masked row gives 0.
+        temperature: more than 0; a number, or one a token. It divides the logits.
+        mask: bool, or integers that are 0 where masked, one a token; a masked row gives 0.
         entropy: whether the entropy is wanted.
         chunk_rows: rows of the workspace; None chooses.
         logits_dtype: what the workspace of a GPU holds: float32 (None), or the dtype of ``hidden``, which halves it and
@@ -72,19 +81,41 @@ def linear_token_logprobs(
     >>> linear_token_logprobs(hidden, weight, torch.tensor([0, 1])).logprobs
     tensor([-0.5514, -0.2395])
     """
-    logprobs, entropies, _, _ = _C.linear_token_logprobs(
+    hidden, weight, bias = as_head(hidden, weight, bias)
+    arguments = (
         hidden,
         weight,
         bias,
-        ids,
+        plain_tensor("ids", ids),
         as_temperature(temperature, hidden),
-        mask,
+        as_mask(mask),
         logit_scale,
         *as_head_options(softcap, chunk_rows),
         rounds("logits_dtype", logits_dtype, hidden),
         allow_sync,
     )
+    if carries_gradient(hidden, weight, bias):
+        logprobs, entropies, _, _ = _OP(*arguments)
+    else:
+        logprobs, entropies, _, _ = without_autograd(_OP, *arguments)
     return TokenLogprobs(logprobs, entropies if entropy else None)
+
+
+_OP = torch.ops.kernel_coder.linear_token_logprobs.default
+
+
+def as_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Hidden states and head as tensors that can be multiplied, in autocast's dtype where that is on."""
+    plain_tensor("hidden", hidden)
+    plain_tensor("weight", weight)
+    if bias is not None:
+        plain_tensor("bias", bias)
+    if not torch.is_autocast_enabled(hidden.device.type):
+        return hidden, weight, bias
+    cast = under_autocast(hidden.device, hidden, weight, bias)
+    assert cast[0] is not None
+    assert cast[1] is not None
+    return cast[0], cast[1], cast[2]
 
 
 def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[float, int]:
@@ -106,7 +137,7 @@ def rounds(name: str, dtype: torch.dtype | None, hidden: Tensor) -> bool:
 
 @torch.library.register_fake("kernel_coder::linear_token_logprobs")
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: Tensor, *rest: Any) -> Any:
-    return tuple(temperature.new_empty(hidden.shape[0]) for _ in range(4))
+    return tuple(hidden.new_empty(hidden.shape[:-1], dtype=temperature.dtype) for _ in range(4))
 
 
 @torch.library.register_fake("kernel_coder::linear_token_logprobs_backward")
@@ -118,7 +149,7 @@ def empty_gradients(hidden: Tensor, weight: Tensor, *needs: bool) -> tuple[Tenso
     """Gradients of hidden, weight and bias as the ops shape them: empty where not needed."""
     need_hidden, need_weight, need_bias = needs
     return (
-        hidden.new_empty(hidden.shape[0] if need_hidden else 0, hidden.shape[1]),
+        hidden.new_empty(hidden.shape if need_hidden else (0, hidden.shape[-1])),
         weight.new_empty(weight.shape[0] if need_weight else 0, weight.shape[1]),
         weight.new_empty(weight.shape[0] if need_bias else 0),
     )

@@ -13,8 +13,15 @@ from kernel_coder import _C
 LOSS_METRICS: tuple[str, ...] = _C.LOSS_METRICS
 
 
+class _Packed:
+    """Room for the packed numbers, which are no field of the spec: they follow from the others."""
+
+    __slots__ = ("_packed",)
+    _packed: list[float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossSpec:
+class LossSpec(_Packed):
     """Every choice that a policy loss makes. ``LossSpec.preset(name)`` gives the published combinations.
 
     A token's loss is built in this order: surrogate, gates, mismatch weight, ``+ beta * KL``,
@@ -184,6 +191,43 @@ class LossSpec:
         _require(not unknown, f"LossSpec has no field {', '.join(unknown)}")
         return cls(**{**PRESETS[name], **changes})
 
+    @classmethod
+    def from_trl(cls, config: object | None = None, /, **arguments: Any) -> LossSpec:
+        """The loss that TRL 1.16's ``GRPOConfig`` with these arguments stands for.
+
+        Args:
+            config: a ``GRPOConfig``, or any object with such attributes.
+            arguments: fields by their TRL names, which take the place of the config's: ``loss_type`` ("dapo" where not
+                given), ``epsilon``, ``epsilon_high``, ``delta``, ``beta``, ``importance_sampling_level``,
+                ``use_bias_correction_kl``, ``entropy_coef``, ``off_policy_mask_threshold``, ``max_completion_length``
+                (for ``dr_grpo``), the ``sapo_`` and ``vespo_`` constants. With ``use_vllm=True`` also
+                ``vllm_importance_sampling_correction``, ``..._mode``, ``..._clip_min`` and ``..._clip_max``.
+
+        Raises:
+            ValueError: a name that is none of these, or a setting that this loss does not have.
+
+        >>> LossSpec.from_trl(loss_type="grpo", beta=0.04).reduction
+        'sequence_mean'
+        >>> LossSpec.from_trl(loss_type="dr_grpo", max_completion_length=512).length_constant
+        512.0
+        """
+        unknown = sorted(set(arguments) - set(_TRL_DEFAULTS))
+        _require(not unknown, f"{', '.join(unknown)} is no argument of TRL's loss; known: {', '.join(_TRL_DEFAULTS)}")
+        trl = {name: getattr(config, name, default) for name, default in _TRL_DEFAULTS.items()} | arguments
+        loss_type = trl["loss_type"]
+        _require(loss_type in _TRL_LOSSES, f"loss_type must be one of {', '.join(_TRL_LOSSES)}; got {loss_type!r}")
+        quantile = trl["top_entropy_quantile"]
+        _require(quantile == 1.0, f"top_entropy_quantile must be 1.0: pass the tokens' mask instead; got {quantile}")
+        fields = {name: trl[name] for name in _TRL_SAME_NAMES}
+        fields.update(_TRL_LOSSES[loss_type])
+        if loss_type == "dr_grpo":
+            fields["length_constant"] = float(trl["max_completion_length"] or 256)
+        if trl["use_vllm"] and trl["vllm_importance_sampling_correction"] and loss_type != "vespo":
+            fields["mismatch"] = trl["vllm_importance_sampling_mode"]
+            fields["mismatch_max"] = trl["vllm_importance_sampling_clip_max"]
+            fields["mismatch_min"] = trl["vllm_importance_sampling_clip_min"] or 0.0
+        return cls(**fields)
+
     @staticmethod
     def presets() -> tuple[str, ...]:
         """The names that :meth:`preset` knows."""
@@ -201,7 +245,12 @@ class LossSpec:
 
     def pack(self) -> list[float]:
         """The numbers that cross the dispatcher, in the order of the C++ struct."""
-        return [_number(kind, self._value(name)) for name, kind, _ in _C.LOSS_SPEC_FIELDS]
+        try:
+            return self._packed
+        except AttributeError:  # the first call
+            packed = [_number(kind, self._value(name)) for name, kind, _ in _C.LOSS_SPEC_FIELDS]
+            object.__setattr__(self, "_packed", packed)
+            return packed
 
     def _value(self, name: str) -> Any:
         value = getattr(self, name)
@@ -232,6 +281,37 @@ def _number(kind: str, value: Any) -> float:
 
 
 _OPTIONAL = frozenset(field.name for field in dataclasses.fields(LossSpec) if field.default is None)
+
+#: Fields of LossSpec that TRL calls the same.
+_TRL_SAME_NAMES = (
+    *("epsilon", "epsilon_high", "delta", "beta", "importance_sampling_level", "use_bias_correction_kl"),
+    *("entropy_coef", "off_policy_mask_threshold", "sapo_temperature_pos", "sapo_temperature_neg"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+)
+#: What TRL 1.16 sets where an argument is not given.
+_TRL_DEFAULTS: dict[str, Any] = {
+    "loss_type": "dapo",
+    **{field.name: field.default for field in dataclasses.fields(LossSpec) if field.name in _TRL_SAME_NAMES},
+    "use_bias_correction_kl": True,
+    "max_completion_length": 256,
+    "top_entropy_quantile": 1.0,
+    "use_vllm": False,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_min": None,
+    "vllm_importance_sampling_clip_max": 3.0,
+}
+#: What each loss_type of TRL fixes.
+_TRL_LOSSES: dict[str, dict[str, Any]] = {
+    "grpo": dict(reduction="sequence_mean"),
+    "bnpo": dict(reduction="token_mean"),
+    "dapo": dict(reduction="token_mean"),
+    "dr_grpo": dict(reduction="sequence_mean_token_sum"),
+    "cispo": dict(surrogate="cispo", reduction="token_mean", delta=None),
+    "sapo": dict(surrogate="sapo", reduction="sequence_mean", delta=None),
+    "luspo": dict(reduction="sequence_mean_token_sum"),
+    "vespo": dict(surrogate="vespo", importance_sampling_level="sequence_sum", reduction="token_mean", delta=None),
+}
 
 _GSPO: dict[str, Any] = dict(epsilon=3e-4, epsilon_high=4e-4, reduction="sequence_mean")
 _CLAMPED_KL: dict[str, Any] = dict(kl_estimator="k3", kl_input_clamp=20.0, kl_output_clamp=10.0)

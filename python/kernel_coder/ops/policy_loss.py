@@ -7,9 +7,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernel_coder import _C
 from kernel_coder.ops._errors import checked
+from kernel_coder.ops._inputs import (
+    Numbers,
+    as_advantages,
+    as_bounds,
+    as_denominator,
+    as_mask,
+    as_spec,
+    carries_gradient,
+    plain_tensor,
+    token_numbers,
+    without_autograd,
+)
 from kernel_coder.ops.loss_spec import LOSS_METRICS, LossSpec
+
+_OP = torch.ops.kernel_coder.policy_loss.default
 
 
 class LossOutput(NamedTuple):
@@ -19,42 +32,56 @@ class LossOutput(NamedTuple):
     loss: Tensor
     #: float64 sums, named by ``LOSS_METRICS``: add them over micro-batches and ranks, then divide.
     metrics: Tensor
-    #: ``[tokens]``, detached.
+    #: ``[tokens]`` or ``[sequences, length]``, detached.
     logprobs: Tensor
-    #: ``[tokens]``, detached; None where it was not known.
+    #: The same shape, detached; None where it was not known.
     entropy: Tensor | None
+
+    def as_dict(self) -> dict[str, float]:
+        """The metrics as numbers by name. Waits for the device once.
+
+        >>> out = policy_loss(torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 0.0]), LossSpec.preset("dapo"))
+        >>> out.as_dict()["tokens"], out.as_dict()["loss"]
+        (2.0, -0.5)
+        """
+        return dict(zip(LOSS_METRICS, self.metrics.tolist(), strict=True))
 
 
 @checked
 def policy_loss(
     logprobs: Tensor,
-    advantages: Tensor,
-    spec: LossSpec,
+    advantages: Numbers,
+    spec: LossSpec | str,
     *,
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     rollout_logprobs: Tensor | None = None,
     mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Numbers | None = None,
     entropy: Tensor | None = None,
     denominator: float | Tensor | None = None,
 ) -> LossOutput:
-    """The policy-gradient loss of packed tokens; :class:`LossSpec` says which one, with formulas.
+    """The policy-gradient loss of some tokens; :class:`LossSpec` says which one, with formulas.
 
-    The tokens of all sequences lie one after another; sequence ``s`` is ``[cu_seqlens[s], cu_seqlens[s + 1])``.
+    Tokens come in one of two forms. Packed: ``[tokens]``, all sequences one after another, sequence ``s`` being
+    ``[cu_seqlens[s], cu_seqlens[s + 1])``. Padded: ``[sequences, length]``, each row a sequence, with a mask for the
+    padding. Both give the same bits.
 
     Args:
-        logprobs: float32 or float64 ``[tokens]``, log-probs of the sampled tokens under the trained model. Carries
-            gradient, once: a second derivative raises.
-        advantages: ``[tokens]`` or ``[sequences]`` (read as ``[tokens]`` where the two counts are equal).
-        spec: the loss.
+        logprobs: float32 or float64, ``[tokens]`` or ``[sequences, length]``, log-probs of the sampled tokens under the
+            trained model. Carries gradient, once: a second derivative raises.
+        advantages: one a sequence, ``[sequences]`` or ``[sequences, 1]``, or one a token (which is how packed ones are
+            read where the two counts are equal). A list or an array will do.
+        spec: the loss, or the name of a preset.
         old_logprobs: ``[tokens]`` under the policy that the ratio is taken against. None: ``logprobs`` itself without
             gradient, so the ratio is exactly 1.
         ref_logprobs: ``[tokens]`` under the reference model; needed if ``spec.beta``.
         rollout_logprobs: ``[tokens]`` as the sampler gave them, NaN where it could not; needed by the spec's mismatch
             correction, veto and ``ratio_to_rollout``.
-        mask: bool ``[tokens]``, True counts. A masked token contributes nothing, whatever its values are.
-        cu_seqlens: int64 ``[sequences + 1]``; needed by all that is about sequences. None: one sequence.
+        mask: bool ``[tokens]``, True counts; integers count where they are not 0. A masked token contributes nothing,
+            whatever its values are.
+        cu_seqlens: int32 or int64 ``[sequences + 1]``, for packed tokens; needed by all that is about sequences. None:
+            one sequence, or, with padded tokens, each row is one.
         entropy: ``[tokens]``; needed if ``spec.entropy_coef``, and then carries gradient.
         denominator: what the reduced sum is divided by: a number or 0-D tensor, counted over the *whole* batch, so that
             micro-batches add up to it exactly. None: what the reduction counts in this call.
@@ -85,33 +112,25 @@ def policy_loss(
     tensor([-0.2500, -0.2500,  0.5000])
     """
 
-    def like_logprobs(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.detach().to(logprobs.dtype)
-
-    loss, _, _, metrics = _C.policy_loss(
+    spec = as_spec(spec)
+    dtype, device = plain_tensor("logprobs", logprobs).dtype, logprobs.device
+    if entropy is not None and plain_tensor("entropy", entropy).dtype is not dtype:
+        entropy = entropy.to(dtype)
+    arguments = (
         logprobs,
-        advantages.detach().to(logprobs.dtype),
-        like_logprobs(old_logprobs),
-        like_logprobs(ref_logprobs),
-        like_logprobs(rollout_logprobs),
-        mask,
-        cu_seqlens,
-        None if entropy is None else entropy.to(logprobs.dtype),
-        as_denominator(denominator, logprobs.device),
+        as_advantages(advantages, dtype, device),
+        *token_numbers(dtype, old_logprobs=old_logprobs, ref_logprobs=ref_logprobs, rollout_logprobs=rollout_logprobs),
+        as_mask(mask),
+        as_bounds("cu_seqlens", cu_seqlens, device),
+        entropy,
+        as_denominator(denominator, device),
         spec.pack(),
     )
-    return LossOutput(loss, metrics, logprobs.detach(), None if entropy is None else entropy.detach())
-
-
-def as_denominator(denominator: float | Tensor | None, device: torch.device) -> Tensor | None:
-    """The denominator as the ops take it: a 0-D float64 tensor on the device, made without waiting for the device."""
-    if denominator is None:
-        return None
-    if isinstance(denominator, Tensor):
-        return denominator.detach().to(device, torch.float64, non_blocking=True)
-    if not denominator >= 0:
-        raise ValueError(f"denominator must be at least 0; got {denominator}")
-    return torch.full((), float(denominator), dtype=torch.float64, device=device)
+    if carries_gradient(logprobs, entropy):
+        loss, _, _, metrics = _OP(*arguments)
+        return LossOutput(loss, metrics, logprobs.detach(), None if entropy is None else entropy.detach())
+    loss, _, _, metrics = without_autograd(_OP, *arguments)
+    return LossOutput(loss, metrics, logprobs, entropy)
 
 
 @torch.library.register_fake("kernel_coder::policy_loss")
@@ -127,7 +146,7 @@ def _(
     denominator: Tensor | None,
     spec: list[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_entropy = logprobs.new_empty(0 if entropy is None else logprobs.shape[0])
+    grad_entropy = logprobs.new_empty(0) if entropy is None else logprobs.new_empty(entropy.shape)
     metrics = logprobs.new_empty(len(LOSS_METRICS), dtype=torch.float64)
     return logprobs.new_empty(()), logprobs.new_empty(logprobs.shape), grad_entropy, metrics
 

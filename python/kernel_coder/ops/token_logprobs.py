@@ -9,14 +9,17 @@ from torch import Tensor
 
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
+from kernel_coder.ops._inputs import as_mask, as_temperature, carries_gradient, plain_tensor, without_autograd
+
+_OP = torch.ops.kernel_coder.token_logprobs.default
 
 
 class TokenLogprobs(NamedTuple):
     """What the log-prob ops give: float32, or float64 for float64 input."""
 
-    #: ``[tokens]``, differentiable.
+    #: ``[tokens]`` or ``[sequences, length]``, differentiable.
     logprobs: Tensor
-    #: ``[tokens]``, differentiable; None if it was not asked for.
+    #: The same shape, differentiable; None if it was not asked for.
     entropy: Tensor | None
 
 
@@ -46,11 +49,13 @@ def token_logprobs(
     bytes it begins).
 
     Args:
-        logits: ``[tokens, vocab]``, float32, float64, bfloat16 or float16; rows may lie any distance apart, other
-            layouts are copied. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
-        ids: int64 ``[tokens]``, in ``[0, vocab)`` where unmasked.
-        temperature: more than 0; a number, or ``[tokens]``.
-        mask: bool ``[tokens]``; a masked row gives 0 and costs nothing, whatever its id.
+        logits: ``[tokens, vocab]`` or ``[sequences, length, vocab]``, float32, float64, bfloat16 or float16. Rows may
+            lie any distance apart, as in ``logits[:, :-1]``; nothing is copied unless the elements of a row do not lie
+            side by side. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
+        ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
+        temperature: more than 0; a number, or one a token.
+        mask: bool, or integers that are 0 where masked, one a token; a masked row gives 0 and costs nothing, whatever
+            its id.
         entropy: whether the entropy is wanted.
 
     Returns:
@@ -66,21 +71,22 @@ def token_logprobs(
     >>> out.entropy
     tensor([6.9315e-01, 2.9009e-12])
     """
-    logprobs, entropies, _, _ = _C.token_logprobs(logits, ids, as_temperature(temperature, logits), mask)
+    arguments = (
+        plain_tensor("logits", logits),
+        plain_tensor("ids", ids),
+        as_temperature(temperature, logits),
+        as_mask(mask),
+    )
+    if carries_gradient(logits):
+        logprobs, entropies, _, _ = _OP(*arguments)
+    else:
+        logprobs, entropies, _, _ = without_autograd(_OP, *arguments)
     return TokenLogprobs(logprobs, entropies if entropy else None)
-
-
-def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
-    """The temperature as the ops take it: a tensor on the device, in the dtype that the rows are computed in."""
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    if isinstance(temperature, Tensor):
-        return temperature.detach().to(logits.device, dtype)
-    return torch.full((), float(temperature), dtype=dtype, device=logits.device)
 
 
 @torch.library.register_fake("kernel_coder::token_logprobs")
 def _(logits: Tensor, ids: Tensor, temperature: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    out = logits.new_empty(logits.shape[0], dtype=temperature.dtype)
+    out = logits.new_empty(logits.shape[:-1], dtype=temperature.dtype)
     return out, torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
 
 

@@ -10,18 +10,19 @@ from torch import Tensor
 from kernel_coder import _C
 from kernel_coder.ops._errors import checked
 from kernel_coder.ops._groups import group_order
-from kernel_coder.ops.group_advantages import DEFAULT_EPS
+from kernel_coder.ops._inputs import Numbers, as_bounds
+from kernel_coder.ops.group_advantages import DEFAULT_EPS, as_rewards
 
 
 @checked
 def turn_advantages(
-    rewards: Tensor,
-    groups: int | Tensor,
+    rewards: Numbers,
+    groups: int | Numbers,
     *,
     gamma: float = 1.0,
     mode: str = "trloo",
     returns: str = "sum",
-    cu_turns: Tensor | None = None,
+    cu_turns: Numbers | None = None,
     baseline: str = "turn",
     eps: float | None = None,
     std: str = "sample",
@@ -88,6 +89,8 @@ def turn_advantages(
     >>> advantages.repeat_interleave(torch.tensor([1, 2, 1, 2, 1]))
     tensor([ 0.5000,  0.5000,  0.5000,  1.0000, -0.5000, -0.5000, -0.5000])
     """
+    rewards = as_rewards(rewards)
+    cu_turns = as_bounds("cu_turns", cu_turns, rewards.device)
     if cu_turns is None:
         if rewards.dim() != 2:
             raise ValueError(

@@ -1,0 +1,177 @@
+"""How the ops read their arguments: what is taken as it is, what is converted, and the sentence where neither will do.
+
+A call of an op costs the host some microseconds, so nothing here touches the device or copies a tensor that already is
+what the op needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from kernel_coder.ops.loss_spec import LossSpec
+
+R = TypeVar("R")
+
+#: Every preset by its name, made once: a graph that is compiled can look them up, and could not make them.
+_PRESETS = {name: LossSpec.preset(name) for name in LossSpec.presets()}
+
+#: Numbers in a plain Python or numpy form, where a call has one a sequence or one a reward.
+Numbers = Tensor | Sequence[Any]
+
+
+def plain_tensor(name: str, value: object) -> Tensor:
+    """``value`` if an op can take it: a tensor of one process.
+
+    >>> plain_tensor("ids", [1, 2])
+    Traceback (most recent call last):
+    ...
+    TypeError: ids must be a torch.Tensor; got list. Pass torch.tensor(ids)
+    """
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        return value
+    if not isinstance(value, Tensor):
+        convert = "torch.from_numpy" if type(value).__module__ == "numpy" else "torch.tensor"
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}. Pass {convert}({name})")
+    if type(value).__name__ == "DTensor":
+        raise TypeError(
+            f"{name} is a DTensor, and the ops work on the plain tensors of one process. Pass {name}.to_local() if it "
+            f"is sharded by tokens, else {name}.full_tensor()"
+        )
+    return value
+
+
+def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
+    """Each tensor without gradient in the dtype that the loss is computed in."""
+    return [None if tensor is None else _without_gradient(tensor, dtype) for tensor in tensors]
+
+
+def _without_gradient(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is dtype and not tensor.requires_grad:
+        return tensor
+    return tensor.detach().to(dtype)
+
+
+def token_numbers(dtype: torch.dtype, **tensors: Tensor | None) -> list[Tensor | None]:
+    """:func:`as_numbers` of named arguments that must be tensors or None."""
+    given = tuple(None if value is None else plain_tensor(name, value) for name, value in tensors.items())
+    return as_numbers(given, dtype)
+
+
+def as_advantages(advantages: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Advantages as a tensor; a list or an array, which has one a sequence or one a token, goes to the device."""
+    if isinstance(advantages, Tensor):
+        return _without_gradient(plain_tensor("advantages", advantages), dtype)
+    return tensor_of("advantages", advantages, dtype).to(device, non_blocking=True)
+
+
+def tensor_of(name: str, numbers: Any, dtype: torch.dtype) -> Tensor:
+    """A list, a tuple or an array as a tensor of the CPU. None among rewards stands for NaN: not scored.
+
+    >>> tensor_of("rewards", [1, None], torch.float32)
+    tensor([1., nan])
+    """
+    try:
+        return torch.as_tensor(_none_as_nan(numbers) if dtype.is_floating_point else numbers, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a tensor or a list of numbers; got {numbers!r:.80}") from None
+
+
+def _none_as_nan(numbers: Any) -> Any:
+    if isinstance(numbers, list | tuple):
+        return [float("nan") if number is None else _none_as_nan(number) for number in numbers]
+    return numbers
+
+
+def as_bounds(name: str, bounds: Numbers | None, device: torch.device) -> Tensor | None:
+    """``cu_seqlens`` or ``cu_turns``: int32 and int64 tensors are taken where they lie, lists go to the device."""
+    if bounds is None or isinstance(bounds, Tensor):
+        return None if bounds is None else plain_tensor(name, bounds)
+    return tensor_of(name, bounds, torch.int64).to(device, non_blocking=True)
+
+
+def as_mask(mask: Tensor | None) -> Tensor | None:
+    """A mask as bool; an integer one, as tokenizers and TRL make them, counts where it is not 0."""
+    if mask is None or plain_tensor("mask", mask).dtype is torch.bool:
+        return mask
+    if mask.dtype.is_floating_point or mask.dtype.is_complex:
+        return mask  # refused by the op
+    return mask != 0
+
+
+def as_spec(spec: LossSpec | str) -> LossSpec:
+    """A spec, or the preset of that name."""
+    if isinstance(spec, LossSpec):
+        return spec
+    if isinstance(spec, str):
+        return _PRESETS[spec] if spec in _PRESETS else LossSpec.preset(spec)
+    raise TypeError(f"spec must be a LossSpec or the name of a preset; got {type(spec).__name__}")
+
+
+def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
+    """The temperature as the ops take it: a tensor in the dtype that the rows are computed in.
+
+    A number becomes a tensor of the CPU, which the op reads before it launches anything.
+    """
+    dtype = sums_of(logits)
+    if isinstance(temperature, Tensor):
+        if temperature.dtype is dtype and temperature.device == logits.device and not temperature.requires_grad:
+            return temperature
+        return temperature.detach().to(logits.device, dtype)
+    return number_tensor(float(temperature), dtype, logits.device)
+
+
+def as_denominator(denominator: float | Tensor | None, device: torch.device) -> Tensor | None:
+    """The denominator as the ops take it: a 0-D float64 tensor, made without waiting for the device."""
+    if denominator is None:
+        return None
+    if isinstance(denominator, Tensor):
+        return denominator.detach().to(device, torch.float64, non_blocking=True)
+    if not denominator >= 0:
+        raise ValueError(f"denominator must be at least 0; got {denominator}")
+    return number_tensor(float(denominator), torch.float64, device)
+
+
+def sums_of(tensor: Tensor) -> torch.dtype:
+    """The dtype in which the ops compute and return numbers of a token."""
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
+
+
+def number_tensor(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A 0-D tensor of the CPU; of ``device`` in a graph that is being compiled, which has no use for two devices."""
+    if torch.compiler.is_compiling():
+        return torch.full((), value, dtype=dtype, device=device)
+    if torch._C._len_torch_dispatch_stack() > 0:  # a mode may make its own kind of tensor
+        return torch.full((), value, dtype=dtype, device="cpu")
+    return _kept_number(value, dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_number(value: float, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.full((), value, dtype=dtype, device="cpu")
+
+
+def without_autograd(op: Callable[..., R], *arguments: Any) -> R:
+    """Call an op whose result carries no gradient, past autograd's bookkeeping, which takes longer than the op."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return op(*arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*arguments)
+
+
+def carries_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd must know of a call with these inputs."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def under_autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Hidden states and head in the dtype that ``torch.nn.functional.linear`` multiplies in under autocast."""
+    if not torch.is_autocast_enabled(device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device.type)
+    return tuple(None if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
