@@ -93,7 +93,12 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     add("--negatives", type=int, default=0, help="wrong solutions for each pair, in a file of their own")
     add("--workers", type=int, default=2, help="processes")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one candidate")
-    add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="who says that a pair is right")
+    add(
+        "--verifier",
+        choices=("interpreter", "arrays", "judge"),
+        default="interpreter",
+        help="what says that a pair is right; arrays is quick and knows kernels on single elements only",
+    )
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -113,7 +118,7 @@ def _build(options: argparse.Namespace) -> int:
         max_elements=options.max_elements or None,
         allow_kernelbench=options.allow_kernelbench,
     )
-    make = InterpreterVerifier if options.verifier == "interpreter" else _judge
+    make = {"interpreter": InterpreterVerifier, "arrays": _arrays, "judge": _judge}[options.verifier]
     started = time.monotonic()
     with make(options.workers, options.timeout) as verifier, tqdm(total=plan.count, unit="pair") as bar:
 
@@ -130,6 +135,16 @@ def _build(options: argparse.Namespace) -> int:
 
 def _judge(workers: int, timeout_s: float) -> Verifier:
     return JudgeVerifier(workers=workers, timeout_s=timeout_s)
+
+
+def _arrays(workers: int, timeout_s: float) -> Verifier:
+    """In this process: `workers` and `timeout_s` say nothing."""
+    import torch
+
+    from kernel_coder.data.arrays import ArrayVerifier
+
+    torch.set_num_threads(1)
+    return ArrayVerifier()
 
 
 def _print(report: Report, out: Path, seconds: float) -> None:

@@ -9,6 +9,7 @@ their position, and each operation is a line.
 from __future__ import annotations
 
 import ast
+import keyword
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,8 +139,8 @@ class _Writer:
         rng = self.rng
         self.style = rng.choice(("nested", "nested", "nested", "statements", "mixed", "mixed"))
         self.calls = rng.choice(CALL_STYLES)
-        self._dimensions()
         self._name_inputs()
+        self._name_parameters()
         root = self._with_settings(expand(self.program.root, rng))
         self._forward(root)
 
@@ -157,6 +158,11 @@ class _Writer:
             names = rng.choice([group for group in SEVERAL if len(group) >= len(inputs)])[: len(inputs)]
         self.names = dict(zip(inputs, names, strict=True))
         self.taken = {*names, "torch", "nn", "F", "self"}
+        self._dimensions()
+        if self.taken & {size for size, _ in self.dims}:  # an input may not hide the size that it is made with
+            self.dims = [(str(value), value) for _, value in self.dims]
+
+    def _name_parameters(self) -> None:
         for name, kind in self.program.parameters.items():
             self.names[name] = f"self.{name}"
             size = self.dims[-1][0] if kind == "row" else ""
@@ -176,7 +182,7 @@ class _Writer:
             word = f"{word}_{rng.choice(WORDS)}"
         elif rng.random() < 0.2:
             word = rng.choice((word[:3], word[:1], f"{word}s", f"{word[:1]}{rng.randrange(1, 4)}"))
-        return word if word.isidentifier() and word not in ("in", "is") else "x"
+        return "x" if keyword.iskeyword(word) else word
 
     def _with_settings(self, root: Node) -> Node:
         """Some constants become arguments or attributes of the module."""

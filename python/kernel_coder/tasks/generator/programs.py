@@ -8,6 +8,7 @@ kernel: one for each operation, in the order in which Python evaluates them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -299,14 +300,21 @@ class Value:
     is_input: bool = False
 
 
-def _constants(op: Pointwise, rng: Random) -> dict[str, float]:
-    """Of the operation's own numbers, or others of their size with one to three decimals."""
-    found = {key: rng.choice(choices) for key, (_, choices) in op.constants.items()}
+def _changed(values: Mapping[str, float], rng: Random) -> Mapping[str, float]:
+    """Half of the time numbers of about the same size, with one to three decimals."""
     if rng.random() < 0.5:
-        changed = {k: round(v * rng.uniform(0.6, 1.6), rng.choice((1, 1, 2, 2, 3))) for k, v in found.items()}
-        if all(changed.values()) and changed.get("a", 0) < changed.get("b", 1e9):
+        changed = {
+            key: round(value * rng.uniform(0.8, 1.25), rng.choice((1, 2, 2, 3))) for key, value in values.items()
+        }
+        if all(changed.values()) and changed.get("a", -1e9) < changed.get("b", 1e9):
             return changed
-    return found
+    return values
+
+
+def _coarse(span: Range) -> Range:
+    """The range, a little wider, in few digits: what an operation does to it is computed once for many programs."""
+    step = 10.0 ** (math.floor(math.log10(max(abs(span[0]), abs(span[1]), 1e-3))) - 1)
+    return math.floor(span[0] / step + 1e-6) * step, math.ceil(span[1] / step - 1e-6) * step
 
 
 def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | None = None) -> Value:
@@ -322,15 +330,16 @@ def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | 
         span = NORMAL if second is None else second.span
         if op.name == "div" and span[0] < 0.3 and span[1] > -0.3:
             continue
-        numbers = _constants(op, rng)
+        numbers = {key: rng.choice(choices) for key, (_, choices) in op.constants.items()}
         found = image(op, numbers, value.span, span)
         if found is None:
             continue
         error = max(value.error, 0.0 if second is None else second.error) * max(found.growth, 0.5) + found.rounding
         if error < LARGEST_ERROR:
             nodes = (value.node,) if second is None else (value.node, second.node)
-            constants = {key: Constant(number) for key, number in numbers.items()}
-            return Value(Node(op.name, nodes, constants), found.span, error)
+            constants = {key: Constant(number) for key, number in _changed(numbers, rng).items()}
+            low, high = _coarse(found.span)
+            return Value(Node(op.name, nodes, constants), (max(low, 0.0) if found.span[0] >= 0 else low, high), error)
     raise UnsuitableError("no operation is of use here")
 
 
