@@ -1,4 +1,4 @@
-"""Kernels on single elements, run on whole arrays: a check that takes a millisecond where Triton's interpreter takes 50.
+"""Kernels on single elements, run on whole arrays: a check of milliseconds where the interpreter takes fifty of them.
 
 Enough of ``tl`` is here for kernels in which program p works on elements ``p * BLOCK`` to ``(p + 1) * BLOCK`` and
 nothing depends on another element. All programs run at once. A kernel that needs more fails, and is then not verified.
@@ -90,7 +90,7 @@ _TRITON = SimpleNamespace(jit=_launched, cdiv=lambda a, b: -(-a // b))
 
 
 class ArrayVerifier:
-    """Findings like those of the interpreter's check, with the same tolerance, in this process. The code must be trusted.
+    """Findings like those of the interpreter's check, of the same tolerance, in this process. Code must be trusted.
 
     >>> from kernel_coder.tasks.generator import generate
     >>> task = generate(2, "ordinary", 1).task

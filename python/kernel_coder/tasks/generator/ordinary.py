@@ -51,8 +51,7 @@ RESERVED = frozenset({*INPUTS, *TEMPORARIES, "index", "mask", "numel", "out", "n
 
 _VECTORS = ("torch.randn({})", "torch.ones({})", "torch.zeros({})")
 _NUMBERS = ("torch.ones(1)", "torch.tensor({})", "torch.randn(1)")
-STYLES = ("nested", "statements", "mixed")
-CALL_STYLES = ("torch", "functional", "method", "operator", "layer", "any")
+CALL_STYLES = ("torch", "torch", "functional", "functional", "method", "operator", "layer", "layer", "any", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +140,8 @@ class _Writer:
         self.calls = rng.choice(CALL_STYLES)
         self._name_inputs()
         self._name_parameters()
+        if all(node.op in LAYERS for node in self.program.root.walk() if node.args) and rng.random() < 0.5:
+            self.style, self.calls = "nested", "layer"
         root = self._with_settings(expand(self.program.root, rng))
         self._forward(root)
 
@@ -309,7 +310,7 @@ class _Writer:
 
     def _layer(self, made: str, op: str, operand: str) -> str:
         """The call of a layer, or of a sequence if the operand is a layer's result."""
-        if operand in self.layered and self.rng.random() < 0.5:
+        if operand in self.layered and self.rng.random() < 0.7:
             before, inner = self.layered[operand]
             if before in self.layers:
                 self.layers.remove(before)

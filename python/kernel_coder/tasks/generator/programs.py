@@ -119,6 +119,13 @@ PATTERNS: Mapping[str, tuple[Any, ...]] = {
 """What a fused operation is in PyTorch: an operation, its constant (a number, or ``"a"`` for any), its operands."""
 
 
+_FOLDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("silu_gate", ("mul", "x", ("mul", "y", ("sigmoid", "y")))),
+    *PATTERNS.items(),
+)
+"""What is looked for, in this order."""
+
+
 def _parts(pattern: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
     """The pattern's operation, its constant or None, and the patterns of its operands."""
     name, *rest = pattern
@@ -182,12 +189,11 @@ def fold(root: Node, uses: Mapping[int, int] | None = None) -> Node:
         return done[id(node)]
 
     def fused(node: Node) -> Node:
-        for name, pattern in PATTERNS.items():
+        for name, pattern in _FOLDED:
             if (found := match(pattern, node, {}, is_root=True)) is not None:
                 args = [visit(found[key]) for key in sorted({"x", "y"} & set(found))]
                 values = found["a"].values if "a" in found else {}
-                whole = Node(name, tuple(args), values)
-                return fused(whole) if name == "silu" else whole  # a gate may hold it
+                return Node(name, tuple(args), values)
         return Node(node.op, tuple(visit(arg) for arg in node.args), node.values)
 
     return visit(root)
@@ -202,7 +208,6 @@ def composition(root: Node, parameters: Mapping[str, str]) -> tuple[str, ...]:
     >>> composition(Node("mul", (Node("sigmoid", (y,)), Node("relu", (x,)))), {})
     ('relu', 'gate')
     """
-    folded = fold(root)
     seen: set[int] = set()
 
     def visit(node: Node) -> tuple[str, ...]:
@@ -211,11 +216,31 @@ def composition(root: Node, parameters: Mapping[str, str]) -> tuple[str, ...]:
         seen.add(id(node))
         operands = [visit(arg) for arg in node.args]
         if node.op in COMMUTATIVE:
-            operands.sort(key=lambda names: (-len(names), names))
+            operands.sort(key=_longest_first)
         kinds = [PARAMETERS[parameters[arg.name]] for arg in node.args if arg.name in parameters]
         return (*(name for names in operands for name in names), node.op + "".join(kinds[:1]))
 
-    return visit(folded)
+    return visit(fold(_ordered(expand(root, Random(0), share=1.0))))
+
+
+def _longest_first(names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    return -len(names), names
+
+
+def _ordered(root: Node) -> Node:
+    """The same program with the operands of sums and products in an order of their own: the longest first."""
+    done: dict[int, tuple[tuple[str, ...], Node]] = {}
+
+    def visit(node: Node) -> tuple[tuple[str, ...], Node]:
+        if id(node) not in done:
+            args = [visit(arg) for arg in node.args]
+            if node.op in COMMUTATIVE:
+                args.sort(key=lambda each: _longest_first(each[0]))
+            names = (*(name for each, _ in args for name in each), node.op) if args else ()
+            done[id(node)] = names, (Node(node.op, tuple(arg for _, arg in args), node.values) if args else node)
+        return done[id(node)]
+
+    return visit(root)[1]
 
 
 # The kernel -----------------------------------------------------------------------------------------------------------
@@ -351,6 +376,11 @@ def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
     """
     if len(leaves) == 3 and rng.random() < 0.3:
         return _mixed(rng, leaves)
+    if len(leaves) == 1 and rng.random() < 0.2:  # layers behind each other
+        value = leaves[0]
+        for _ in range(rng.choice((2, 2, 3))):
+            value = apply(rng, ACTIVATIONS, value)
+        return value.node
     values = [Value(each.node, each.span, each.error, each.is_input) for each in leaves]
     if len(values) == 1 and rng.random() < 0.4:  # a value meets what it was made from
         values.append(values[0])
