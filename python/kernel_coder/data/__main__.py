@@ -97,7 +97,12 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     add("--negatives", type=int, default=0, help="wrong solutions for each pair, written to a separate file")
     add("--workers", type=int, default=2, help="number of processes")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit for one candidate")
-    add("--verifier", choices=("interpreter", "judge"), default="interpreter", help="how pairs are verified")
+    add(
+        "--verifier",
+        choices=("interpreter", "arrays", "judge"),
+        default="interpreter",
+        help="how pairs are verified; arrays is quick, for kernels that work on single elements",
+    )
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -117,7 +122,7 @@ def _build(options: argparse.Namespace) -> int:
         max_elements=options.max_elements or None,
         allow_kernelbench=options.allow_kernelbench,
     )
-    make = InterpreterVerifier if options.verifier == "interpreter" else _judge
+    make = {"interpreter": InterpreterVerifier, "arrays": _arrays, "judge": _judge}[options.verifier]
     started = time.monotonic()
     with make(options.workers, options.timeout) as verifier, tqdm(total=plan.count, unit="pair") as bar:
 
@@ -134,6 +139,16 @@ def _build(options: argparse.Namespace) -> int:
 
 def _judge(workers: int, timeout_s: float) -> Verifier:
     return JudgeVerifier(workers=workers, timeout_s=timeout_s)
+
+
+def _arrays(workers: int, timeout_s: float) -> Verifier:
+    """In this process: `workers` and `timeout_s` say nothing."""
+    import torch
+
+    from kernel_coder.data.arrays import ArrayVerifier
+
+    torch.set_num_threads(1)
+    return ArrayVerifier()
 
 
 def _print(report: Report, out: Path, seconds: float) -> None:

@@ -27,7 +27,7 @@ from kernel_coder.data.verifiers import Candidate, Finding, Verifier
 from kernel_coder.data.workers import Workers
 from kernel_coder.run.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
-from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
+from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, NAMED, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug
 from kernel_coder.tasks.sources import load_tasks
 from kernel_coder.tasks.task import Task
@@ -94,8 +94,8 @@ class Plan:
         if not self.sources:
             raise UsageError("--from names no source")
         for name in self.families or ():
-            if name not in FAMILIES:
-                raise UsageError(f"--families must be among {', '.join(FAMILIES)}; got {name!r}")
+            if name not in NAMED:
+                raise UsageError(f"--families must be among {', '.join(NAMED)}; got {name!r}")
             if name in HELDOUT_FAMILIES and "heldout_family" not in self.splits:
                 raise UsageError(f"--families {name} is a held-out family; it needs --splits heldout_family")
         for level in self.levels:

@@ -12,6 +12,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,18 +25,35 @@ TEMPLATE = "nano"
 """Of prompts and of the judge's words."""
 
 KERNEL = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
+FORWARD = re.compile(r"^class ModelNew\b.*?^    def forward\(self, ([^)]*)\):", re.MULTILINE | re.DOTALL)
+INPUTS = ("x", "y", "z")
+"""What a module's inputs are called in an answer with plain inputs, by their position."""
 
 
-def plain_names(solution: str) -> str:
-    """The solution with its one kernel called ``kernel``; one with several or none stays as it is.
+def plain_names(code: str, solution: str | None = None, *, inputs: bool = False) -> str:
+    """The code with its one kernel called ``kernel``; with `inputs` also up to three inputs called ``x``, ``y``, ``z``.
 
-    A kernel's name says nothing that its module does not, and a small model has to learn to repeat it.
+    A kernel's name says nothing that its module does not, nor do its inputs' names, and a small model has to learn to
+    repeat them. The names are looked up in `solution`, of which `code` may be a broken form (None: in `code`). Names
+    stay where there are several kernels or none, or where a new name is taken.
 
     >>> plain_names("@triton.jit\\ndef relu_kernel(x): ...\\nrelu_kernel[(1,)](x)")
     '@triton.jit\\ndef kernel(x): ...\\nkernel[(1,)](x)'
     """
-    names = KERNEL.findall(solution)
-    return re.sub(rf"\b{names[0]}\b", "kernel", solution) if len(names) == 1 else solution
+    known = code if solution is None else solution
+    names = KERNEL.findall(known)
+    if len(names) != 1:
+        return code
+    code = re.sub(rf"\b{names[0]}\b", "kernel", code)
+    forward = FORWARD.search(known)
+    given = forward[1].split(", ") if inputs and forward else []
+    if not given or len(given) > len(INPUTS) or not all(name.isidentifier() for name in given):
+        return code
+    new = dict(zip(given, INPUTS, strict=False))
+    if any(re.search(rf"\b{name}(_ptr)?\b", known) for name in set(new.values()) - set(given)):
+        return code
+    pattern = rf"(?<!\.)\b({'|'.join(given)})(_ptr)?\b"
+    return re.sub(pattern, lambda found: new[found[1]] + (found[2] or ""), code)
 
 
 BUGS = (
@@ -64,6 +82,7 @@ def mix(
     seed: int = 0,
     workers: int | None = None,
     exclude_families: Sequence[str] = (),
+    plain_inputs: bool = False,
 ) -> dict[str, int]:
     """Writes the corpus: verified answers and, as in code that is found, wrong ones.
 
@@ -71,7 +90,8 @@ def mix(
     ``wrong`` of all of these; nothing in a prompt says which kind its answer is. ``talks`` as many conversations as
     there are pairs: a wrong answer, what the judge says about it in the words of the feedback template ``nano``, and
     the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of
-    ``exclude_families`` are left out.
+    ``exclude_families`` are left out. With ``plain_inputs`` the answers call a module's inputs ``x``, ``y`` and ``z``
+    by their position, whatever the module calls them.
 
     Raises:
         ValueError: a share is out of its range, the target is a folder, there are no pairs, or none is of a family
@@ -84,6 +104,7 @@ def mix(
     if target.is_dir():
         raise ValueError(f"--out must be a file to write; {target} is a folder")
     rows: list[dict[str, Any]] = []
+    plain = partial(plain_names, inputs=plain_inputs)
     asked: list[tuple[Task, str, str]] = []
     tasks = load_tasks(str(pairs))
     if unknown := sorted(set(exclude_families) - {str(task.metadata.get("family")) for task in tasks}):
@@ -92,14 +113,14 @@ def mix(
         if task.solution is None or task.metadata.get("family") in exclude_families:
             continue
         rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
-        rows.append(_row(build_messages(task, TEMPLATE), plain_names(task.solution)))
+        rows.append(_row(build_messages(task, TEMPLATE), plain(task.solution)))
         if rng.random() < wrong / (1 - wrong):
-            rows.append(_row(build_messages(task, TEMPLATE), *_with_bug(task, rng)))
+            rows.append(_row(build_messages(task, TEMPLATE), *_with_bug(task, rng, plain_inputs)))
         if talk.random() < talks:
-            asked.append((task, *_with_bug(task, talk)))
+            asked.append((task, *_with_bug(task, talk, plain_inputs)))
     if not rows:
         raise ValueError(f"{pairs} has no pairs")
-    rows += _talks(asked, workers)
+    rows += _talks(asked, workers, plain_inputs)
     target.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(Table.from_pylist(rows), target, compression="zstd")
     wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
@@ -107,11 +128,11 @@ def mix(
     return {"right": len(rows) - wrong_ones - second, "wrong": wrong_ones, "second turns": second}
 
 
-def _with_bug(task: Task, rng: Random) -> tuple[str, str]:
+def _with_bug(task: Task, rng: Random, plain_inputs: bool) -> tuple[str, str]:
     for kind in rng.sample(BUGS, len(BUGS)):
         with suppress(ValueError):  # no place for this one
             code, _ = plant_bug(task, rng, kind)
-            return plain_names(code), kind
+            return plain_names(code, task.solution, inputs=plain_inputs), kind
     raise ValueError(f"the solution of task {task.id} offers no place for any of {', '.join(BUGS)}")
 
 
@@ -123,7 +144,7 @@ def _said(code: str) -> Message:
     return Message(role="assistant", content=build_answer(code))
 
 
-def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Iterator[dict[str, Any]]:
+def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None, plain_inputs: bool) -> Iterator[dict[str, Any]]:
     """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
     if not asked:
         return
@@ -139,7 +160,7 @@ def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None) -> Itera
             if verdict.is_scored and not verdict.correct:
                 said = build_feedback(task, verdict, TEMPLATE, turn=1, max_turns=2)
                 prompt = [*build_messages(task, TEMPLATE), _said(code), *said]
-                yield _row(prompt, plain_names(task.solution or ""), bug)
+                yield _row(prompt, plain_names(task.solution or "", inputs=plain_inputs), bug)
 
 
 def add_mix(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +172,9 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of the bugs and of who gets them")
     add("--workers", type=int, help="of the judge; default: one a core, at most 12")
     add("--exclude-families", nargs="+", default=[], help="families to leave out")
+    add(
+        "--plain-inputs", action="store_true", help="answers call the inputs x, y and z, whatever the module calls them"
+    )
 
 
 def run_mix(options: argparse.Namespace) -> int:
@@ -162,6 +186,7 @@ def run_mix(options: argparse.Namespace) -> int:
         seed=options.seed,
         workers=options.workers,
         exclude_families=options.exclude_families,
+        plain_inputs=options.plain_inputs,
     )
     print(", ".join(f"{count:,} {name}" for name, count in found.items()))
     print(options.out)

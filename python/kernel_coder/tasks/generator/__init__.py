@@ -4,7 +4,7 @@ A task is a composition of operations. Every operation knows how it is written i
 and solution grow together, and what a person would fuse is one kernel.
 """
 
-from kernel_coder.tasks.generator.families import FAMILIES
+from kernel_coder.tasks.generator.families import FAMILIES, NAMED
 from kernel_coder.tasks.generator.generate import LEVELS, VERSION, GeneratedTask, generate, generate_many, split_of
 from kernel_coder.tasks.generator.split import HELDOUT_FAMILIES, SPLITS, Split
 
@@ -12,6 +12,7 @@ __all__ = [
     "FAMILIES",
     "HELDOUT_FAMILIES",
     "LEVELS",
+    "NAMED",
     "SPLITS",
     "VERSION",
     "GeneratedTask",

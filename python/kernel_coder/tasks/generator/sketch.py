@@ -84,6 +84,7 @@ class Sketch:
         self.forward: list[str] = []  # the solution's forward
         self.result = "out"
         self.variable = "x"
+        self.texts: tuple[str, str] | None = None  # reference and solution, of a family that writes them itself
 
     # Declarations -------------------------------------------------------------------------------------------------
 
@@ -122,6 +123,8 @@ class Sketch:
         self.steps += [*before, f"{self.variable} = {last}"]
 
     def reference(self) -> str:
+        if self.texts is not None:
+            return self.texts[0]
         lines = list(self.steps)
         assigned = f"{self.variable} = "
         if lines[-1].startswith(assigned) and self.rng.random() < 0.5:
@@ -148,6 +151,8 @@ class Sketch:
     # The solution -------------------------------------------------------------------------------------------------
 
     def solution(self) -> str:
+        if self.texts is not None:
+            return self.texts[1]
         lines = [*self.forward, f"return {self.result}"]
         text = "\n".join(lines)
         used = [name for name in self.settings if f"self.{name}" in text]

@@ -12,6 +12,7 @@ from kernel_coder.tasks.generator.families import (
     rowwise,
     windows,
 )
+from kernel_coder.tasks.generator.ordinary import ordinary
 from kernel_coder.tasks.generator.sketch import Sketch
 
 FAMILIES: dict[str, Callable[[Sketch], None]] = {
@@ -39,3 +40,7 @@ FAMILIES: dict[str, Callable[[Sketch], None]] = {
     "transpose": indexing.transpose,
     "masking": indexing.masking,
 }
+"""The families that a seed chooses among when none is named."""
+
+NAMED: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary}
+"""Every family that can be asked for. A seed without a family never gives ``ordinary``: its texts came before it."""
