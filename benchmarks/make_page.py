@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from benchmarks/results/*.csv: ``python docs/make_benchmarks.py``.
+"""Write docs/benchmarks.md from benchmarks/results/*.csv: ``python benchmarks/make_page.py``.
 
 The page holds no number that is typed by hand: every one is read from a row of a file, and tests/test_docs.py checks
 that the page is what this script makes of the files. Only the standard library is used.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "benchmarks" / "results"
-MIB_A_GIB = 1024
+BENCHMARKS = Path(__file__).parent
+RESULTS = BENCHMARKS / "results"
 
 
 def rows(file: str, **wanted: str) -> list[dict[str, str]]:
@@ -344,12 +343,13 @@ def page() -> str:
     return f"""\
 # Benchmarks
 
-[`docs/make_benchmarks.py`](make_benchmarks.py) makes this page from the files in
+[`benchmarks/make_page.py`](../benchmarks/make_page.py) makes this page from the files in
 [`benchmarks/results`](../benchmarks/results); a test fails if the two differ. Each row of those files names its device,
 its versions, its commit and the command that repeats it. `make bench` runs all of them.
 
 All times are medians, and the other implementations ran in the same process or on the same machine right before or
-after. The CPU has two cores of an AMD EPYC with AVX-512. The GPU is one H200. Versions: {versions()}.
+after. The CPU has two cores of an AMD EPYC with AVX-512. The GPU is one H200.
+Versions: {versions()}.
 
 ## Ops
 
@@ -407,4 +407,4 @@ clock's noise.
 
 
 if __name__ == "__main__":
-    (DOCS / "benchmarks.md").write_text(page())
+    (BENCHMARKS.parent / "docs" / "benchmarks.md").write_text(page())
