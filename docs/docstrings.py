@@ -26,14 +26,17 @@ def simple_table(lines: list[str]) -> list[str]:
             continue
         cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         if rows and cells[0] in ("", "."):
-            rows[-1] = [
-                f"{old} {new}".strip() if i else old for i, (old, new) in enumerate(zip(rows[-1], cells, strict=True))
-            ]
+            # A further form of what the column lists begins with code: it gets a line of its own.
+            rows[-1] = [f"{old}{'<br>' if new.startswith('``') else ' '}{new}" if new.strip(".") else old
+                        for old, new in zip(rows[-1], cells, strict=True)]  # fmt: skip
         else:
             rows.append(cells)
     indent = " " * starts[0]
     rows.insert(1, ["---"] * len(starts))
-    return [indent + "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return [
+        indent + "| " + " | ".join(cell if "`" in cell else cell.replace("|", "\\|") for cell in row) + " |"
+        for row in rows
+    ]
 
 
 def to_markdown(text: str) -> str:

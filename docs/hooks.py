@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -20,6 +21,15 @@ ROOT = Path(__file__).parent.parent
 PAGES = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 log = logging.getLogger("mkdocs.hooks")
+
+
+def titles(entries: list[Any]) -> dict[str, str]:
+    """Title of each page that ``nav`` in mkdocs.yml lists."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        for title, below in entry.items():
+            found |= titles(below) if isinstance(below, list) else {below: title}
+    return found
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -44,6 +54,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
                 inside = f"docs/{virtual}"
         if inside.startswith("docs/"):
             start = (Path("docs") / name).parent
+            if words.endswith(".md"):  # a path, which says more in the repository than on the site
+                words = titles(config.nav or []).get(inside.removeprefix("docs/"), words)
             return f"{image}[{words}]({os.path.relpath(inside, start)}{anchor})"
         return f"[{words}]({config.repo_url.rstrip('/')}/blob/main/{inside})" if config.repo_url else words
 
