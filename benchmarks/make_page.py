@@ -7,6 +7,8 @@ that the page is what this script makes of the files. Only the standard library 
 from __future__ import annotations
 
 import csv
+import math
+import statistics
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parent
@@ -33,6 +35,10 @@ def percent(share: float) -> str:
     ('93.1%', '100%', '0%')
     """
     return f"{100 * share:.1f}".removesuffix(".0") + "%"
+
+
+#: Student's t for a two-sided 95% interval of a mean of three.
+STUDENT_OF_THREE = 4.302653
 
 
 def mean(numbers: list[float]) -> float:
@@ -277,19 +283,31 @@ def admission() -> str:
 def nano() -> str:
     def one(name: str, found: list[dict[str, str]]) -> list[str]:
         gains = [100 * float(row["heldout_correct_gain"]) for row in found]
+        said = f"{mean(gains):+.1f}"
+        if len(gains) == 3:
+            half = STUDENT_OF_THREE * statistics.stdev(gains) / math.sqrt(3)
+            said += f" ({mean(gains) - half:+.1f} to {mean(gains) + half:+.1f})"
         return [
             name,
             " ".join(row["seed"] for row in found),
             percent(mean([float(row["heldout_correct_before"]) for row in found])),
             percent(mean([float(row["heldout_correct_after"]) for row in found])),
-            f"{mean(gains):+.1f}" + (f" ({' '.join(f'{gain:+.1f}' for gain in gains)})" if len(gains) > 1 else ""),
+            said,
+            " ".join(f"{gain:+.1f}" for gain in gains),
         ]
 
     def trials(setting: str, base: str = "45% wrong") -> list[dict[str, str]]:
         return rows("nano_trials_cpu", setting=setting, base=base)
 
     return table(
-        ["`make train` and variants of it", "seeds", "correct before", "after", "gain in points, mean and each seed"],
+        [
+            "`make train` and variants of it",
+            "seeds",
+            "correct before",
+            "after",
+            "gain in points (95% interval over seeds)",
+            "each seed",
+        ],
         one("as it is: learning rate 3e-4", trials("3e-4")),
         one("three seeds that the settings were not chosen on", rows("nano_cpu")),
         one("learning rate 5e-4", trials("5e-4")),
