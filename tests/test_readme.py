@@ -83,6 +83,10 @@ def test_every_command_elsewhere_is_still_in_the_readme() -> None:
     assert set(RUN_ELSEWHERE) <= set(COMMANDS)
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_every_linked_file_exists() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if "://" not in target:
