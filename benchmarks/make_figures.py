@@ -27,7 +27,7 @@ def svg(width: int, height: int, title: str, *parts: str) -> str:
     )
     card = f"<rect x='0.5' y='0.5' width='{width - 1}' height='{height - 1}' rx='10' fill='white' stroke='#e4e7eb'/>"
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' role='img' {FONT}>"
-    return "\n".join([head, f"<title>{title}</title>", arrow, card, *parts, "</svg>", ""])
+    return "".join([head, f"<title>{title}</title>", arrow, card, *parts, "</svg>\n"])
 
 
 def text(
@@ -42,7 +42,7 @@ def box(x: float, y: float, width: float, height: float, title: str, *lines: str
     parts = [f"<rect x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}' rx='8' fill='{fill}' stroke='{LINE}'/>"]
     parts.append(text(x + width / 2, top, title, 18, more="font-weight='600'"))
     parts += [text(x + width / 2, top + 21 * (i + 1), line, 14, GREY) for i, line in enumerate(lines)]
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 def arrow(x1: float, y1: float, x2: float, y2: float, both: bool = False) -> str:

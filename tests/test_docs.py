@@ -129,7 +129,7 @@ def test_the_sites_navigation_names_every_page_once() -> None:
 
 def test_the_examples_of_the_scripts_around_the_documents_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object, Object=object))  # not installed here
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    monkeypatch.syspath_prepend(str(ROOT / "site"))
     scripts = [importlib.import_module("docstrings"), sys.modules[__name__]]
     scripts += [of_benchmarks(name, monkeypatch) for name in ("make_page", "make_figures")]
     for script in scripts:
