@@ -11,7 +11,7 @@ WORKERS ?= 2
 CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: train test test-gpu lint format bench cuda wheel clean
+.PHONY: train test test-gpu lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
@@ -35,6 +35,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*' | grep -E '\.(h|cpp|cu|cuh)$$')
+
+docs: $(VENV)/.docs  ## the documentation site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.built $(VENV)/.dev  ## every benchmark that runs here, rows into benchmarks/results/
 	failed=; for bench in benchmarks/*/bench_*.py; do PYTHONPATH=benchmarks $(BIN)/python $$bench || failed="$$failed $$bench"; done; \
@@ -63,4 +66,8 @@ $(VENV)/.built: $(VENV)/.torch $(CORE_SOURCES)
 
 $(VENV)/.dev: $(VENV)/.built pyproject.toml
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation -e '.[dev]' -c constraints.txt
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.built pyproject.toml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation -e '.[docs]' -c constraints.txt
 	touch $@

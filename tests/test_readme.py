@@ -29,7 +29,9 @@ RUN_ELSEWHERE = {
     "make test": "this test is part of it",
     "make cuda": ".ci/run calls it where nvcc is",
     "pip install kernel-coder": "tests/test_wheel.py installs the wheel built from this tree",
+    "pip install 'kernel-coder[train]'": "the environment of every test has this extra",
     "make test-gpu": "needs a GPU; tests/conftest.py says what it checks",
+    "make docs": ".ci/run calls it",
     "make bench": "takes an hour; each row of benchmarks/results/ names its command and commit",
 }
 
@@ -52,6 +54,16 @@ def test_command_runs(command: str, tmp_path: Path) -> None:
         command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "CI": "true"}
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    if "kernel_coder.judge" in command:  # what follows in the README is what it prints, but for the numbers
+        assert without_numbers(run.stdout) in without_numbers(README)
+
+
+def without_numbers(text: str) -> str:
+    """
+    >>> without_numbers("got -0.767, rtol 7.6e-06")
+    'got N, rtol N'
+    """
+    return re.sub(r"-?\d[\d.]*(?:e-?\d+)?(?<!\.)", "N", text.strip())
 
 
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README, re.DOTALL))
@@ -69,6 +81,10 @@ def shlex_path(name: str) -> str:
 def test_every_command_elsewhere_is_still_in_the_readme() -> None:
     assert shutil.which("make")
     assert set(RUN_ELSEWHERE) <= set(COMMANDS)
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_every_linked_file_exists() -> None:

@@ -1,6 +1,6 @@
 """What a judge has to withstand, row by row: which tests and which hacks of the corpus stand for each.
 
-The rows are those of an acceptance matrix for evaluators of untrusted kernels; docs/judge.md shows them as a table.
+The rows are those of an acceptance matrix for evaluators of untrusted kernels; docs/judge_acceptance.md shows them as a table.
 What no other test covers is here.
 """
 
@@ -27,7 +27,7 @@ from kernel_coder.judge.wire.messages import Say
 from kernel_coder.tasks import Task
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent.parent / "docs" / "judge.md"
+DOCS = HERE.parent.parent / "docs" / "judge_acceptance.md"
 
 # Row: what it is about, hacks of the corpus, tests elsewhere (file::function), where it ran: C, G, or why not.
 ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {

@@ -22,7 +22,7 @@ def rows(heading: str) -> list[str]:
 
 def test_every_layer_is_described() -> None:
     assert rows("## The sandbox") == list(LAYERS)
-    required = re.search(r"Required by default: (.*?);", PAGE, re.DOTALL)
+    required = re.search(r"Required\s+by\s+default:\s+(.*?);", PAGE, re.DOTALL)
     assert required is not None
     assert set(re.findall(r"`(\w+)`", required[1])) == DEFAULT_REQUIRED
 

@@ -15,11 +15,11 @@ from kernel_coder.judge.sandbox.config import Limits
 
 _core = _C.sandbox
 
-# The layout and the enums of report.h.
-_LAYOUT = struct.Struct("<IIiIiiii5q2Q")
-assert not _core.SUPPORTED or _LAYOUT.size == _core.REPORT_BYTES
-STARTING, RUNNING, ENDED, SETUP_FAILED = range(4)
-ENDED_BY = ("itself", "wall_limit", "supervisor")
+_LAYOUT = struct.Struct(_core.REPORT_FORMAT)
+STARTING, RUNNING, ENDED, SETUP_FAILED = (
+    _core.STATES.index(name) for name in ("starting", "running", "ended", "setup_failed")
+)
+ENDED_BY = _core.ENDED_BY
 
 
 class Output(NamedTuple):

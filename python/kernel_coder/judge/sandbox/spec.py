@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernel_coder import _C
+
 NAMESPACES = ("net_namespace", "ipc_namespace", "mount_namespace", "pid_namespace")
-READ, WRITE, DEVICE, PROCESSES = range(4)  # PathAccess of the C++ side
-TMPFS, DIRECTORY, BIND, PROC = range(4)  # MountStep::Kind of the C++ side
+READ, WRITE, DEVICE, PROCESSES = (
+    _C.sandbox.PATH_ACCESSES.index(name) for name in ("read", "write", "device", "processes")
+)
+TMPFS, DIRECTORY, BIND, PROC = (_C.sandbox.MOUNT_KINDS.index(name) for name in ("tmpfs", "directory", "bind", "proc"))
 
 
 def bare_spec() -> dict[str, Any]:
