@@ -105,11 +105,13 @@ def in_order(
 class AnyJudge(Protocol):
     """What :class:`kernel_coder.judge.Judge` and :class:`JudgePool` have in common."""
 
-    config: JudgeConfig
     device: str
     backend: str | None
     profile: Any
     versions: dict[str, str]
+
+    @property
+    def config(self) -> JudgeConfig: ...
 
     def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict: ...
     def evaluate_many(
