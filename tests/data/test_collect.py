@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.supervisor.pool
+import kernel_coder.judge.supervisor.open
 import pytest
 from fake_judge import FakeJudge
 from kernel_coder.data.__main__ import main
@@ -34,7 +34,7 @@ OUTCOMES = ("correct", "wrong_output", "compile_error", "timeout", "correct")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> list[FakeJudge]:
-    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     sampled = TransformersEngine.generate
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-import kernel_coder.judge.supervisor.pool
+import kernel_coder.judge.supervisor.open
 import pytest
 from fake_judge import FakeJudge
 from kernel_coder import cli
@@ -41,7 +41,7 @@ def get_init_inputs():
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)
@@ -159,7 +159,7 @@ def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
         "    def evaluate(self, *given, **more):\n"
         "        print('python'); os.system('echo shell'); os.write(1, b'descriptor')\n"
         "        return super().evaluate(*given, **more)\n"
-        "kernel_coder.judge.supervisor.pool.Judge = Loud\n"
+        "kernel_coder.judge.supervisor.open.Judge = Loud\n"
         "from kernel_coder.judge.__main__ import main\n"
         "sys.exit(main())\n"
     )

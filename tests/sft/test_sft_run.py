@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.supervisor.pool
+import kernel_coder.judge.supervisor.open
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -266,7 +266,7 @@ def test_reinforcement_run_takes_the_trained_model(run_dir: Path, pairs: Path, t
 
 @pytest.fixture
 def fake_judge(monkeypatch: pytest.MonkeyPatch) -> type[FakeJudge]:
-    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     return FakeJudge
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.supervisor.pool
+import kernel_coder.judge.supervisor.open
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -43,7 +43,7 @@ def answer(code: str) -> str:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     yield FakeJudge.made
     assert not any(judge.is_open for judge in FakeJudge.made)

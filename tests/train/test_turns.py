@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kernel_coder.judge.supervisor.pool
+import kernel_coder.judge.supervisor.open
 import pytest
 import torch
 from fake_judge import FakeJudge
@@ -324,7 +324,7 @@ OUTCOMES = ("correct", "wrong_output", "compile_error", "timeout", "harness_fail
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
     """A judge, and a model whose text is another in every turn: one in six is no answer at all."""
-    monkeypatch.setattr(kernel_coder.judge.supervisor.pool, "Judge", FakeJudge)
+    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     sampled = TransformersEngine.generate
 

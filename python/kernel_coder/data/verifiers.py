@@ -96,7 +96,7 @@ class JudgeVerifier:
 
     def __init__(self, device: str = "cpu", workers: int = 2, **options: Any) -> None:
         from kernel_coder.judge.config import JudgeConfig
-        from kernel_coder.judge.supervisor.pool import open_judge
+        from kernel_coder.judge.supervisor.open import open_judge
 
         config = JudgeConfig(**{"workers": workers, "timing": False, **options})
         self._judge: Any = open_judge(device, "triton", config=config)

@@ -195,7 +195,7 @@ def load_model(config: EvaluateConfig) -> Model:
 
 def load_judge(**arguments: Any) -> Any:
     from kernel_coder.judge.sandbox.errors import SandboxError
-    from kernel_coder.judge.supervisor.pool import open_judge
+    from kernel_coder.judge.supervisor.open import open_judge
 
     try:
         return open_judge(**arguments)

@@ -1,5 +1,7 @@
 """The judge: whether a candidate computes what the reference computes, and how fast. Verdicts can be repeated."""
 
+import importlib
+
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.verdict import MAX_FEEDBACK, PROTOCOL, Outcome, OutputError, Verdict, example_verdict
 
@@ -7,29 +9,33 @@ __all__ = [
     "MAX_FEEDBACK",
     "PROTOCOL",
     "Admission",
+    "AsyncClient",
+    "Client",
     "Judge",
     "JudgeConfig",
     "JudgePool",
     "Outcome",
     "OutputError",
+    "RayJudge",
     "Verdict",
     "example_verdict",
     "open_judge",
 ]
 
 
+_HOMES = {
+    "Admission": "admission",
+    "AsyncClient": "client",
+    "Client": "client",
+    "Judge": "judge",
+    "JudgePool": "pool",
+    "RayJudge": "ray_pool",
+    "open_judge": "open",
+}
+
+
 def __getattr__(name: str) -> object:
     """Import what needs the sandbox only when it is used: rewards need nothing but verdicts."""
-    if name == "Admission":
-        from kernel_coder.judge.supervisor import admission
-
-        return admission.Admission
-    if name == "Judge":
-        from kernel_coder.judge.supervisor import judge
-
-        return judge.Judge
-    if name in ("JudgePool", "open_judge"):
-        from kernel_coder.judge.supervisor import pool
-
-        return getattr(pool, name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"kernel_coder.judge.supervisor.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

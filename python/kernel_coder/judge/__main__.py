@@ -27,7 +27,8 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
 from kernel_coder.judge.sandbox.errors import SandboxError
-from kernel_coder.judge.supervisor import batching, pool
+from kernel_coder.judge.supervisor import open as opening
+from kernel_coder.judge.supervisor.batching import AnyJudge, devices_of
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.run.flags import FlagParser, UsageError, add_flags, end, read_flags
 from kernel_coder.tasks import Task, load_tasks
@@ -123,7 +124,7 @@ def find_device(device: str | None) -> str:
     if device is None:
         return "cuda" if gpus else "cpu"
     try:
-        names = batching.devices_of(device)
+        names = devices_of(device)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     for name in names:
@@ -133,10 +134,10 @@ def find_device(device: str | None) -> str:
 
 
 @contextlib.contextmanager
-def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[pool.AnyJudge]:
+def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[AnyJudge]:
     """Open a judge and print its sandbox on stderr."""
     try:
-        judge = pool.open_judge(options.device, options.backend, config=config)
+        judge = opening.open_judge(options.device, options.backend, config=config)
     except ValueError as error:
         raise UsageError(str(error)) from None
     with judge:

@@ -12,7 +12,7 @@ from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
-from kernel_coder.judge.supervisor.pool import open_judge
+from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.rollout.conversations import Ask
 from kernel_coder.run.devices import resolve_device
 from kernel_coder.run.errors import UsageError

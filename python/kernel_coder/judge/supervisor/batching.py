@@ -14,16 +14,25 @@ from kernel_coder.judge.supervisor.admission import Admission
 from kernel_coder.judge.verdict import Verdict
 from kernel_coder.tasks.task import Task
 
+REMOTE = ("http://", "https://", "ray://")
+"""How the name of a judge begins that works in other processes; see :func:`kernel_coder.judge.open_judge`."""
+
+REMOTE_WORKERS = 64
+"""Candidates that are supposed to be judged at the same time by a remote judge, where ``config.workers`` does not say.
+Too many only wait in the remote queue, which is fair between clients."""
+
 
 def devices_of(device: str) -> list[str]:
-    """Split a text such as ``cuda:1,cuda:2`` into the names of its devices.
+    """Split a text such as ``cuda:1,cuda:2`` into the names of its devices. The address of a remote judge is one name.
 
     Raises:
         ValueError: a name is no device, a device is named twice, or the CPU is named beside others.
 
-    >>> devices_of("cuda:1,cuda:2"), devices_of("cpu")
-    (['cuda:1', 'cuda:2'], ['cpu'])
+    >>> devices_of("cuda:1,cuda:2"), devices_of("cpu"), devices_of("http://127.0.0.1:8400")
+    (['cuda:1', 'cuda:2'], ['cpu'], ['http://127.0.0.1:8400'])
     """
+    if device.startswith(REMOTE):
+        return [device]
     names = [name.strip() for name in device.split(",")]
     for name in names:
         kind, _, index = name.partition(":")
@@ -41,6 +50,8 @@ def parallel(device: str, config: JudgeConfig) -> int:
     >>> parallel("cuda:1,cuda:2", JudgeConfig(workers=16))
     32
     """
+    if device.startswith(REMOTE):
+        return config.workers or REMOTE_WORKERS
     return len(devices_of(device)) * config.parallel()
 
 
@@ -113,11 +124,13 @@ def in_order(
 class AnyJudge(Protocol):
     """The interface that :class:`kernel_coder.judge.Judge` and :class:`kernel_coder.judge.JudgePool` share."""
 
-    config: JudgeConfig
     device: str
     backend: str | None
     profile: Any
     versions: dict[str, str]
+
+    @property
+    def config(self) -> JudgeConfig: ...
 
     def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict: ...
     def evaluate_many(

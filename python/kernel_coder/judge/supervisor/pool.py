@@ -9,22 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernel_coder.judge.supervisor.admission import Admission
-from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, verdicts_of
+from kernel_coder.judge.supervisor.batching import AnyJudge, askers, verdicts_of
 from kernel_coder.judge.supervisor.judge import Judge
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks.task import Task
 
 LOST = "is out of service"
 """Text in the reason of every verdict of a judge that has given up its device."""
-
-
-def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) -> AnyJudge:
-    """Open a :class:`kernel_coder.judge.Judge` for one device, or a :class:`JudgePool` for several (``cuda:1,cuda:2``).
-
-    ``options`` are those of a Judge. ``config.workers`` counts for each device.
-    """
-    devices = devices_of(device)
-    return Judge(device, backend, **options) if len(devices) == 1 else JudgePool(devices, backend, **options)
 
 
 class JudgePool:

@@ -1,0 +1,365 @@
+"""Judges on every machine of a Ray cluster, behind the interface of one.
+
+Ray starts the processes and notices when they end. An actor holds a :class:`kernel_coder.judge.Judge` for one GPU, or
+for the CPUs of one machine. This module only chooses the actor for each candidate, and asks again where an actor died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.feedback import unjudged
+from kernel_coder.judge.supervisor.admission import Admission
+from kernel_coder.judge.supervisor.batching import AnyJudge, verdicts_of
+from kernel_coder.judge.supervisor.judge import Judge, as_task
+from kernel_coder.judge.supervisor.pool import LOST
+from kernel_coder.judge.verdict import Outcome, Verdict
+from kernel_coder.tasks.task import Task
+
+LOG = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Seconds between two looks at the cluster's nodes, for those that came or went."""
+
+PATIENCE_S = 300.0
+"""Seconds that a candidate waits for an actor where there is none, before its verdict is a failure of the harness."""
+
+READY_TASKS = 4
+"""Tasks that are supposed to be ready in an actor's judge, per worker of it: candidates of these go there first."""
+
+
+class JudgeActor:
+    """What runs in a Ray actor: one open judge.
+
+    Verdicts travel as JSON, so that the two sides need not have the same version of every class.
+    """
+
+    def __init__(self, make_judge: Callable[..., AnyJudge], device: str, backend: str | None, config: str) -> None:
+        self.judge = make_judge(device, backend, config=JudgeConfig.model_validate_json(config))
+        self.judge.__enter__()
+
+    def facts(self) -> dict[str, Any]:
+        """The judge's device, how many candidates it judges at a time, and its versions."""
+        judge = self.judge
+        return {"device": judge.device, "workers": judge.config.parallel(), "versions": judge.versions}
+
+    def evaluate(self, task: Task, candidate: str, backend: str | None) -> str:
+        """One verdict as JSON."""
+        return self.judge.evaluate(task, candidate, backend).to_json()
+
+    def admit(self, task: Task) -> Admission:
+        """As :meth:`kernel_coder.judge.Judge.admit`."""
+        return self.judge.admit(task)
+
+    def close(self) -> None:
+        """End the judge's processes. Ray kills an actor without calling anything in it, so this is asked before."""
+        self.judge.close(wait=False)
+
+
+@dataclass(eq=False)
+class _Member:
+    """One actor of the pool."""
+
+    actor: Any
+    node: str
+    workers: int
+    running: int = 0
+    begun: int = 0
+    tasks: dict[str, None] = field(default_factory=dict)  # newest last
+
+    def note(self, task: str) -> None:
+        self.tasks.pop(task, None)
+        self.tasks[task] = None
+        while len(self.tasks) > READY_TASKS * self.workers:
+            del self.tasks[next(iter(self.tasks))]
+
+
+class RayJudge:
+    """A judge for each GPU of a Ray cluster (for each machine, without GPUs), behind the interface of one.
+
+    Actors are made on machines that join and forgotten on those that leave. A candidate whose actor died is judged
+    again by another one. If that dies too, the candidate is judged alone in an actor of its own; an actor that dies
+    then was brought down by the candidate, whose verdict is ``crashed``. The death of a whole machine counts for
+    nobody.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+        backend: what candidates are written in, where a call does not say; None: what their task says.
+        config: of every judge; ``config.workers`` is per actor.
+        address: of the cluster, as ``ray.init`` takes it; None: the cluster that this process is connected to, or a
+            local one.
+        cpus: CPUs that each actor reserves; None: none.
+        make_judge: in the place of :class:`kernel_coder.judge.Judge`, for tests. It must be importable in the actor.
+
+    Raises:
+        ValueError: an unknown device, Ray is not installed, or no machine of the cluster has room for an actor.
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        backend: str | None = None,
+        *,
+        config: JudgeConfig | None = None,
+        address: str | None = None,
+        cpus: float | None = None,
+        make_judge: Callable[..., AnyJudge] = Judge,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device of a Ray pool must be cpu or cuda; got {device!r}")
+        try:
+            import ray
+        except ModuleNotFoundError:
+            raise ValueError("a judge on a Ray cluster needs ray: pip install 'kernel-coder[ray]'") from None
+        self._ray = ray
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        self._config = config or JudgeConfig()
+        self.device, self.backend = device, backend
+        self._cpus, self._make_judge, self._patience_s = cpus, make_judge, patience_s
+        self._members: list[_Member] = []
+        self._coming: dict[Any, tuple[Any, str]] = {}  # the facts' reference -> actor and node
+        self._changed = threading.Condition()
+        self._failures: list[str] = []  # of judges that could not be opened
+        self._is_closed = self._gives_up = False
+        self._suspects = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self.profile = "the sandboxes of a Ray cluster"
+        self.versions: dict[str, str] = {}
+        self._look()
+        self._watcher = threading.Thread(target=self._watch, name="ray-judge", daemon=True)
+        self._watcher.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._failures or not self._coming, timeout=patience_s)
+        if not self._members:
+            why = f"no judge was open within {patience_s:g} s"
+            if self._failures:
+                why = f"a judge could not be opened: {self._failures[-1]}"
+            elif not self._coming:
+                why = f"no machine has {'a GPU' if device == 'cuda' else 'a CPU'} for a judge"
+            self.close(wait=False)
+            raise ValueError(f"on the Ray cluster {why}")
+
+    @property
+    def config(self) -> JudgeConfig:
+        """Of every judge, with as many workers as all actors have that are there now."""
+        return self._config.model_copy(update={"workers": self.at_once})
+
+    @property
+    def at_once(self) -> int:
+        """Candidates that are judged at a time, on all actors that are there now."""
+        return max(sum(member.workers for member in self._members), 1)
+
+    # ---- the interface of a judge
+
+    def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
+        """As :meth:`kernel_coder.judge.Judge.evaluate`, by the actor that suits best."""
+        task = as_task(task)
+        chosen = backend or self.backend or task.backend
+        deaths = 0
+        while True:
+            member = self._take(task.reference)
+            if member is None:
+                return self._lost(task, candidate, chosen, "no actor of the Ray cluster was there to judge it")
+            try:
+                answer = self._ray.get(member.actor.evaluate.remote(task, candidate, chosen))
+            except self._ray.exceptions.RayActorError as error:
+                LOG.warning("a judge's actor ended: %s", error)
+                deaths += self._is_node_alive(member.node)
+                self._forget(member)
+                if deaths >= 2:
+                    return self._alone(task, candidate, chosen)
+                continue
+            finally:
+                self._give_back(member)
+            verdict = Verdict.from_json(answer)
+            if verdict.outcome is Outcome.HARNESS_FAILED and LOST in (verdict.reason or ""):
+                self._forget(member)  # its device is out of service
+                if self._members:
+                    continue
+            return verdict
+
+    def evaluate_many(
+        self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
+    ) -> Iterator[Verdict]:
+        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(2 * self.at_once, thread_name_prefix="ray-judge")
+        return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
+
+    def admit(self, task: Task | str) -> Admission:
+        """As :meth:`kernel_coder.judge.Judge.admit`."""
+        task = as_task(task)
+        member = self._take(task.reference)
+        if member is None:
+            raise ValueError("no actor of the Ray cluster is there to judge")
+        try:
+            admission: Admission = self._ray.get(member.actor.admit.remote(task))
+            return admission
+        finally:
+            self._give_back(member)
+
+    def give_up_waiting(self) -> None:
+        """Give up the candidates that wait for an actor: their verdict is the harness's failure."""
+        with self._changed:
+            self._gives_up = True
+            self._changed.notify_all()
+
+    def close(self, *, wait: bool = True) -> None:
+        """End every actor, its judge first. The cluster stays."""
+        if self._is_closed:
+            return
+        if self._threads is not None:
+            self._threads.shutdown(wait=wait, cancel_futures=not wait)
+        with self._changed:
+            self._is_closed = True
+            actors = [member.actor for member in self._members] + [actor for actor, _ in self._coming.values()]
+            self._members.clear()
+            self._coming.clear()
+            self._changed.notify_all()
+        for actor in actors:
+            self._end(actor)
+
+    def __enter__(self) -> RayJudge:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(wait=kind is None)
+
+    # ---- actors
+
+    def _watch(self) -> None:
+        while not self._is_closed:
+            time.sleep(LOOK_S if self._members else 0.2)
+            with contextlib.suppress(Exception):  # the cluster may be going down
+                self._look()
+
+    def _look(self) -> None:
+        """Make an actor for each place that has none, and take those that are open now."""
+        coming = list(self._coming)
+        ready = self._ray.wait(coming, num_returns=len(coming), timeout=0)[0] if coming else []
+        for reference in ready:
+            actor, node = self._coming.pop(reference)
+            try:
+                facts = self._ray.get(reference)
+            except Exception as error:
+                LOG.error("a judge could not be opened on the Ray cluster: %s", error)
+                self._failures.append(str(error).strip().splitlines()[-1])
+                continue
+            with self._changed:
+                if self._is_closed:
+                    self._end(actor)
+                    continue
+                self.versions = facts["versions"]
+                self._members.append(_Member(actor, node, facts["workers"]))
+                self._changed.notify_all()
+        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        with self._changed:
+            self._members = [member for member in self._members if member.node in alive]
+        for node, resources in alive.items():
+            wanted = int(resources.get("GPU", 0)) if self.device == "cuda" else int(resources.get("CPU", 0) >= 1)
+            have = sum(member.node == node for member in self._members)
+            have += sum(place == node for _, place in self._coming.values())
+            for _ in range(wanted - have):
+                self._make(node)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _make(self, node: str) -> None:
+        actor = self._actor(node)
+        self._coming[actor.facts.remote()] = actor, node
+
+    def _actor(self, node: str | None) -> Any:
+        """A new actor on this machine; None: on any."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        workers = self._config.parallel()
+        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False) if node is not None else "DEFAULT"
+        made = self._ray.remote(JudgeActor).options(
+            num_gpus=1 if self.device == "cuda" else 0,
+            num_cpus=0 if self._cpus is None else self._cpus,
+            max_restarts=0,  # another actor is made, so that a candidate's second try is never with the first one's
+            max_concurrency=2 * workers + 2,
+            scheduling_strategy=place,
+        )
+        return made.remote(self._make_judge, self.device, self.backend, self._config.model_dump_json())
+
+    def _take(self, reference: str) -> _Member | None:
+        """The actor for a candidate of this task, once one has room; None if there is none in time."""
+        chosen: list[_Member] = []
+
+        def find() -> bool:
+            free = [member for member in self._members if member.running < 2 * member.workers]
+            if free:
+                load = min(free, key=lambda member: (member.running / member.workers, member.begun))
+                with_task = [member for member in free if reference in member.tasks and member.running < member.workers]
+                chosen.append(min(with_task, key=lambda member: member.running) if with_task else load)
+            return bool(chosen) or self._is_closed or self._gives_up
+
+        with self._changed:
+            since: float | None = None  # when the pool was first seen without any actor
+            while not find():
+                if self._members:
+                    since = None
+                else:
+                    since = since or time.monotonic()
+                    if time.monotonic() - since > self._patience_s:
+                        return None
+                self._changed.wait(1.0)
+            if not chosen:
+                return None
+            member = chosen[0]
+            member.running += 1
+            member.begun += 1
+            member.note(reference)
+            return member
+
+    def _give_back(self, member: _Member) -> None:
+        with self._changed:
+            member.running -= 1
+            self._changed.notify_all()
+
+    def _forget(self, member: _Member) -> None:
+        with self._changed:
+            if member in self._members:
+                self._members.remove(member)
+                self._changed.notify_all()
+        self._end(member.actor)
+
+    def _end(self, actor: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.get(actor.close.remote(), timeout=10)
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor)
+
+    def _is_node_alive(self, node: str) -> bool:
+        time.sleep(1.0)  # Ray hears of a machine's end a moment after that of its actors
+        return any(one["NodeID"] == node and one["Alive"] for one in self._ray.nodes())
+
+    # ---- verdicts without an answer
+
+    def _alone(self, task: Task, candidate: str, backend: str) -> Verdict:
+        """For a candidate that was there when two actors died: one more try, beside no other candidate."""
+        with self._suspects:
+            actor = self._actor(None)
+            try:
+                return Verdict.from_json(self._ray.get(actor.evaluate.remote(task, candidate, backend)))
+            except self._ray.exceptions.RayActorError:
+                reason = "the judge's whole process ended three times while it judged this candidate"
+                return unjudged(task, candidate, Outcome.CRASHED, reason, backend=backend, device=self.device)
+            finally:
+                self._end(actor)
+
+    def _lost(self, task: Task, candidate: str, backend: str, reason: str) -> Verdict:
+        if self._is_closed or self._gives_up:
+            reason = "it was given up before a verdict came"
+        return unjudged(task, candidate, Outcome.HARNESS_FAILED, reason, backend=backend, device=self.device)
