@@ -7,7 +7,8 @@
 Vocabularies: Llama 2 (32,000), SmolLM2 (49,152), Llama 3 (128,256), Qwen (151,936), Gemma (262,144); 8,192 tokens. The
 three benchmarks that this one calls say what each row is and how it is timed: bench_token_logprobs.py,
 bench_grpo_loss.py and bench_linear_grpo_loss.py. `of_bound` is the share of a copy's bandwidth,
-`of_floor` the time over that of the three matrix products. A rival that is not installed is a row with the failure.
+`of_floor` the time over that of the three matrix products. A rival that is not installed is a row with the failure in
+it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-// A row never leaves the chip between its two sweeps. A cluster of `C` blocks takes a row, block r its r-th part, and
-// walks over rows until none is left. The shared memory of a block is one ring of slots, and everybody works on it at
-// once, each at its own place:
+// A row stays on the chip between its two sweeps. A cluster of blocks (1, 2, 4 or 8) takes one row after another; block
+// r of the cluster has the r-th part of the row. The shared memory of a block is one ring of slots. Its warps have
+// roles, and all roles work on the ring at the same time, each on another slot:
 //
-//   producer   one thread: bulk copies (TMA) of the next chunks into slots as they fall free, across row boundaries
-//   summers    8 warps: the first sweep, over chunks as they arrive; each warp then sends its sums to all blocks of
-//              the cluster (st.async into distributed shared memory)
-//   judge      1 warp: joins the sums of the row, makes log-prob and entropy of them, asks loss_math.h for the loss's
-//              gradient, and hands the four numbers that the second sweep needs to the writers
-//   writers    8 warps: the second sweep, from the slots, gradients straight to memory; the row has been read whole by
-//              then, so they may lie anywhere in its bytes
+//   producer   1 thread. Starts the bulk copies (TMA) of the next chunks into slots that are free, also of the next
+//   row. summers    8 warps. First sweep: each sums its share of a chunk once the chunk has arrived. At the end of the
+//   row
+//              each warp sends its sums to all blocks of the cluster (st.async into distributed shared memory).
+//   judge      1 warp. Joins the sums of the row, computes log-prob and entropy, gets the gradient of the loss from
+//              loss_math.h, and gives the writers the numbers that the second sweep needs. Also counts the metrics.
+//   writers    8 warps. Second sweep: they read the slots and write gradients to global memory. The whole row has been
+//              read by then, so the gradient may overwrite it.
 //
-// So loads, first sweeps, second sweeps and stores of neighbouring rows overlap, and no barrier spans a block.
+// So loads, sums, gradients and stores of neighbouring rows overlap, and no barrier covers a whole block.
 #include "ops/grpo_loss.cuh"
 
 #include <cuda_runtime.h>
@@ -36,9 +37,10 @@ constexpr int kThreads = kWarp * (kJudgeWarp + 1);
 constexpr int kUnroll = 4;                   // packs of 16 bytes a lane takes of a slot
 constexpr int kPartPacks = kUnroll * kWarp;  // packs a warp takes of a slot
 constexpr int kMostSlots = 48;
-// Rows between a block and the slowest of its cluster. A block that sums row n has seen its own writers finish row
-// n - k, k the rows that its ring can hold; they had the sums of all blocks for it; so every block has summed row n -
-// k, and by the same step its judge is done with row n - 2k. With kRows > 2k no message can meet one that is unread.
+// Rows whose sums and judgements have room in shared memory. With k the number of rows that a ring can hold: a block
+// that sums row n has seen its own writers finish row n - k. Those writers needed the sums of all blocks for that row,
+// so every block has summed row n - k, and, by the same argument, its judge is done with row n - 2k. So with kRows > 2k
+// no message overwrites one that has not been read.
 constexpr int kRows = 16;
 constexpr int kMostRowsInRing = 7;
 
@@ -536,9 +538,9 @@ constexpr int64_t round_up(int64_t value, int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-// The smallest cluster whose ring holds enough of a block's part of a row: 1.4 parts of 16-bit logits, 1.5 of float.
-// Fewer blocks a row are better, since the parts wait for each other; measured on an H200 (docs/cuda_kernels.md). False
-// where there is none, or where a row is so short that the ring would hold too many.
+// The smallest cluster whose ring holds a block's part of a row one and a half times. Fewer blocks a row are better,
+// since the parts wait for each other (measured on an H200, docs/cuda_kernels.md). False if there is none, or if a row
+// is so short that the ring would hold too many rows.
 bool make_layout(int64_t row_packs, int shared_bytes, Layout& layout) {
   for (const int cluster : {1, 2, 4, 8}) {
     const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);

@@ -43,7 +43,7 @@ struct RowGradient {
   double max, inverse_temperature, scale, constant, slope;
 };
 
-// double: no vectors of our own. It serves gradcheck and those who ask for it; nobody trains in it.
+// double has no vector code of its own. It serves gradcheck and callers that ask for float64; no training uses it.
 void accumulate(const double* x, int64_t count, double inverse_temperature, RowState& state) {
   double top = state.max;
   for (int64_t i = 0; i < count; ++i) top = x[i] > top ? x[i] : top;

@@ -19,7 +19,7 @@ struct TurnAdvantageSpec {
 };
 
 // Group g is entries [offsets[g], offsets[g + 1]) of `order`, or of the rollouts themselves without an order. The turns
-// of a rollout lie one after another; bounds that lead outside are cut, since nobody has looked at them on a GPU.
+// of a rollout lie one after another; bounds outside the tensor are cut, since they are unchecked on a GPU.
 struct RolloutGroups {
   const int64_t* cu_turns;  // [num_rollouts + 1]
   const int64_t* order;     // [num_rollouts] or null

@@ -1,5 +1,6 @@
-// GPU memory that another process opens by a file descriptor, whoever it runs as; the handles of cudaIpc* open for the
-// same user only. The driver is looked up at run time, so that a build needs no CUDA and runs where there is none.
+// GPU memory that another process opens by a file descriptor, also one of another user; the handles of cudaIpc* open
+// for the same user only. The driver is looked up at run time, so that a build needs no CUDA and runs where there is
+// none.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ class DeviceMemory {
 };
 
 // All of a memory as a one-dimensional tensor of bytes, which keeps it mapped, as DLPack describes tensors
-// (dmlc/dlpack, dlpack.h, before its version 1). The caller hands it to exactly one reader, who calls `deleter`.
+// (dmlc/dlpack, dlpack.h, before its version 1). The caller hands it to exactly one reader, which calls `deleter`.
 struct DlpackDevice {
   std::int32_t type;
   std::int32_t index;

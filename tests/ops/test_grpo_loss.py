@@ -276,7 +276,7 @@ def test_compiles_without_a_graph_break() -> None:
     [
         (
             {"logits": torch.zeros(7)},
-            r"logits must have shape \[tokens, vocab\] or \[sequences, length, vocab\]; got \[7\]",
+            r"logits must have shape \[tokens, vocab\] or \[sequences, .*; got \[7\]",
         ),
         ({"advantages": torch.ones(2)}, "advantages must have one value a token or one a sequence"),
         ({"old_logprobs": torch.ones(2)}, "old_logprobs must have"),
