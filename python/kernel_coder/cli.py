@@ -1,4 +1,4 @@
-"""``kernel-coder COMMAND ...`` is ``python -m kernel_coder.COMMAND ...``; a command is imported when asked for."""
+"""``kernel-coder COMMAND ...`` runs ``python -m kernel_coder.COMMAND ...``. Only that command is imported."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import runpy
 import sys
 
 COMMANDS = {
-    "sft": "warm a model up on known answers",
-    "train": "train a model on tasks with rewards",
-    "judge": "judge candidates: correct or not, how fast, in a sandbox",
-    "evaluate": "score a model: answers to tasks, judged, with fast_p and pass@k",
-    "refine": "write a faster, verified kernel for one module",
-    "data": "make verified training pairs: build, or distill from a teacher",
-    "report": "one offline page about a training run",
-    "env": "versions, what was compiled, what is missing and how to get it",
+    "sft": "train a model on known answers (supervised)",
+    "train": "train a model on rewards for its own answers (reinforcement learning)",
+    "judge": "check and time candidate kernels in a sandbox",
+    "evaluate": "score a model on tasks: correctness, fast_p and pass@k",
+    "refine": "search for a faster, verified kernel for one module",
+    "data": "make training data: build verified pairs, distill from a teacher, ...",
+    "report": "write a web page about a training run",
+    "env": "show versions, compiled parts, and how to install what is missing",
 }
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def module_of(command: str) -> str | None:
-    """The module that runs the command; None if it is not installed."""
+    """The name of the command's module; None if it is not installed."""
     module = f"kernel_coder.{command}"
     return module if importlib.util.find_spec(module) is not None else None
 

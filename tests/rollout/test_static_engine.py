@@ -15,8 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.parts import with_dtype
 from kernel_coder.rollout import Sampling, Turn
-from kernel_coder.rollout.decoder import Cache, why_unsupported, with_dtype
+from kernel_coder.rollout.decoder import Cache, why_unsupported
 from kernel_coder.rollout.engines import make_engine
 from kernel_coder.rollout.static_engine import StaticEngine, draw_token, size_below, size_for
 from kernel_coder.rollout.transformers_engine import TransformersEngine, draw, uniform_numbers

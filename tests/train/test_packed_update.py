@@ -12,7 +12,7 @@ from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
 from kernel_coder.policy import attention
 from kernel_coder.policy.attention import attention_by_spans, packed, packed_attention, shared_flash
-from kernel_coder.policy.layout import layout_of, place
+from kernel_coder.policy.layout import LONG, layout_of, place
 from kernel_coder.policy.model import Policy
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.policy.recomputation import ActivationMemory, can_recompute, kept_bytes, measure, recompute
@@ -268,7 +268,7 @@ def test_flash_attention_takes_shared_prompts(device: str) -> None:
 
 @pytest.mark.gpu
 def test_long_sequences_have_the_attention_of_short_ones(device: str) -> None:
-    layout = layout_of([], [], [2 * attention.LONG - 700, 900], torch.device(device))
+    layout = layout_of([], [], [2 * LONG - 700, 900], torch.device(device))
     assert layout.is_long
     short = replace(layout, spans=layout.spans * 2)  # says the same, and that there are more
     assert not short.is_long
@@ -282,15 +282,15 @@ def test_long_sequences_have_the_attention_of_short_ones(device: str) -> None:
         )
         results.append([found.detach(), *torch.autograd.grad(found.float().square().sum(), leaves)])
     for one, other in zip(*results, strict=True):
-        assert float((one.float() - other.float()).norm() / other.float().norm()) < attention.AGREES
+        assert float((one.float() - other.float()).norm() / other.float().norm()) < attention.FLASH_TOLERANCE
 
 
-@pytest.mark.parametrize("length", [1, attention.LONG - 1, attention.LONG])
+@pytest.mark.parametrize("length", [1, LONG - 1, LONG])
 def test_a_layout_of_long_sequences_reaches_attention(length: int) -> None:
-    layout = layout_of([], [], [length, attention.LONG], torch.device("cpu"))
+    layout = layout_of([], [], [length, LONG], torch.device("cpu"))
     tokens = layout.spans[-1][1]
     inputs = attention.packed_inputs(torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), layout)
-    assert ("layout" in inputs) is layout.is_long is (length == attention.LONG)
+    assert ("layout" in inputs) is layout.is_long is (length == LONG)
 
 
 def test_soft_capped_scores_are_refused() -> None:

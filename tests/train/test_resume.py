@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kernel_coder.run.checkpoint import CheckpointError, list_checkpoints, verif
 from kernel_coder.run.errors import EXIT_STOPPED, StopRequested
 from kernel_coder.run.signals import listening
 from kernel_coder.train.__main__ import main
+from kernel_coder.train.curriculum import TrainState
 from kill_trials import LONG_RUN, finish, processes, run, trial
 from safetensors.torch import load_file
 from tiny_run import flags, records, summary, timeless
@@ -206,6 +208,15 @@ def test_second_interrupt_ends_the_process_at_once(monkeypatch: pytest.MonkeyPat
         os.kill(os.getpid(), signal.SIGINT)
     assert codes == [130]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_state_with_the_field_of_an_earlier_version_still_loads() -> None:
+    start = TrainState.start("config", "data")
+    values = asdict(start) | {"best": {}}
+    assert TrainState.from_json(values) == start
+    del values["step"]
+    with pytest.raises(CheckpointError, match="has no field step"):
+        TrainState.from_json(values)
 
 
 def test_resume_with_other_data_is_refused(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

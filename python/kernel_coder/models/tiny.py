@@ -1,6 +1,7 @@
-"""A random two-layer model and its byte-level tokenizer, made in a second and equal everywhere: for first runs.
+"""A two-layer model with random weights and a byte-level tokenizer, for tests and first runs.
 
-It knows nothing and learns next to nothing; it exists so that every step from config to checkpoint is the real one.
+Both are made in a second, without files, and are the same on every machine. The model never writes a kernel. It serves
+to run every step from config to checkpoint.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-# Frequent words of the text that the model sees. Each is one token, so prompts are about half as long as in bytes.
 WORDS = tuple(
-    (  # noqa: SIM905 (a list of them would fill a page)
+    (  # noqa: SIM905 (a literal list would fill a page)
         "class def self return import torch triton Module Model ModelNew super init forward tensor size shape "
         "stride BLOCK SIZE program load store mask offsets arange constexpr empty like get input inputs "
         "output code kernel thinking answer python ptr grid jit nn tl num elements rand cuda device __init__ "
         "``` the and for in to of is = + * -"
     ).split()
 )
+"""Frequent words of prompts and answers. Each is one token, which makes prompts about half as long as in bytes."""
+
 INDENTS = ("    ", "        ", "\n    ", "\n        ")
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -31,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over any text; its merges spell out :data:`WORDS` from left to right."""
+    """A byte-level BPE tokenizer. Its merges build :data:`WORDS` from left to right."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
     merges: list[tuple[str, str]] = []
@@ -56,7 +58,14 @@ def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
 
 
 def tiny_model(vocabulary: int, *, hidden: int = 64, context: int = 4096, seed: int = 0) -> LlamaForCausalLM:
-    """Two Llama layers with random weights; ``seed`` decides them and leaves torch's own random state alone."""
+    """Two Llama layers with random weights that depend only on ``seed``. torch's random state is unchanged.
+
+    Args:
+        vocabulary: number of tokens.
+        hidden: hidden size.
+        context: largest number of tokens in a sequence.
+        seed: of the weights.
+    """
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,

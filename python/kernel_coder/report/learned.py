@@ -1,6 +1,6 @@
-"""What a run has taught its model, read from its own files: held-out tasks solved before and after, and an example.
+"""What a model learned in a run: held-out tasks solved before and after it, and an example.
 
-The numbers are those of ``metrics.jsonl`` and ``samples.jsonl``, so a run that was killed and resumed has them, too.
+The numbers come from ``metrics.jsonl`` and ``samples.jsonl``, so they also cover a run that was killed and resumed.
 """
 
 from __future__ import annotations
@@ -19,30 +19,36 @@ from kernel_coder.evaluate.metrics import intervals
 from kernel_coder.run.logs import METRICS, SAMPLES
 
 BARS = "▁▂▃▄▅▆▇█"
+"""The characters of a sparkline, from 0 to 1."""
+
 CORRECT = "judge/correct"
+"""The metric that the training curve shows."""
 
 Bounds = tuple[float, float] | None
+"""A 95% confidence interval; None if there are too few tasks for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The answers to held-out tasks at one step: by task, which of them are correct.
+    """Which answers to held-out tasks are correct at one step, for each task.
 
-    Of a conversation: whether there is a correct one among its first answers, as many as are asked about.
+    A conversation counts as correct if one of its first answers is, up to some turn.
     """
 
     by_task: Mapping[str, Sequence[bool]]
 
     @property
     def rate(self) -> float:
+        """The share of correct answers."""
         answers = [one for group in self.by_task.values() for one in group]
         return sum(answers) / len(answers)
 
     def interval(self) -> Bounds:
+        """The confidence interval of the rate, over the tasks."""
         return _interval([float(sum(group)) for group in self.by_task.values()], list(map(len, self.by_task.values())))
 
     def more_than(self, other: Solved) -> tuple[float, Bounds] | None:
-        """The difference to another step or turn, and its interval over the tasks: each is compared with itself."""
+        """How much the rate is above another one, with the interval over the tasks that both have (paired)."""
         tasks = [name for name in other.by_task if name in self.by_task]
         if not tasks:
             return None
@@ -53,34 +59,36 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Before the first step, after the last one, and what lies between."""
+    """Held-out tasks before the first and after the last step, and the steps between."""
 
-    seconds: float | None = None
-    curve: tuple[float, ...] = ()  # share of correct answers, of each step
-    before_by_turn: tuple[Solved, ...] = ()  # within one turn, two, ... as many as a conversation may have
-    after_by_turn: tuple[Solved, ...] = ()
+    seconds: float | None = None  # duration of all steps and evaluations
+    curve: tuple[float, ...] = ()  # share of correct answers in each step
+    before_by_turn: tuple[Solved, ...] = ()  # solved within 1, 2, ... turns before training
+    after_by_turn: tuple[Solved, ...] = ()  # likewise after training
     example: Mapping[str, Any] = field(default_factory=dict)  # a line of samples.jsonl
 
     @property
     def before(self) -> Solved | None:
+        """Solved within all turns, before training."""
         return self.before_by_turn[-1] if self.before_by_turn else None
 
     @property
     def after(self) -> Solved | None:
+        """Solved within all turns, after training."""
         return self.after_by_turn[-1] if self.after_by_turn else None
 
     def gain(self) -> tuple[float, Bounds] | None:
-        """Of training."""
+        """How much training raised the rate."""
         return self.after.more_than(self.before) if self.before and self.after else None
 
     def gain_of_turns(self) -> tuple[float, Bounds] | None:
-        """Of further turns, after training: of being told what was wrong, and of trying again."""
+        """How much the further turns raise the rate, after training."""
         return self.after.more_than(self.after_by_turn[0]) if self.after else None
 
     def facts(self, turns: int = 1) -> dict[str, Any]:
-        """For ``summary.json``: rates, their 95% intervals, seconds; None where a run has no such number.
+        """Entries of ``summary.json``: duration in seconds, rates and their 95% intervals; None if there is no number.
 
-        Where conversations may have several turns also the rates within so many of them.
+        If conversations have several turns, also the rates within each number of turns.
         """
         rates: dict[str, tuple[float, Bounds] | None] = {
             "heldout_correct_before": _rate(self.before),
@@ -100,7 +108,7 @@ class Learning:
         return found
 
     def words(self, run_dir: Path) -> Iterator[str]:
-        """For people; nothing, if no judge has seen held-out answers."""
+        """Lines to print after a run; none if no held-out answers were judged."""
         gain = self.gain()
         if self.before is None or self.after is None or gain is None:
             return
@@ -131,7 +139,13 @@ class Learning:
 
 
 def learning(run_dir: Path, last_step: int, turns: int = 1) -> Learning:
-    """Reads the files of a run whose last finished step is this one, and whose conversations have so many turns."""
+    """Reads the files of a run.
+
+    Args:
+        run_dir: the run's folder.
+        last_step: the last finished step.
+        turns: answers that a conversation may have.
+    """
     records = [orjson.loads(line) for line in (run_dir / METRICS).read_bytes().splitlines()]
     seconds = sum(record.get("time/step_s", record.get("time/eval_s", 0.0)) for record in records)
     curve = tuple(record[CORRECT] for record in records if record.get(CORRECT) is not None)
@@ -155,9 +169,9 @@ def held_out(run_dir: Path, steps: Collection[int]) -> dict[int, list[dict[str, 
 
 
 def solved_by_turn(lines: Sequence[Mapping[str, Any]], turns: int) -> tuple[Solved, ...]:
-    """Which conversations are solved within one turn, two, ...; nothing, if nothing was judged.
+    """Which conversations are solved within 1, 2, ... turns; empty if no answer was judged.
 
-    Answers that the harness failed on say nothing; a conversation of none but these is left out.
+    Answers on which the judge itself failed do not count. A conversation of only such answers is left out.
     """
     found = []
     for turn in range(1, turns + 1):
@@ -172,7 +186,10 @@ def solved_by_turn(lines: Sequence[Mapping[str, Any]], turns: int) -> tuple[Solv
 
 
 def example(lines: Sequence[Mapping[str, Any]], before: Solved | None) -> Mapping[str, Any]:
-    """The shortest correct answer to a task that was not solved before; else the shortest correct one; else nothing."""
+    """The shortest correct answer to a task that was not solved before, or else the shortest correct answer.
+
+    Empty if there is no correct answer.
+    """
     correct = [line for line in lines if line["verdict"]["outcome"] == "correct"]
     known = {} if before is None else before.by_task
     new = [line for line in correct if not any(known.get(line["task"], ()))]
@@ -180,7 +197,7 @@ def example(lines: Sequence[Mapping[str, Any]], before: Solved | None) -> Mappin
 
 
 def sparkline(values: Sequence[float], most: int = 60) -> str:
-    """A bar a value, between 0 and 1; of more than ``most`` values means of neighbours.
+    """One bar for each value between 0 and 1. More than ``most`` values are averaged over neighbours.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'

@@ -1,1 +1,1 @@
-"""Supervised warm-up: ``python -m kernel_coder.sft --config recipe.yaml --section.field value``."""
+"""Supervised training on known answers: ``python -m kernel_coder.sft --config recipe.yaml --section.field value``."""

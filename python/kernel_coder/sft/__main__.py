@@ -1,6 +1,6 @@
 """``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--section.field value ...]``
 
-Exit codes and ``--resume`` are those of ``python -m kernel_coder.train``, which takes the checkpoints made here as its
+Exit codes and ``--resume`` are those of ``python -m kernel_coder.train``, which accepts the resulting checkpoints as
 ``--model.name_or_path``.
 """
 

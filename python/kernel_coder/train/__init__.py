@@ -1,1 +1,1 @@
-"""The training job: ``python -m kernel_coder.train --config recipe.yaml --section.field value``."""
+"""Reinforcement learning on rewards: ``python -m kernel_coder.train --config recipe.yaml --section.field value``."""

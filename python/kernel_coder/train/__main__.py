@@ -1,8 +1,10 @@
 """``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--section.field value ...]``
 
-Exit codes: 0 the run is finished; 2 something in the config or its files is wrong (one sentence on stderr);
-3 too many updates in a row were not finite; 75 stopped by SIGTERM or SIGINT after saving, go on with ``--resume``.
-A second SIGINT ends the process at once with 130.
+``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
+
+Exit codes: 0, the run is finished; 2, something in the config or its files is wrong (stderr says what); 3, too many
+updates in a row were skipped; 75, SIGTERM or SIGINT stopped the run, it is saved and ``--resume`` continues it; 130, a
+second SIGINT ended the process at once.
 """
 
 from __future__ import annotations

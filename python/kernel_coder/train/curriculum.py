@@ -44,7 +44,8 @@ class TrainState(RunState):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        return super().from_json({**values, "progress": Progress(**values.get("progress", {}))})
+        # A dataclass with slots is a new class, which a bare super() does not know.
+        return super(TrainState, cls).from_json({**values, "progress": Progress(**values.get("progress", {}))})
 
 
 def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
