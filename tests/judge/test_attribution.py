@@ -15,17 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.judge.runner import launches as attribution
+from kernel_coder.judge.runner import contents
+from kernel_coder.judge.runner.contents import fingerprint, is_one_value
+from kernel_coder.judge.runner.device_time import KernelRecord, NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
-from kernel_coder.judge.runner.launches import (
-    KernelRecord,
-    NoDeviceTime,
-    OwnKernels,
-    fingerprint,
-    is_one_value,
-    kernel_share,
-    record_launches,
-)
+from kernel_coder.judge.runner.launch_hooks import record_launches
+from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
 from torch import Tensor
 
@@ -103,8 +98,9 @@ def foreign(x, out, n, BLOCK: tl.constexpr):
 
 PRELUDE = """
 import os, sys, torch
-from kernel_coder.judge.runner.launches import *
-from kernel_coder.judge.runner.launches import device_records
+from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
+from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
 device = os.environ["KC_TEST_DEVICE"]
 interpreted = device == "cpu"
@@ -350,7 +346,7 @@ def test_small_launches_that_made_all_of_an_output_are_no_probes(script: Script)
             with record_launches(own, Mode.AUDITED) as seen:
                 outputs = call(torch.randn(4, 100, device=device))
                 assert all(map(seen.reaches, outputs[-1:]))
-                seen.forgive(outputs)
+                seen.excuse_small_launches(outputs)
             assert seen.moving == 0
             return seen.small
         def each(rows, count=4):
@@ -568,11 +564,11 @@ def test_a_number_that_an_extension_returns_is_computed_by_it(extension: tuple[O
         assert not seen.reaches(x / 3.0)
         divided = x / module.mean(x)[0]
         assert seen.reaches(divided)
-        seen.forgive([divided])
+        seen.excuse_small_launches([divided])
     assert (seen.count, seen.moving, seen.small) == (1, 0, 1), "one number, which could be a probe"
     with record_launches(own, Mode.AUDITED) as seen:
         mean = torch.tensor(module.mean(x)[0])
-        seen.forgive([mean])
+        seen.excuse_small_launches([mean])
     assert (seen.count, seen.moving, seen.small) == (1, 0, 0)
 
 
@@ -714,7 +710,7 @@ def test_a_fingerprint_knows_the_order(device: str) -> None:
 def test_a_fingerprint_of_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randint(0, 255, (1000,), dtype=torch.uint8)
     whole = fingerprint(x)
-    monkeypatch.setattr(attribution, "_CHUNK", 7)
+    monkeypatch.setattr(contents, "CHUNK_WORDS", 7)
     assert fingerprint(x) == whole
 
 
@@ -784,14 +780,14 @@ def test_records_are_taken_from_a_profile_without_ranges_and_host_events() -> No
         event("gemm", "CUDA", 0, 9, annotation=True),
         event("Memset (Device)", "CUDA", 4, 1),
     ]
-    records = attribution.device_records(SimpleNamespace(events=lambda: events))
+    records = device_records(SimpleNamespace(events=lambda: events))
     assert records == [KernelRecord("gemm", 1500, 2250), KernelRecord("Memset (Device)", 4000, 1000, False)]
 
 
 def test_a_real_profile_of_the_cpu_has_no_device_records() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.ones(3) + 1
-    assert attribution.device_records(profile) == []
+    assert device_records(profile) == []
 
 
 # ---- what compilers say ----------------------------------------------------------------------------------------------

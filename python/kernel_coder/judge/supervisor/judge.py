@@ -35,7 +35,7 @@ from kernel_coder.judge.runner import native
 from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS
 from kernel_coder.judge.runner.side_streams import VARIABLE as QUEUES
 from kernel_coder.judge.runner.triton_cache import VARIABLE as BUILT
-from kernel_coder.judge.runner.triton_cache import Built
+from kernel_coder.judge.runner.triton_cache import TritonCache
 from kernel_coder.judge.sandbox.fork_server import ForkServer
 from kernel_coder.judge.sandbox.sandbox import (
     DEFAULT_REQUIRED,
@@ -204,9 +204,9 @@ class Judge:
             gpu = gpu if node is None else node
         require = frozenset(self.config.require) if self.config.require is not None else DEFAULT_REQUIRED
         base = sandbox or SandboxConfig()
-        self._built: Built | None = None
+        self._built: TritonCache | None = None
         if gpu is not None and _has_triton():
-            self._built = Built(self.environment(interpreted=False))
+            self._built = TritonCache(self.environment(interpreted=False))
             base = replace(base, readable=(*base.readable, self._built.folder))
         try:
             self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
