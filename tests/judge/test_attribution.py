@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -129,17 +129,64 @@ def candidate_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+#: Runs code in a fork of a process that has imported everything. Each line of stdin is a file of code.
+FORKING = """
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        out = os.open(line.strip() + ".out", os.O_CREAT | os.O_WRONLY)
+        os.dup2(out, 1), os.dup2(out, 2)
+        status = 1
+        try:
+            exec(compile(open(line.strip()).read(), "script", "exec"), globals())
+            status = 0
+        except BaseException:
+            __import__("traceback").print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def environment_of(device: str, candidate_directory: Path) -> dict[str, str]:
+    """Triton is interpreted or not for the life of a process, so scripts need a process of their own."""
+    path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
+    environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
+    environment.pop("TRITON_INTERPRET", None)
+    return environment | ({"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if device == "cpu" else {})
+
+
+@pytest.fixture(scope="module")
+def interpreting(candidate_directory: Path) -> Iterator[Script]:
+    """Runs code where Triton's kernels are interpreted: in forks of one process, since imports take seconds."""
+    environment = environment_of("cpu", candidate_directory)
+    command = [sys.executable, "-c", PRELUDE + FORKING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+
+        def run(code: str) -> str:
+            file = candidate_directory / f"script{len(list(candidate_directory.iterdir()))}.py"
+            file.write_text(textwrap.dedent(code))
+            process.stdin.write(f"{file}\n")
+            status = process.stdout.readline().strip()
+            said = Path(f"{file}.out").read_text()
+            assert status == "0", said
+            return said
+
+        yield run
+        process.stdin.close()
+
+
 @pytest.fixture
-def script(device: str, candidate_directory: Path) -> Script:
-    """Runs code in a process of its own: Triton is interpreted or not for the life of a process."""
+def script(device: str, candidate_directory: Path, request: pytest.FixtureRequest) -> Script:
+    """Runs code after :data:`PRELUDE`, on the device."""
+    if device == "cpu":
+        return request.getfixturevalue("interpreting")
 
     def run(code: str) -> str:
-        path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
-        environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
-        environment.pop("TRITON_INTERPRET", None)
-        if device == "cpu":
-            environment["TRITON_INTERPRET"] = "1"
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+        environment = environment_of(device, candidate_directory)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stderr
         return done.stdout
