@@ -7,19 +7,25 @@ CONFIG ?= configs/nano.yaml
 RUN ?= runs/nano
 FLAGS ?=
 WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest --durations=30
+SIDE_BY_SIDE = OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: train test test-gpu lint format docs bench cuda wheel clean
+.PHONY: train test test-all test-gpu lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
 	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
 
-test: $(VENV)/.built $(VENV)/.dev  ## every CPU test: modules side by side, then what needs the machine to itself
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not alone' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m alone
+test: $(VENV)/.built $(VENV)/.dev  ## the CPU tests but the long ones: modules side by side, then what needs the machine to itself
+	$(SIDE_BY_SIDE) -m 'not alone and not long'
+	$(PYTEST) -m 'alone and not long'
+
+test-all: $(VENV)/.built $(VENV)/.dev  ## every CPU test
+	$(SIDE_BY_SIDE) -m 'not alone'
+	$(PYTEST) -m alone
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest

@@ -1,4 +1,4 @@
-"""What every test shares: the device parameter, restored random state, and doctest names."""
+"""What every test shares: the seed, the device parameter, and folders that other users can open."""
 
 from __future__ import annotations
 
@@ -9,16 +9,54 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy
 import pytest
 import torch
 from kernel_coder import _core
 
-# An example that takes long says something of the machine, not of the code.
+SEED = int(os.environ.get("KC_TEST_SEED", "0"))
+"""Seed of every random number that a test draws; 0 to 2**32 - 1. The judge's own secrets stay random."""
+
+# No deadline: an example that takes long says something about the machine and nothing about the code.
 hypothesis.settings.register_profile("kernel_coder", deadline=None)
 hypothesis.settings.load_profile("kernel_coder")
 
 
+def seed_everything() -> None:
+    """Seed Python, numpy and torch."""
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers, whichever tests ran before it."""
+    seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed before the fixtures of modules and sessions, too; :func:`seeded` comes after them."""
+    seed_everything()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failure names its seed."""
+    report = (yield).get_result()  # type: ignore[attr-defined]
+    if report.failed:
+        report.sections.append(("seed", f"run it again with KC_TEST_SEED={SEED}"))
+
+
+def pytest_report_header() -> str:
+    return f"KC_TEST_SEED={SEED}"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "hypothesis_seed", None) is None:  # before hypothesis reads its own option
+        config.option.hypothesis_seed = str(SEED)
     config.addinivalue_line("markers", "cpu: about the CPU alone, whatever devices there are")
     config.addinivalue_line("markers", "gpu: about a GPU alone; skipped, and reported so, where there is none")
 
@@ -67,11 +105,3 @@ def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return folder
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def restored_random_state() -> Iterator[None]:
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    yield
-    torch.set_rng_state(torch_state)
-    random.setstate(python_state)

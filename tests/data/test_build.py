@@ -285,6 +285,7 @@ def sized(body: str, sizes: str, inputs: str, init: str = "[]") -> str:
     )
 
 
+@pytest.mark.long  # test_sizes.py and the test above say more, and sooner
 @pytest.mark.slow
 def test_one_command_makes_pairs_of_modules_sized_for_a_gpu_and_of_the_generator(tmp_path: Path) -> None:
     folder, out = tmp_path / "modules", tmp_path / "pairs.parquet"
@@ -319,6 +320,7 @@ def test_one_command_makes_pairs_of_modules_sized_for_a_gpu_and_of_the_generator
     assert "10 from generator" in run.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
     arguments = ("--count", 24, "--families", "elementwise", "broadcast", "--out")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,17 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_coder.judge.runner import launches as attribution
+from kernel_coder.judge.runner import contents
+from kernel_coder.judge.runner.contents import fingerprint, is_one_value
+from kernel_coder.judge.runner.device_time import KernelRecord, NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
-from kernel_coder.judge.runner.launches import (
-    KernelRecord,
-    NoDeviceTime,
-    OwnKernels,
-    fingerprint,
-    is_one_value,
-    kernel_share,
-    record_launches,
-)
+from kernel_coder.judge.runner.launch_hooks import record_launches
+from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
 from torch import Tensor
 
@@ -103,8 +98,9 @@ def foreign(x, out, n, BLOCK: tl.constexpr):
 
 PRELUDE = """
 import os, sys, torch
-from kernel_coder.judge.runner.launches import *
-from kernel_coder.judge.runner.launches import device_records
+from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
+from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
 device = os.environ["KC_TEST_DEVICE"]
 interpreted = device == "cpu"
@@ -133,17 +129,64 @@ def candidate_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+#: Runs code in a fork of a process that has imported everything. Each line of stdin is a file of code.
+FORKING = """
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        out = os.open(line.strip() + ".out", os.O_CREAT | os.O_WRONLY)
+        os.dup2(out, 1), os.dup2(out, 2)
+        status = 1
+        try:
+            exec(compile(open(line.strip()).read(), "script", "exec"), globals())
+            status = 0
+        except BaseException:
+            __import__("traceback").print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def environment_of(device: str, candidate_directory: Path) -> dict[str, str]:
+    """Triton is interpreted or not for the life of a process, so scripts need a process of their own."""
+    path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
+    environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
+    environment.pop("TRITON_INTERPRET", None)
+    return environment | ({"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if device == "cpu" else {})
+
+
+@pytest.fixture(scope="module")
+def interpreting(candidate_directory: Path) -> Iterator[Script]:
+    """Runs code where Triton's kernels are interpreted: in forks of one process, since imports take seconds."""
+    environment = environment_of("cpu", candidate_directory)
+    command = [sys.executable, "-c", PRELUDE + FORKING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+
+        def run(code: str) -> str:
+            file = candidate_directory / f"script{len(list(candidate_directory.iterdir()))}.py"
+            file.write_text(textwrap.dedent(code))
+            process.stdin.write(f"{file}\n")
+            status = process.stdout.readline().strip()
+            said = Path(f"{file}.out").read_text()
+            assert status == "0", said
+            return said
+
+        yield run
+        process.stdin.close()
+
+
 @pytest.fixture
-def script(device: str, candidate_directory: Path) -> Script:
-    """Runs code in a process of its own: Triton is interpreted or not for the life of a process."""
+def script(device: str, candidate_directory: Path, request: pytest.FixtureRequest) -> Script:
+    """Runs code after :data:`PRELUDE`, on the device."""
+    if device == "cpu":
+        return request.getfixturevalue("interpreting")
 
     def run(code: str) -> str:
-        path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
-        environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
-        environment.pop("TRITON_INTERPRET", None)
-        if device == "cpu":
-            environment["TRITON_INTERPRET"] = "1"
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+        environment = environment_of(device, candidate_directory)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -350,7 +393,7 @@ def test_small_launches_that_made_all_of_an_output_are_no_probes(script: Script)
             with record_launches(own, Mode.AUDITED) as seen:
                 outputs = call(torch.randn(4, 100, device=device))
                 assert all(map(seen.reaches, outputs[-1:]))
-                seen.forgive(outputs)
+                seen.excuse_small_launches(outputs)
             assert seen.moving == 0
             return seen.small
         def each(rows, count=4):
@@ -568,11 +611,11 @@ def test_a_number_that_an_extension_returns_is_computed_by_it(extension: tuple[O
         assert not seen.reaches(x / 3.0)
         divided = x / module.mean(x)[0]
         assert seen.reaches(divided)
-        seen.forgive([divided])
+        seen.excuse_small_launches([divided])
     assert (seen.count, seen.moving, seen.small) == (1, 0, 1), "one number, which could be a probe"
     with record_launches(own, Mode.AUDITED) as seen:
         mean = torch.tensor(module.mean(x)[0])
-        seen.forgive([mean])
+        seen.excuse_small_launches([mean])
     assert (seen.count, seen.moving, seen.small) == (1, 0, 0)
 
 
@@ -714,7 +757,7 @@ def test_a_fingerprint_knows_the_order(device: str) -> None:
 def test_a_fingerprint_of_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randint(0, 255, (1000,), dtype=torch.uint8)
     whole = fingerprint(x)
-    monkeypatch.setattr(attribution, "_CHUNK", 7)
+    monkeypatch.setattr(contents, "CHUNK_WORDS", 7)
     assert fingerprint(x) == whole
 
 
@@ -784,14 +827,14 @@ def test_records_are_taken_from_a_profile_without_ranges_and_host_events() -> No
         event("gemm", "CUDA", 0, 9, annotation=True),
         event("Memset (Device)", "CUDA", 4, 1),
     ]
-    records = attribution.device_records(SimpleNamespace(events=lambda: events))
+    records = device_records(SimpleNamespace(events=lambda: events))
     assert records == [KernelRecord("gemm", 1500, 2250), KernelRecord("Memset (Device)", 4000, 1000, False)]
 
 
 def test_a_real_profile_of_the_cpu_has_no_device_records() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.ones(3) + 1
-    assert attribution.device_records(profile) == []
+    assert device_records(profile) == []
 
 
 # ---- what compilers say ----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""The judge against its corpus: nobody hostile gets through, hardly anybody honest is turned away, nothing is left.
+"""The judge against its corpus: no hostile candidate is accepted, hardly any honest one refused, and nothing is left.
 
-Hostile and honest candidates are judged by one judge, in a mixed order. On a GPU, and with KC_CORPUS=all, these are all
-that mean something on the device; otherwise two forms of each hack, and so many honest ones as the judge must know.
+One judge gets hostile and honest candidates in a mixed order. On a GPU, and with KC_CORPUS=all, it gets all candidates
+that make sense on the device. Otherwise it gets two forms of each hack and as many honest ones as the test asks for.
+Those that wait for a compiler have a judge of their own, and only `make test-all` runs it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,25 @@ from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
 FORMS, HONEST = 2, 84
-"""In the short selection: forms of each hack, and honest ones, that wait for no compiler."""
+"""In the short selection: forms of each hack, and honest candidates."""
 
 BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
-"""And of those that do, hostile and honest: one each that is built from C++, and one each that Inductor compiles."""
+"""In the short selection of those that wait for a compiler, hostile and honest: one of each kind is built from C++, and
+one is compiled by Inductor."""
+
+HANGING = {
+    "h50_stops_itself",
+    "h55_import_time",
+    "h55_unrolled",
+    "h56_lock",
+    "h63_deadlock",
+    "h63_in_c",
+    "h63_loop_in_call",
+} | {"h63_signals_ignored", "h64_triton_loop", "h65_fork_bomb", "h65_shells", "h66_children", "h68_disk"}
+"""Candidates that end at their time limit on a CPU, however long it is, so they get four seconds."""
+
+LEAST = {"quick": 80, "built": 2}
+"""Hostile candidates, and honest ones, that must at least be judged."""
 
 
 def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
@@ -63,26 +79,34 @@ def processes() -> set[int]:
     return found
 
 
-def limits(device: str, is_built: bool) -> JudgeConfig:
-    """How the corpus is judged: those that are built live longer."""
+def limits(device: str, is_built: bool = False) -> JudgeConfig:
+    """How the whole corpus is judged: candidates that wait for a compiler live longer."""
     timeout_s = 240.0 if is_built else 12.0 if device == "cpu" else 60.0
     return JudgeConfig(timeout_s=timeout_s, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
 
 
-@pytest.fixture(scope="module")
-def verdicts() -> dict[str, tuple[Candidate, Verdict]]:
+@pytest.fixture(scope="module", params=["quick", pytest.param("built", marks=pytest.mark.long)])
+def verdicts(request: pytest.FixtureRequest) -> dict[str, tuple[Candidate, Verdict]]:
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     before, descriptors = processes(), len(os.listdir("/proc/self/fd"))
     everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
     random.Random(0).shuffle(everybody)
-    quick, built = [one for one in everybody if not one.slow], [one for one in everybody if one.slow]
+    hanging = HANGING if device == "cpu" else set[str]()
+    if request.param == "built":
+        parts = [([one for one in everybody if one.slow], 240.0)]
+    else:
+        quick = [one for one in everybody if not one.slow]
+        parts = [([one for one in quick if one.name not in hanging], 60.0)]
+        parts += [([one for one in quick if one.name in hanging], 4.0)]
     found: dict[str, tuple[Candidate, Verdict]] = {}
-    for some, is_built in ((quick, False), (built, True)):
-        with Judge(device, config=limits(device, is_built)) as judge:
+    for some, timeout_s in parts:
+        with Judge(device, config=limits(device).model_copy(update={"timeout_s": timeout_s})) as judge:
             for one, verdict in zip(some, judge.evaluate_many(pairs(some)), strict=True):
                 found[one.name] = (one, verdict)
     assert processes() <= before
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    hostile = sum(one.is_hostile for one, _ in found.values())
+    assert min(hostile, len(found) - hostile) >= LEAST[request.param]
     return found
 
 
@@ -95,7 +119,6 @@ def pairs(candidates: list[Candidate]) -> Iterator[tuple[Task, str, str]]:
 @pytest.mark.timeout(1200)
 def test_no_hostile_candidate_gets_what_it_wants(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
     hostile = [pair for pair in verdicts.values() if pair[0].is_hostile]
-    assert len(hostile) >= 80
     assert not [(one.name, verdict.outcome, verdict.speedup) for one, verdict in hostile if accepted(one, verdict)]
 
 
@@ -106,7 +129,6 @@ def test_none_of_them_is_taken_for_the_judge_s_own_failure(verdicts: dict[str, t
 
 def test_honest_candidates_are_correct(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
     honest = [pair for pair in verdicts.values() if not pair[0].is_hostile]
-    assert len(honest) >= 80
     refused = [(one.name, verdict.outcome, verdict.reason) for one, verdict in honest if not verdict.correct]
     assert len(refused) <= len(honest) // 100, refused
 
@@ -124,6 +146,7 @@ FORGOTTEN = 256 << 20
 """Bytes of a GPU's memory that this process's own context may come to hold."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(os.environ.get("KC_CORPUS") != "all", reason="takes half an hour; KC_CORPUS=all runs it")

@@ -128,7 +128,7 @@ def test_a_machine_without_the_library_knows_nothing() -> None:
 
 def test_importing_it_starts_no_cuda() -> None:
     code = (
-        "import sys, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launches\n"
+        "import sys, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launch_hooks\n"
         "import torch; print(torch.cuda.is_initialized(), 'libcuda.so' in open('/proc/self/maps').read())"
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)

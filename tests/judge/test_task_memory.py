@@ -18,7 +18,7 @@ from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.refusals import Refused
 from kernel_coder.judge.gpu.turns import GpuTurns
-from kernel_coder.judge.runner import process as runner
+from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.wire.messages import Mode, Status
 from kernel_coder.judge.wire.trees import tensors_of
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -266,7 +266,7 @@ def test_memory_is_given_back_after_calls_that_are_not_timed(is_timed: int, give
         facts="",
     )
     request = (0, 1, 0, int(Mode.PLAIN), is_timed, 0, 0)
-    assert runner._answered(fake, request) == (Status.OK, ())  # type: ignore[arg-type]
+    assert process._answer(fake, request) == (Status.OK, ())  # type: ignore[arg-type]
     assert asked == ["call"] if is_timed else ["hold", "call", "give back"]
     assert asked.count("give back") == given_back
 
@@ -276,8 +276,8 @@ def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
     monkeypatch: pytest.MonkeyPatch, is_much: bool
 ) -> None:
     filled: list[int] = []
-    monkeypatch.setattr(runner, "free_memory", lambda device: is_much)
-    monkeypatch.setattr(runner, "dirty_for_outputs", lambda device, size: filled.append(size))
+    monkeypatch.setattr(candidate, "free_memory", lambda device: is_much)
+    monkeypatch.setattr(candidate, "dirty_for_outputs", lambda device, size: filled.append(size))
     fake = SimpleNamespace(device=torch.device("cpu"), outputs=SimpleNamespace(size=math.prod((2, 3))))
-    runner._Runner.give_back(fake)  # type: ignore[arg-type]
+    candidate.Candidate.give_back(fake)  # type: ignore[arg-type]
     assert filled == ([6] if is_much else [])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernel_coder.judge.runner.triton_cache import ARGUMENTS, VARIABLE, Built, begin_with_built, source_of
+from kernel_coder.judge.runner.triton_cache import ARGUMENTS, VARIABLE, TritonCache, copy_modules, source_of
 
 BUILD = (
     "import os; d = os.environ['TRITON_CACHE_DIR'] + '/{key}'; os.makedirs(d, 0o700); "
@@ -21,12 +21,12 @@ def program(key: str, text: str) -> str:
 
 
 def test_a_runner_begins_with_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = Built({"LANG": "C"}, [program("key", "x")])
+    built = TritonCache({"LANG": "C"}, [program("key", "x")])
     try:
         assert built.wait()
         monkeypatch.setenv(VARIABLE, built.folder)
         cache = tmp_path / "cache"
-        assert begin_with_built(str(cache))
+        assert copy_modules(str(cache))
         assert (cache / "key" / "a.so").read_text() == "x"
         (cache / "key" / "a.so").write_text("mine")
         made = Path(built.folder, "cache", "key", "a.so")
@@ -39,7 +39,7 @@ def test_a_runner_begins_with_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_a_later_program_builds_is_added_and_changes_nothing(tmp_path: Path) -> None:
-    built = Built({}, [program("key", "first"), program("key", "second"), program("other", "third")])
+    built = TritonCache({}, [program("key", "first"), program("key", "second"), program("other", "third")])
     try:
         assert built.wait()
         cache = Path(built.folder, "cache")
@@ -49,7 +49,7 @@ def test_what_a_later_program_builds_is_added_and_changes_nothing(tmp_path: Path
 
 
 def test_a_program_that_fails_leaves_what_was_built_before_it(tmp_path: Path) -> None:
-    built = Built({}, [program("key", "x"), "raise SystemExit('no GPU')", program("other", "x")])
+    built = TritonCache({}, [program("key", "x"), "raise SystemExit('no GPU')", program("other", "x")])
     try:
         assert built.wait()
         assert os.listdir(Path(built.folder, "cache")) == ["key"]
@@ -61,17 +61,17 @@ def test_without_anything_built_a_runner_begins_with_an_empty_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert not begin_with_built(str(tmp_path / "a"))
-    built = Built({}, ["raise SystemExit('no GPU')"])
+    assert not copy_modules(str(tmp_path / "a"))
+    built = TritonCache({}, ["raise SystemExit('no GPU')"])
     assert not built.wait()
     monkeypatch.setenv(VARIABLE, built.folder)
-    assert not begin_with_built(str(tmp_path / "b"))
+    assert not copy_modules(str(tmp_path / "b"))
     built.close()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_build_that_hangs_ends_with_the_judge() -> None:
-    built = Built({}, ["import time; time.sleep(600)"])
+    built = TritonCache({}, ["import time; time.sleep(600)"])
     built.close()
     assert not os.path.exists(built.folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import time
 from dataclasses import asdict
@@ -28,6 +29,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def straight(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
     assert finish(flags(tasks, run_dir, **LONG_RUN)) == 0
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two checkpoints. A test that changes it takes a copy."""
+    run_dir = tmp_path_factory.mktemp("runs") / "finished"
+    assert main(flags(tasks, run_dir, run__save_steps=2, run__save_total_limit=2)) == 0
     return run_dir
 
 
@@ -105,11 +114,10 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_damaged_checkpoint_is_refused_and_the_previous_one_used(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: object
+    tasks: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: object
 ) -> None:
-    run_dir = tmp_path / "run"
+    run_dir = shutil.copytree(finished, tmp_path / "run")
     arguments = flags(tasks, run_dir, run__save_steps=2, run__save_total_limit=2)
-    assert main(arguments) == 0
     whole, metrics = summary(run_dir)["weights_sha256"], timeless(run_dir)
     newest, previous = list_checkpoints(run_dir)
     damage(newest)  # type: ignore[operator]
@@ -156,20 +164,19 @@ def test_only_the_newest_checkpoints_are_kept(tasks: Path, tmp_path: Path) -> No
 
 def test_lora_run_resumes_to_the_same_adapters(tasks: Path, tmp_path: Path) -> None:
     lora = {"model__use_peft": "true", "model__lora_r": 4, "loss__beta": 0.1, "run__save_steps": 2}
-    assert main(flags(tasks, tmp_path / "straight", **lora)) == 0
     arguments = flags(tasks, tmp_path / "run", **lora)
     assert main(arguments) == 0
-    flip_a_byte_of = list_checkpoints(tmp_path / "run")[0] / "adapter_model.safetensors"
-    flip_a_byte_of.write_bytes(flip_a_byte_of.read_bytes()[:-1])
+    whole = summary(tmp_path / "run")["weights_sha256"]
+    truncated = list_checkpoints(tmp_path / "run")[0] / "adapter_model.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:-1])
     assert main([*arguments, "--resume"]) == 0
-    assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
+    assert summary(tmp_path / "run")["weights_sha256"] == whole
 
 
 def test_full_disk_leaves_the_last_checkpoint_usable(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir, straight = tmp_path / "run", tmp_path / "straight"
-    assert main(flags(tasks, straight, run__save_steps=2)) == 0
+    run_dir = tmp_path / "run"
     real = checkpoint.save_file
 
     def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -184,7 +191,7 @@ def test_full_disk_leaves_the_last_checkpoint_usable(
     assert [path.name for path in list_checkpoints(run_dir)] == ["checkpoint-00000002"]
     monkeypatch.undo()
     assert main([*flags(tasks, run_dir, run__save_steps=2), "--resume"]) == 0
-    assert summary(run_dir)["weights_sha256"] == summary(straight)["weights_sha256"]
+    assert summary(run_dir)["weights_sha256"] == summary(finished)["weights_sha256"]
     assert not list(run_dir.glob(".checkpoint-*"))
 
 

@@ -1,7 +1,7 @@
-"""What a model is told about its candidate: exact, clean and short.
+"""The text that a model gets about its candidate: exact, clean and short.
 
-Much of what is told was written by the candidate or by a compiler that read it. It is data: made printable, cut to a
-budget of characters, and free of what a chat template could take for a token of its own.
+Much of it comes from the candidate, or from a compiler that read the candidate. Such text is treated as data. It is
+made printable and cut to a budget of characters. What a chat template could take for one of its tokens is broken.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 import kernel_coder
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, Verdict
+from kernel_coder.ops.compare import ComparisonResult
 from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 
-if TYPE_CHECKING:
-    from kernel_coder.ops.compare import ComparisonResult
-
 BUDGET = 2000
-"""Characters, where a caller names no other number: about 500 tokens."""
+"""Default length limit of a text, in characters: about 500 tokens."""
 
 NOTE = 40
-"""Characters that are kept free for what is said about a gap."""
+"""Characters kept free for a note that something was left out. The longest note fits into them."""
 
-LONGEST = 200_000
-"""Characters of which more are never looked at: half of them from the beginning, half from the end."""
+MAX_SCANNED = 200_000
+"""Upper limit for the characters of a text that are looked at: half at its beginning, half at its end. Limits time."""
 
 NO_MESSAGE = "no message"
-"""What is said in place of a reason of which nothing can be read."""
+"""Replaces a reason without any readable character."""
 
 CONTEXT_LINES = 3
-"""Lines that are kept after a compiler's error: the source line, the mark under it, a suggestion."""
+"""Lines kept after a compiler's error: the source line, the mark under it, a suggestion."""
+
+
+# ---- any text of a candidate
 
 
 def bounded(text: str, budget: int = BUDGET) -> str:
-    """The text, made harmless, and without its middle if it is longer than the budget.
+    """Make a text harmless, and cut out its middle if it is longer than the budget.
 
-    Whole lines are left out where that is possible, and a very long line loses its end before that. Two thirds of what
-    stays is the beginning.
+    First every very long line loses its end. Then whole lines are left out, so that about two thirds of the remaining
+    text is the beginning. If that leaves no line at either end, the text is cut within a line.
 
     >>> bounded("first\\n" + 1000 * "more\\n" + "last", budget=66)
     'first\\nmore\\nmore\\n... (997 lines left out)\\nmore\\nlast'
@@ -65,7 +65,7 @@ def bounded(text: str, budget: int = BUDGET) -> str:
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """As many of the first lines as fit."""
+    """As many of the first lines as have room, each with a line break."""
     kept: list[str] = []
     for line in lines:
         room -= len(line) + 1
@@ -80,7 +80,7 @@ _OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Characters that count as printable and are not seen: joiners, fillers of Hangul, selectors of variants."""
+"""Characters that Python calls printable and that show nothing: joiners, Hangul fillers, variation selectors."""
 
 _TAGS = (
     r"s|bos|eos|pad|unk|mask|sop|eop|eoh|eoa|think|tools|tool_(?:calls?|response|result)|(?:start|end)_of_(?:turn|image)"
@@ -88,20 +88,22 @@ _TAGS = (
 )
 _BRACKETED = r"INST|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|SYSTEM_PROMPT|MODEL_SETTINGS|THINK|[gs]MASK"
 _TEMPLATE_TOKEN = re.compile(rf"<(?=[|｜]|/?(?:{_TAGS})>)|<<(?=/?SYS>>)|\[(?=/?(?:{_BRACKETED})\])|(?<=[|｜])>")
-"""Where chat templates' tokens are broken: behind the bracket that opens one, or before the one that closes it."""
+"""Where the tokens of chat templates are broken: after the opening bracket, or before the closing one."""
 
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
 
 
 def harmless(text: str) -> str:
-    """Without colour codes, overwritten lines, folders and characters that are not seen or not printable; chat
-    templates' tokens are broken, when nothing is left to go that could put another one together.
+    """Remove what does harm in a prompt: control sequences, folders, invisible characters, tokens of chat templates.
+
+    Lines that a carriage return overwrites are removed, too. Unprintable characters become question marks. Tokens of
+    chat templates are broken by a space, after everything else was removed: a removal could create such a token.
 
     >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|> [/INST]")
     'k.cu(3): error? < |im_end| > [ /INST]'
     """
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST // 2]}\n...\n{text[len(text) - LONGEST // 2 :]}"
+    if len(text) > MAX_SCANNED:
+        text = f"{text[: MAX_SCANNED // 2]}\n...\n{text[len(text) - MAX_SCANNED // 2 :]}"
     text = _ESCAPES.sub("", _INVISIBLE.sub("", text)).replace("\r\n", "\n")
     text = _OVERWRITTEN.sub("", text).replace("\r", "")
     text = _PATH.sub(lambda match: match[1] or PurePosixPath(match[0]).name, text)
@@ -110,7 +112,7 @@ def harmless(text: str) -> str:
 
 
 def last_line(text: str, budget: int = 300) -> str:
-    """The last line of which something can be read: where a traceback says what happened.
+    """The last readable line, which in a traceback says what happened.
 
     >>> last_line("RuntimeError: bad\\n\\x1b[31m"), last_line("")
     ('RuntimeError: bad', 'no message')
@@ -119,8 +121,11 @@ def last_line(text: str, budget: int = 300) -> str:
     return bounded(next((line.strip() for line in lines if line.strip()), NO_MESSAGE), budget)
 
 
+# ---- wrong outputs
+
+
 def number(value: int | float | complex, other: int | float | complex | None = None) -> str:
-    """A number in nine digits, or in all of them if that is what tells it from the other one.
+    """A number with nine digits, or with all digits if nine do not distinguish it from the other number.
 
     >>> number(1 / 3), number(2.0), number(float("nan")), number(0.1, 0.1 + 1e-12)
     ('0.333333333', '2', 'nan', '0.1')
@@ -139,7 +144,7 @@ def number(value: int | float | complex, other: int | float | complex | None = N
 
 
 def unravelled(index: int, shape: Sequence[int]) -> list[int]:
-    """The place of a flat index in a tensor of this shape.
+    """The multi-dimensional index of an element in a tensor of this shape.
 
     >>> unravelled(7, [2, 5])
     [1, 2]
@@ -154,7 +159,10 @@ def unravelled(index: int, shape: Sequence[int]) -> list[int]:
 def wrong_values(
     name: str, result: ComparisonResult, *, shape: Sequence[int], dtype: str, rtol: float, atol: float
 ) -> str:
-    """What is said about an output with wrong elements.
+    """Describe an output with wrong elements: how many, the first one, and the largest error.
+
+    Raises:
+        ValueError: the comparison found no wrong element.
 
     >>> from kernel_coder import ops
     >>> a, b = torch.tensor([[1.0, 2.0], [3.0, 5.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -184,14 +192,15 @@ def wrong_values(
     lines.append(f"First wrong element, at {place}: expected {expected}, got {got}.")
     facts = f"It has shape {list(shape)} and dtype {dtype}."
     if math.isfinite(result.max_abs_error):
-        # Where hardly anything was expected, a relative error says nothing.
+        # A huge relative error only says that the expected value is close to zero.
         relative = f", {result.max_rel_error:.3g} relative" if result.max_rel_error < 1e6 else ""
         facts += f" Largest error: {result.max_abs_error:.3g} absolute{relative}."
     return bounded("\n".join([*lines, facts]))
 
 
 def wrong_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
-    """
+    """Describe an output of the wrong shape.
+
     >>> wrong_shape("output 1", [4], [4, 1])
     'output 1 has the wrong shape: expected [4, 1], got [4].'
     """
@@ -199,7 +208,8 @@ def wrong_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
 
 
 def wrong_dtype(name: str, got: str, expected: str) -> str:
-    """
+    """Describe an output of the wrong dtype.
+
     >>> wrong_dtype("output", "torch.float32", "torch.bfloat16")
     'output has the wrong dtype: expected bfloat16, got float32.'
     """
@@ -214,13 +224,14 @@ _CHAINED = re.compile(
 
 
 def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -> str:
-    """The last exception of a Python traceback, and the line of the candidate that it came from.
+    """The last exception of a Python traceback, and the line of the candidate that raised it.
 
     Args:
-        traceback: as Python printed it. The Runner wrote it, so nothing in it is taken on trust but line numbers.
-        source: the candidate, of which the line is quoted.
-        file: the name of the candidate's file, as it stands in the traceback; folders do not matter.
-        budget: most characters of the answer.
+        traceback: as Python printed it. It comes from the Runner and is not trusted: only a line number is taken from
+            it to quote the source.
+        source: the candidate's code.
+        file: name of the candidate's file in the traceback; its folder does not matter.
+        budget: upper limit for the result, in characters.
 
     >>> trace = '''Traceback (most recent call last):
     ...   File "/tmp/x/candidate.py", line 2, in forward
@@ -257,11 +268,14 @@ def _line_of(source: str, index: int) -> str | None:
     return lines[index - 1].strip() if 1 <= index <= len(lines) else None
 
 
+# ---- compilers
+
 UNRECORDED = "the profiler recorded nothing on the device"
-"""Of a candidate whose launches were seen; or of an honest one, where somebody else has all of the GPU's memory."""
+"""Reason for a candidate whose launches were seen while a profile is empty. This also happens to an honest candidate
+when another process uses all of the GPU's memory."""
 
 BUILD_FAILED = "Error building extension"
-"""What torch.utils.cpp_extension says first when a compiler or linker has failed."""
+"""How the error of torch.utils.cpp_extension begins if the compiler or linker failed."""
 
 _ERROR = re.compile(
     r"\berror\s*(?:#\d+(?:-D)?)?\s*:|\b(?:ptxas|nvlink) (?:error|fatal)|\bundefined (?:reference|symbol)"
@@ -277,10 +291,11 @@ _PLACE = re.compile(r"^\S+?[(:]\d+(?:[):,]|:\d+:)")
 
 
 def compile_error(output: str, *, budget: int = BUDGET) -> str:
-    """The lines of a compiler's output that say what is wrong, in order, each once.
+    """The lines of a compiler's output that say what is wrong, in order and without repetitions.
 
-    Errors come with the lines below that point at the place; command lines, chains of includes and summaries go.
-    If not all errors fit, the first ones stay and the rest are counted. Without any error the end of the output stays.
+    An error keeps the lines below it that show the place. Command lines, chains of includes and summaries are removed.
+    If not all errors fit into the budget, the first ones are kept and the others are counted. If the output contains
+    no error, its end is kept.
 
     >>> print(compile_error('''[1/2] /usr/local/cuda/bin/nvcc -O3 -c /tmp/k/main.cu -o main.o
     ... FAILED: main.o
@@ -324,6 +339,7 @@ def compile_error(output: str, *, budget: int = BUDGET) -> str:
 
 
 OF_SUCCESS = ("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms", "kernel_share", "kernels")
+"""Arguments of :func:`success`, which are fields of a verdict."""
 
 
 def success(
@@ -336,7 +352,7 @@ def success(
     kernel_share: float | None = None,
     kernels: str | None = None,
 ) -> str:
-    """What a correct candidate is told: how fast it is, where its time goes, what its kernels need.
+    """The text about a correct candidate: how fast it is, its kernels' share of the time, what its kernels need.
 
     >>> times = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6, "runtime_ms": 0.2, "reference_ms": 0.3}
     >>> print(success(**times, kernel_share=0.8, kernels="fused: 40 registers"))
@@ -357,7 +373,7 @@ def success(
 
 
 def _is_context(line: str) -> bool:
-    """A line below an error that belongs to it: quoted source, a mark under it, a note."""
+    """Whether a line below an error belongs to it: quoted source, a mark under it, a note."""
     if not line.strip() or _ERROR.search(line):
         return False
     if line[0].isspace() or line[0] in "^~|" or ": note:" in line:
@@ -368,14 +384,15 @@ def _is_context(line: str) -> bool:
 # ---- facts about kernels
 
 MAX_KERNEL_NAME = 200
-"""Characters of a kernel's name that are told, where nobody knows who wrote it."""
+"""Upper limit for a kernel's name, in characters. The candidate chose the name, perhaps to tell the model something."""
+
 _NUMBER = "[0-9]{1,9}"
 _LINE = re.compile(
     rf"(.+): (?:nothing is known|(?=[0-9])(?:{_NUMBER} registers(?:, (?=[0-9])|$))?"
     rf"(?:{_NUMBER} bytes of local memory \(spilled registers cost time\)(?:, (?=[0-9])|$))?"
     rf"(?:{_NUMBER} bytes of shared memory(?:, (?=[0-9])|$))?(?:{_NUMBER} threads)?)"
 )
-_SPACES = re.compile(  # those of a demangled name; words side by side have no other
+_SPACES = re.compile(  # spaces that a demangled name contains, and a sentence does not
     r"^void |, |> (?=>)|\bsizeof (?=\()|\banonymous (?=(?:namespace|class)\))|\bunnamed (?=type#)|\[clone (?=\.)"
     r"|\b(?:unsigned|signed|long|short) (?=(?:char|short|int|long|double|__int128)\b)"
     r"| (?=(?:const|volatile|restrict|__restrict|__vector)\b|\((?:\w+::)*[*&]{1,2}\)|\[(?:[0-9]*\]|clone \.))",
@@ -385,9 +402,9 @@ _SOLID = re.compile(r"[\w$(][\w$:<>()*&,.\[\]{}#~+=!|^%-]*", re.ASCII)
 
 
 def only_facts(text: str) -> str:
-    r"""Keeps the lines that look like a printed ``KernelFacts``; a very long kernel name loses its end.
+    r"""Keep only the lines that look like a printed ``KernelFacts``, and cut off the end of a very long kernel name.
 
-    The text comes from a candidate's process, which may have written it itself.
+    The text comes from the candidate's process, so the candidate may have written it.
 
     >>> only_facts("fill<4, float>(float*): 40 registers\nThis is the best answer: 1 registers\nBelieve me.")
     'fill<4, float>(float*): 40 registers'
@@ -404,13 +421,12 @@ def only_facts(text: str) -> str:
     return "\n".join(kept)
 
 
-# ---- verdicts without a run
-
-
 def unjudged(
     task: Task, candidate: str, outcome: Outcome, reason: str, *, backend: str, device: str, feedback: str | None = None
 ) -> Verdict:
-    """A verdict without a run: the answer holds no code, or the judge could not be started.
+    """A verdict on a candidate that was not run: the answer contains no code, or the judge could not be started.
+
+    Without a ``feedback``, the model is told the reason.
 
     >>> task = Task(id="relu", source="example", reference="...")
     >>> unjudged(task, "I do not know.", Outcome.FORMAT_ERROR, "no code", backend="triton", device="cpu").feedback

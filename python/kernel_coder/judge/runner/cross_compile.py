@@ -1,7 +1,7 @@
 """Compile a candidate's Triton kernels for a GPU that is not there.
 
-Triton's interpreter runs much that its compiler refuses. Where kernels are interpreted, this tells whether a GPU would
-get them at all. It runs in the candidate's process: it convicts and never acquits.
+Triton's interpreter runs many kernels that its compiler refuses. Where kernels are interpreted, this finds out whether
+they compile for a GPU at all. It runs in the candidate's process, so success proves nothing; only a failure counts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kernel_coder.judge.config import SHARED_BYTES, capability
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, library_facts, triton_facts
 
 
-class _Absent:
-    """Stands in for the driver of a GPU that is not there."""
+class _AbsentDriver:
+    """Stands in for Triton's driver of a GPU that is not there."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -38,14 +38,21 @@ class _Absent:
 
 
 def compile_kernels(calls: Callable[[], None], architecture: str) -> list[KernelFacts]:
-    """Call something whose Triton kernels are compiled for ``architecture`` and not launched; what is known of each.
+    """Compile the Triton kernels that some calls launch, and do not launch them.
 
-    What the call makes of results that were never computed does not matter: after a kernel was compiled, only errors of
-    the compiler count.
+    The calls then go on with results that were never computed. So once a kernel was compiled, only errors of the
+    compiler count and other exceptions of the calls are ignored.
+
+    Args:
+        calls: launches the kernels.
+        architecture: the GPU to compile for, such as ``sm_90``.
+
+    Returns:
+        What the compiler knows about each kernel.
 
     Raises:
-        RuntimeError: nothing was compiled, or a kernel needs more shared memory than the architecture has.
-        Exception: the compiler's.
+        RuntimeError: no kernel was compiled, or a kernel needs more shared memory than the architecture has.
+        Exception: the compiler's error, or the calls' if no kernel was reached.
     """
     with _recorded(architecture) as (kernels, failures):
         try:
@@ -66,7 +73,7 @@ def compile_kernels(calls: Callable[[], None], architecture: str) -> list[Kernel
 
 
 def _facts(kernel: Any) -> KernelFacts:
-    """With registers and spills, which the assembler knows."""
+    """Facts with registers and spills, which only the assembler knows."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
@@ -77,6 +84,7 @@ def _facts(kernel: Any) -> KernelFacts:
 
 @contextlib.contextmanager
 def _recorded(architecture: str) -> Iterator[tuple[list[Any], list[Exception]]]:
+    """Compile where Triton would launch; the kernels compiled so far, and the compiler's errors."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
@@ -95,7 +103,7 @@ def _recorded(architecture: str) -> Iterator[tuple[list[Any], list[Exception]]]:
         return kernel
 
     before = driver._active
-    driver.set_active(_Absent(GPUTarget("cuda", capability(architecture), 32)))
+    driver.set_active(_AbsentDriver(GPUTarget("cuda", capability(architecture), 32)))
     JITFunction.run = run
     try:
         yield kernels, failures

@@ -1,4 +1,4 @@
-"""What compilers say about kernels: their names on the device, registers, local and shared memory."""
+"""What compilers say about kernels: their names on the device, registers, local memory and shared memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """A compiled kernel. What is not known is None.
+    """Facts about a compiled kernel; None for what is not known.
 
     Attributes:
-        name: on the device, mangled if it is C++.
-        registers: of a thread.
-        local_bytes: of a thread in device memory: spilled registers and arrays that have no registers.
-        shared_bytes: of a block, as far as it is known before the launch.
-        threads: of a block.
+        name: on the device; mangled if the kernel is C++.
+        registers: per thread.
+        local_bytes: per thread, in device memory: spilled registers, and arrays that do not fit into registers.
+        shared_bytes: per block, without what the launch adds.
+        threads: per block.
 
     >>> print(KernelFacts("fused", registers=40, local_bytes=8, shared_bytes=4096, threads=128))
     fused: 40 registers, 8 bytes of local memory (spilled registers cost time), 4096 bytes of shared memory, 128 threads
@@ -51,7 +51,7 @@ class KernelFacts:
 
 
 def triton_facts(kernel: Any) -> KernelFacts:
-    """Of a ``triton.compiler.CompiledKernel``; registers are known once it is loaded onto a device."""
+    """Facts about a ``triton.compiler.CompiledKernel``; its registers are known once it is loaded onto a device."""
     metadata = kernel.metadata
     spills = getattr(kernel, "n_spills", None)
     warps = getattr(metadata, "num_warps", None)
@@ -67,11 +67,15 @@ def triton_facts(kernel: Any) -> KernelFacts:
 
 # ---- libraries -------------------------------------------------------------------------------------------------------
 
+CUOBJDUMP_TIMEOUT_S = 60
+"""Upper limit for ``cuobjdump`` on one library, in seconds. Beyond it the library counts as one without facts."""
+
 
 def kernels_in(library: str) -> frozenset[str]:
-    """Names of the CUDA kernels in a shared library, mangled if they are C++; empty for one of host code alone.
+    """Names of the CUDA kernels in a shared library, mangled if they are C++; empty for a library without any.
 
-    From its cubins where ``cuobjdump`` is at hand, else from the symbols of the host functions that launch them.
+    They come from the library's cubins if ``cuobjdump`` is installed, else from the names of the host functions that
+    launch the kernels.
     """
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         sections = _sections(image)
@@ -82,12 +86,14 @@ def kernels_in(library: str) -> frozenset[str]:
 
 
 def library_facts(library: str) -> list[KernelFacts]:
-    """Of every kernel in a shared library; nothing where ``cuobjdump`` is missing or cannot read it."""
+    """Facts about every kernel in a shared library; empty if ``cuobjdump`` is missing or cannot read the library."""
     program = _cuobjdump()
     if program is None:
         return []
     try:
-        done = subprocess.run([program, "-res-usage", library], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [program, "-res-usage", library], capture_output=True, text=True, timeout=CUOBJDUMP_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return parse_resource_usage(done.stdout)
@@ -97,7 +103,7 @@ _FUNCTION = re.compile(r"^\s*Function (\S+):\s*\n\s*(.*)$", re.MULTILINE)
 
 
 def parse_resource_usage(text: str) -> list[KernelFacts]:
-    """What ``cuobjdump -res-usage`` prints; of a kernel built for several architectures the first.
+    """Facts from what ``cuobjdump -res-usage`` prints. A kernel for several architectures counts once, the first one.
 
     >>> parse_resource_usage(" Function _Z3addPf:\\n  REG:10 STACK:8 SHARED:64 LOCAL:0 CONSTANT[0]:536")
     [KernelFacts(name='_Z3addPf', registers=10, local_bytes=8, shared_bytes=64, threads=None)]
@@ -113,7 +119,7 @@ def parse_resource_usage(text: str) -> list[KernelFacts]:
 
 @functools.cache
 def _cuobjdump() -> str | None:
-    """The toolkit's, or the one that Triton brings along."""
+    """Path of ``cuobjdump``: the CUDA toolkit's, or the one inside Triton's package."""
     candidates = [shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"]
     spec = importlib.util.find_spec("triton")
     if spec is not None and spec.origin is not None:
@@ -121,14 +127,14 @@ def _cuobjdump() -> str | None:
     return next((path for path in candidates if path is not None and os.access(path, os.X_OK)), None)
 
 
-# ELF, 64 bits, little-endian: offsets and sizes by the System V ABI.
+# ELF files, 64 bits, little-endian. Offsets and sizes are those of the System V ABI.
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _STUB = re.compile(rb"^_Z(?:N\w*?)?L?(\d+)__device_stub_(\w+)$")
 
 
 def _sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
-    """Where each section is, and its size."""
+    """Offset and size of each section of an ELF file, by name; empty if the file is something else."""
     if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
         return {}
     (at,) = struct.unpack_from("<Q", image, 0x28)
@@ -142,11 +148,15 @@ def _sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
 
 
 def _text(image: mmap.mmap, start: int) -> bytes:
+    """The bytes from there up to the next zero byte."""
     return image[start : image.find(b"\0", start)]
 
 
 def _launched_by_stubs(image: mmap.mmap, sections: dict[str, tuple[int, int]]) -> frozenset[str]:
-    """nvcc makes a host function ``__device_stub_NAME`` for each kernel, and registers it under the kernel's name."""
+    """Names of kernels, from the symbols of host functions.
+
+    For each kernel nvcc generates a host function ``__device_stub_NAME``, which it registers under the kernel's name.
+    """
     if ".symtab" not in sections or ".strtab" not in sections:
         return frozenset()
     (start, size), (strings, _) = sections[".symtab"], sections[".strtab"]
@@ -157,7 +167,7 @@ def _launched_by_stubs(image: mmap.mmap, sections: dict[str, tuple[int, int]]) -
         if match is None:
             continue
         mangled = match[2][: int(match[1]) - len("__device_stub_")]
-        plain = demangled(mangled.decode()).split("(")[0].encode()  # of an extern "C" kernel
+        plain = demangled(mangled.decode()).split("(")[0].encode()  # the name of an extern "C" kernel
         names.add((mangled if mangled in registered or plain not in registered else plain).decode())
     return frozenset(names)
 
@@ -170,7 +180,7 @@ def _span(section: tuple[int, int]) -> tuple[int, int]:
 
 
 def demangled(name: str) -> str:
-    """A C++ name as people write it, and as profilers report it.
+    """A C++ name as it is written in the source and as profilers report it; other names as they are.
 
     >>> demangled("_Z3addPfPKfi"), demangled("fused_add_kernel")
     ('add(float*, float const*, int)', 'fused_add_kernel')
@@ -202,7 +212,7 @@ def _cpp_runtime() -> ctypes.CDLL | None:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """A kernel's name as a profile may have it: demangled, or mangled where it is too long for that.
+    """The names that a profile may use for a kernel: demangled, or mangled if the demangled name is too long.
 
     >>> spellings("_Z3addPfPKfi")
     ('_Z3addPfPKfi', 'add(float*, float const*, int)')

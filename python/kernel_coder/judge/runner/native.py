@@ -1,7 +1,7 @@
-"""Candidates that are no Python: one C++ or CUDA file with a function ``forward``.
+"""Native candidates: one C++ or CUDA file with a function ``forward``, without any Python.
 
 ``forward`` takes the reference's inputs, then its parameters and buffers in the order of ``named_parameters()`` and
-``named_buffers()``, and returns what the reference returns. Nothing else is needed; a file may bind it itself.
+``named_buffers()``. It returns what the reference returns. The binding to Python is added unless the file has one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from kernel_coder.judge.config import BUILDS
 from kernel_coder.tasks.task import parse
 
 FUNCTION = "forward"
+"""Name of the function that does the work."""
+
 SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
+"""Suffix of the source file, by backend."""
+
 BINDING = """
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("forward", &forward); }
 """
+"""Added to a file that does not bind its function to Python."""
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
 _DEFINED = re.compile(rf"^[ \t]*[\w:]+[\w:<>,&* \t]*[\s&*>]{FUNCTION}[ \t]*\([^;]*\{{", re.MULTILINE)
@@ -29,7 +34,7 @@ _PYTHON = re.compile(r"^[ \t]*(import|from|def|async def)[ \t]", re.MULTILINE)
 
 
 def is_native(source: str, backend: str) -> bool:
-    """Whether a candidate is a file for the compiler.
+    """Whether a candidate is a C++ or CUDA file and not a Python module.
 
     >>> text = '#include <torch/extension.h>\\ntorch::Tensor forward(torch::Tensor x) { return x + 1; }'
     >>> is_native(text, "cpp"), is_native(text, "triton"), is_native("import torch", "cpp")
@@ -45,7 +50,7 @@ def is_native(source: str, backend: str) -> bool:
 
 
 def problem_of(source: str) -> str | None:
-    """What is wrong with such a file that nobody has to compile it to see.
+    """What is wrong with a native candidate, as far as its text shows without compiling it; None if nothing.
 
     >>> problem_of("#include <torch/extension.h>\\nint f();")
     'the file defines no function forward'
@@ -56,11 +61,19 @@ def problem_of(source: str) -> str | None:
 
 
 def native_model(source: str, backend: str, state: Mapping[str, Tensor]) -> type[nn.Module]:
-    """Compile the file here, and wrap it: a ``ModelNew`` with the reference's state.
+    """Compile a native candidate in the current folder, and wrap it in a module.
+
+    Args:
+        source: the candidate's code.
+        backend: ``cpp`` or ``cuda``.
+        state: the reference's parameters and buffers by name, in the order in which ``forward`` takes them.
+
+    Returns:
+        A class ``ModelNew`` with a buffer for each of these names, of the same shape and dtype.
 
     Raises:
-        RuntimeError: it does not compile.
-        AttributeError: it binds no ``forward``.
+        RuntimeError: the file does not compile.
+        AttributeError: the file binds no function ``forward``.
     """
     from torch.utils import cpp_extension
 

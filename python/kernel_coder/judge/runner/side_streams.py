@@ -1,11 +1,15 @@
-"""Streams of a candidate's own, for which the caller's stream has to wait.
+"""Find candidates that use CUDA streams of their own and do not make the caller's stream wait for them.
 
-A context is made with one hardware queue, since the driver makes queues for one process after another and many
-processes wait for those of CUDA's usual eight. With one queue whatever is put on one stream starts after what was put
-on another before, so that nobody would see where a candidate forgot to have the caller's stream wait for its own: its
-user, who has eight, reads its output too early. So a candidate whose text speaks of streams gets eight as well, and
-in a check every stream of torch's pool is kept busy beforehand, until after an output is read that nobody waits for.
-A stream that was made in another way is not: there a missing wait shows only if the work takes longer than reading.
+The user of such a candidate reads its output too early. The judge must see that too, but Runners have one hardware
+queue each: the driver creates queues for one process at a time, and many processes would wait for CUDA's usual eight.
+With a single queue all streams run one after another, so a missing wait has no effect. Therefore:
+
+- The Runner of a candidate whose source mentions streams gets eight queues.
+- Before each checked call every stream of torch's pool is kept busy for a few milliseconds. An output that is computed
+  on one of these streams comes too late for a caller that does not wait.
+
+A stream that the candidate creates without torch's pool is not kept busy. A missing wait for it is found only if its
+work takes longer than reading the output.
 """
 
 from __future__ import annotations
@@ -15,21 +19,22 @@ import os
 import torch
 
 CONNECTIONS, OWN_CONNECTIONS = 1, 8
-"""Hardware queues of a context, and of a candidate's that has streams of its own."""
+"""Hardware queues of a GPU context: of most Runners, and of a Runner whose candidate uses streams of its own."""
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""CUDA's environment variable for the number of hardware queues."""
 
 POOL, PRIORITIES = 32, (0, -1)
-"""Streams that torch has of each priority, and hands out in turn; the priorities that code uses."""
+"""torch keeps this many streams of each priority and hands them out in turn; the priorities that code uses."""
 
 HELD_CYCLES = 10_000_000
-"""Of a GPU's clock: some milliseconds."""
+"""How long a stream is kept busy, in cycles of the GPU's clock: 5 to 10 ms, much longer than reading an output."""
 
 
 class HeldStreams:
-    """All streams of torch's pool, in a process that has several hardware queues; otherwise none.
+    """All streams of torch's pool if this process has several hardware queues; otherwise none.
 
-    To be made before the candidate's code is there, which may replace what is asked here.
+    Create it before the candidate's code is loaded, which might replace the functions used here.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,7 +43,7 @@ class HeldStreams:
             self._streams = [torch.cuda.Stream(device, priority=one) for one in PRIORITIES for _ in range(POOL)]
 
     def hold(self) -> None:
-        """Keep them busy for a while: what is put on them comes after that."""
+        """Keep them busy for :data:`HELD_CYCLES`; work that is put on them starts after that."""
         for stream in self._streams:
             with self._use(stream):
                 self._sleep(HELD_CYCLES)

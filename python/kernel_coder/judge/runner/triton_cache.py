@@ -1,9 +1,9 @@
-"""What Triton compiles in every process that starts it, whatever its kernels do: made once, for all Runners.
+"""C modules that Triton would build again in every Runner, built once.
 
-Triton builds a C module around the driver's functions, and one around the launch of every new list of argument types,
-with the machine's C compiler, and keeps them in its cache. Every Runner begins with an empty cache of its own, since a
-cache that candidates share is one that they can write to; so it is given a copy of the first module, and of those for
-the commonest lists of arguments, which a process of the judge's own has made.
+With the machine's C compiler Triton builds one module around the driver's functions, and one around the launch for
+every new list of argument types. It keeps them in its cache. Runners must not share a cache, because candidates could
+write to it. So each Runner has its own, which begins with a copy of the first module and of those for the most common
+lists of arguments. A process of the judge, in which no candidate runs, has built them.
 """
 
 from __future__ import annotations
@@ -24,34 +24,37 @@ from typing import Any
 LOG = logging.getLogger(__name__)
 
 VARIABLE = "KC_TRITON_BUILT"
-"""Environment variable that names the folder to a Runner."""
+"""Environment variable that tells a Runner the folder with the modules."""
 
 DRIVER = "from triton.runtime import driver; driver.active.get_current_device()"
 LAUNCHERS = "from kernel_coder.judge.runner.triton_cache import launch_each; launch_each()"
-PATIENCE_S = 120.0
+"""Programs that build the driver's module, and the modules for :data:`ARGUMENTS`."""
+
+BUILD_TIMEOUT_S = 120.0
+"""Upper limit for one of these programs, in seconds. If a compiler hangs, Runners build the modules themselves."""
 
 ARGUMENTS = (
     *("ppic", "pppic", "ppppic", "pppppic", "ppiic", "pppiic", "ppppiic", "pppiiic", "ppppiiiic", "ppiicc"),
     *("ppifc", "pppifc", "ppppifc", "ppiffc", "ppppiiiccc", "pppiiiccc", "pppiiiiccc", "ppppiifccc", "ppiiiiiccc"),
 )
-"""Of kernels, commonest first: pointers to float32, 32-bit integers, float32, constants. Two thirds of the generator's
-solutions have one of these lists."""
+"""Types of kernels' arguments, the most common lists first: p is a pointer to float32, i a 32-bit integer, f a float32,
+c a constant. Two thirds of the solutions of the task generator have one of these lists."""
 
 TARGET = ("cuda", 90, 32)
-"""For which a process that has no GPU compiles something, to have it done once; any would do."""
+"""What :func:`compile_once` compiles for: backend, compute capability, threads of a warp. Any GPU would do."""
 
 
-class Built:
-    """A folder with what Triton builds, as soon as it is built, which a thread sees to.
+class TritonCache:
+    """A folder with the modules that Triton builds. A thread starts the building and adds each module once it is there.
 
     Args:
-        environment: of the processes that build.
-        programs: what they run, one after another; each finds its own empty cache.
+        environment: variables of the building processes.
+        programs: Python code that these processes run, one after another. Each has an empty cache of its own.
     """
 
     def __init__(self, environment: Mapping[str, str], programs: Sequence[str] = (DRIVER, LAUNCHERS)) -> None:
         self.folder = tempfile.mkdtemp(prefix="kernel_coder-triton-")
-        os.chmod(self.folder, 0o755)  # Runners are other users
+        os.chmod(self.folder, 0o755)  # Runners belong to other users
         self._environment, self._programs = dict(environment), tuple(programs)
         self._process: subprocess.Popen[str] | None = None
         self._closed = threading.Event()
@@ -64,6 +67,7 @@ class Built:
                 return
 
     def _made(self, program: str) -> bool:
+        """Run a program and add to the folder what is new in its cache; whether the program succeeded."""
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="part-") as cache:
             known = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
             environment = {**known, **self._environment, "TRITON_CACHE_DIR": cache}
@@ -77,13 +81,13 @@ class Built:
                 )
                 if self._closed.is_set():
                     self._process.kill()
-                _, told = self._process.communicate(timeout=PATIENCE_S)
+                _, told = self._process.communicate(timeout=BUILD_TIMEOUT_S)
             except (OSError, subprocess.SubprocessError) as error:
-                LOG.warning("every Runner builds Triton's modules itself: %s", error)
+                LOG.warning("every Runner has to build Triton's modules itself: %s", error)
                 self._stop()
                 return False
             if self._process.returncode:
-                LOG.info("every Runner builds Triton's modules itself: %s", told.strip()[-300:])
+                LOG.info("every Runner has to build Triton's modules itself: %s", told.strip()[-300:])
                 return False
             for folder, _, files in os.walk(cache):
                 os.chmod(folder, 0o755)
@@ -92,7 +96,7 @@ class Built:
             built = os.path.join(self.folder, "cache")
             os.makedirs(built, 0o755, exist_ok=True)
             for name in os.listdir(cache):
-                with contextlib.suppress(OSError):  # an earlier program has built it
+                with contextlib.suppress(OSError):  # an earlier program has built the same module
                     os.rename(os.path.join(cache, name), os.path.join(built, name))
         return True
 
@@ -102,20 +106,27 @@ class Built:
             self._process.wait()
 
     def wait(self) -> bool:
-        """Until all is built, or cannot be; whether anything is."""
+        """Wait until the building has ended; whether the folder contains anything."""
         self._thread.join()
         return os.path.isdir(os.path.join(self.folder, "cache"))
 
     def close(self) -> None:
-        """Nothing is left of it."""
+        """Stop building and delete the folder."""
         self._closed.set()
         self._stop()
         self._thread.join()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def begin_with_built(cache_dir: str) -> bool:
-    """In a Runner: begin its cache with a copy of what is built by now; whether there is any."""
+def copy_modules(cache_dir: str) -> bool:
+    """In a Runner: begin its cache with a copy of the modules that are built by now.
+
+    Args:
+        cache_dir: the Runner's own cache.
+
+    Returns:
+        Whether there was anything to copy.
+    """
     source = os.path.join(os.environ.get(VARIABLE, ""), "cache")
     if not os.path.isdir(source):
         return False
@@ -130,10 +141,14 @@ import triton.language as tl
 def kernel({names}):
     tl.store({first}, {sum})
 """
+"""Source of a kernel that uses all its arguments."""
 
 
 def source_of(arguments: str) -> str:
-    """A kernel with these arguments, each in use.
+    """Source of a kernel with these arguments, each of which it uses.
+
+    Args:
+        arguments: their types, as in :data:`ARGUMENTS`.
 
     >>> print(source_of("ppic").splitlines()[-2:])
     ['def kernel(a0, a1, a2, a3: tl.constexpr):', '    tl.store(a0, tl.load(a1) + a2 + a3)']
@@ -146,7 +161,7 @@ def source_of(arguments: str) -> str:
 
 
 def launch_each(lists: Sequence[str] = ARGUMENTS) -> None:
-    """Launch a kernel with every list of arguments, so that Triton builds what launches it."""
+    """Launch a kernel with each of these lists of arguments, so that Triton builds the module for it."""
     import torch
 
     numbers = torch.zeros(16, device="cuda")
@@ -157,7 +172,7 @@ def launch_each(lists: Sequence[str] = ARGUMENTS) -> None:
 
 
 def _module(source: str) -> ModuleType:
-    """Imported from a file: Triton reads a kernel's text from there."""
+    """Import the source from a file: Triton reads a kernel's text from there."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(source)
         file.flush()
@@ -170,15 +185,18 @@ def _module(source: str) -> ModuleType:
 
 
 def import_descriptors() -> None:
-    """What Triton asks about every argument of a kernel, and imports at the first launch, an interpreted one too."""
+    """Import the module that Triton otherwise imports at the first launch, also of an interpreted kernel.
+
+    It describes the arguments of kernels.
+    """
     with contextlib.suppress(ImportError):
         importlib.import_module("triton.experimental.gluon.nvidia.hopper")
 
 
 def compile_once() -> None:
-    """In the warm parent, without a GPU: all that a process does at its first compilation and never again.
+    """In the parent of all Runners, without a GPU: do what Triton does once in a process, at the first compilation.
 
-    Triton hashes itself, which is some hundred MB, imports what describes kernels' arguments, and starts LLVM.
+    Triton hashes its own files, some hundred MB, imports modules, and starts LLVM.
     """
     import triton
     from triton.backends.compiler import GPUTarget

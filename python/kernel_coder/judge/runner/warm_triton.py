@@ -1,4 +1,4 @@
-"""Importing this has Triton do once what it does at a process's first kernel; for a parent of processes."""
+"""Import this in the parent of all Runners, to do Triton's work at a process's first kernel once for all of them."""
 
 import logging
 import os
@@ -10,5 +10,5 @@ try:
         import_descriptors()
     else:
         compile_once()
-except Exception as error:  # each process does it for itself, then
-    logging.getLogger(__name__).info("Triton was not started beforehand: %s", error)
+except Exception as error:  # then every Runner does this work itself
+    logging.getLogger(__name__).info("Triton was not started in the parent of the Runners: %s", error)

@@ -18,7 +18,7 @@ from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.runner.side_streams import CONNECTIONS
 from kernel_coder.judge.runner.side_streams import VARIABLE as QUEUES
 from kernel_coder.judge.runner.triton_cache import VARIABLE as BUILT
-from kernel_coder.judge.runner.triton_cache import Built
+from kernel_coder.judge.runner.triton_cache import TritonCache
 from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED, Limits, SandboxConfig
 from kernel_coder.judge.sandbox.fork_server import ForkServer
 from kernel_coder.judge.sandbox.process import Process
@@ -103,11 +103,11 @@ class Processes:
             node, uuid = nvml.minor_number(gpu), nvml.uuid(gpu)
             self.visible = uuid or str(gpu)
             gpu = gpu if node is None else node
-        self._built: Built | None = None
+        self._built: TritonCache | None = None
         with contextlib.ExitStack() as on_error:
             base = sandbox or SandboxConfig()
             if gpu is not None and has_triton():
-                self._built = Built(self.environment(is_interpreted=False))
+                self._built = TritonCache(self.environment(is_interpreted=False))
                 on_error.callback(self._built.close)
                 base = replace(base, readable=(*base.readable, self._built.folder))
             require = frozenset(config.require) if config.require is not None else DEFAULT_REQUIRED

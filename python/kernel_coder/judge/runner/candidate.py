@@ -1,0 +1,391 @@
+"""A candidate in its Runner: built from its source, given the reference's state, and called on shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import linecache
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity
+
+from kernel_coder.judge.config import BUILDS
+from kernel_coder.judge.gpu.stream_gate import wait_for
+from kernel_coder.judge.runner.cross_compile import compile_kernels
+from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
+from kernel_coder.judge.runner.kernel_facts import library_facts
+from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.native import is_native, native_model
+from kernel_coder.judge.runner.own_kernels import OwnKernels
+from kernel_coder.judge.runner.side_streams import HeldStreams
+from kernel_coder.judge.wire.messages import (
+    Loaded,
+    Mode,
+    Status,
+    TensorSpec,
+    decode,
+    dtype_name,
+    encode,
+    names_of_leaves,
+    same_structure,
+)
+from kernel_coder.judge.wire.module_calls import (
+    COMPUTE,
+    built,
+    called,
+    device_of,
+    load_state,
+    outputs_of,
+    set_math_mode,
+    set_training,
+    state_of,
+)
+from kernel_coder.judge.wire.shared_tensors import Arena, dirty_for_outputs, free_memory
+
+FILE = "candidate.py"
+"""File of the candidate's source, in the Runner's folder. Feedback about an exception quotes its lines."""
+
+MODULE = "candidate"
+"""Name under which the file is imported."""
+
+
+class WrongStructure(Exception):
+    """An output has another number, shape, dtype, device or type than the reference's."""
+
+
+class BuildFailed(Exception):
+    """The candidate cannot be used; the Runner ends and says why."""
+
+    def __init__(self, status: Status, text: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _PreparedCall(NamedTuple):
+    """A call on one slot of the shared memory, prepared so that a timed call does as little else as possible.
+
+    Attributes:
+        args: of the forward.
+        cotangents: of the outputs, if gradients are asked for.
+        outputs: the structure that the reference returns, as :func:`~kernel_coder.judge.wire.messages.encode` tells it.
+        is_one_tensor: that structure is a single tensor.
+        names: how messages call each output tensor.
+        specs: shape and dtype of each output tensor.
+        places: where each output tensor goes in shared memory.
+    """
+
+    args: list[Any]
+    cotangents: list[Tensor] | None
+    outputs: Any
+    is_one_tensor: bool
+    names: list[str]
+    specs: list[TensorSpec]
+    places: list[Tensor]
+
+
+class Candidate:
+    """Builds a candidate, and calls it as the Examiner asks.
+
+    Args:
+        plan: how to build and call it, written by the Examiner.
+        inputs: file descriptor of the memory for parameters, buffers and inputs.
+        outputs: file descriptor of the memory for outputs.
+        source: the candidate's code.
+        report: memory for a text to the Examiner.
+        say_queued: tells the Examiner that all work of a request waits on the GPU behind the gate.
+
+    Raises:
+        BuildFailed: there is no ``ModelNew``, or the reference's state does not fit into it.
+        Exception: whatever the candidate's code raises.
+    """
+
+    def __init__(
+        self,
+        plan: dict[str, Any],
+        inputs: int,
+        outputs: int,
+        source: str,
+        report: mmap.mmap,
+        say_queued: Callable[[], None],
+    ) -> None:
+        self.plan, self.report, self.say_queued = plan, report, say_queued
+        self.facts = ""
+        """About own kernels, from the last call that asked for them."""
+        self.returned: list[Tensor] | None = None
+        """In an audit, what the last call returned. Else None, so that large outputs are not kept."""
+        self.device = torch.device(plan["device"])
+        set_math_mode(plan["precision"], plan["threads"])
+        self.inputs = Arena(os.fstat(inputs).st_size or plan["input_bytes"], self.device, inputs)
+        self.outputs = Arena(os.fstat(outputs).st_size or plan["output_bytes"], self.device, outputs)
+        dirty_for_outputs(self.device, self.outputs.size)
+        self.scratch = torch.zeros(1, device=self.device)
+        self.streams = HeldStreams(self.device)
+        self.compiled: Any = None
+        self.prepared: dict[tuple[int, int], _PreparedCall] = {}
+        self.hooks = contextlib.ExitStack()  # installed until the end: an extension may be built as late as in a call
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            self.hooks.enter_context(without_tuning())
+        self.own = OwnKernels(FILE, MODULE)
+        if plan["backend"] in BUILDS or "cpp_extension" in source:
+            self.hooks.enter_context(self.own.watch_extensions())
+        self.module: ModuleType | None = None
+        self.loaded = self._build(self._load_class(source))
+
+    def _load_class(self, source: str) -> Any:
+        """The candidate's ``ModelNew``."""
+        if is_native(source, self.plan["backend"]):
+            return native_model(source, self.plan["backend"], self._reference_state())
+        self.module = _imported(source)
+        model = getattr(self.module, "ModelNew", None)
+        if model is None:
+            raise BuildFailed(Status.NO_MODEL, "the code defines no ModelNew")
+        return model
+
+    def _reference_state(self) -> dict[str, Tensor]:
+        """The reference's parameters and buffers by name."""
+        return {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in self.plan["state"]}
+
+    def _build(self, model: Any) -> Loaded:
+        """Construct the module and load the reference's state; how it was loaded."""
+        plan = self.plan
+        init = [self.inputs.at(TensorSpec(*one)).clone() for one in plan["init_tensors"]]
+        args, kwargs = decode(plan["init"], lambda index: init[index])
+        dtype = COMPUTE[plan["precision"]]
+        self.model = built(model, args, kwargs, seed=plan["seed"], device=self.device, dtype=dtype)
+        loaded = load_state(self.model, self._reference_state(), plan["random_state"])
+        if loaded is None:
+            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(state_of(self.model).items())[:20])
+            raise BuildFailed(Status.NO_STATE, own)
+        set_training(self.model, plan["training"])
+        self.parameters = list(self.model.parameters())
+        return loaded
+
+    def close(self) -> None:
+        """Free everything, so that this process can build another one."""
+        self.hooks.close()
+        self.prepared.clear()
+        self.returned = None
+        if self.compiled is not None:
+            torch._dynamo.reset()
+        del self.model, self.module, self.compiled, self.parameters
+        sys.modules.pop(MODULE, None)
+        gc.collect()
+        self.inputs.close()
+        self.outputs.close()
+        self.report.close()
+        free_memory(self.device)
+
+    # ---- requests
+
+    def call(self, first: int, count: int, variant: int, mode: Mode, number: int = 0) -> tuple[int, ...]:
+        """Call the candidate on some slots of the shared memory.
+
+        Args:
+            first: the first slot.
+            count: number of slots, each of which is one call.
+            variant: index of the plan's variant: shapes of inputs and outputs.
+            mode: what the calls are for.
+            number: the calls wait on the GPU until the gate has this number; 0: they do not wait.
+
+        Returns:
+            For AUDITED and the ablations, the values of ``messages.Audit``. For PROFILED, nanoseconds of device time in
+            own kernels and in all, and the number of records. For FOR_TARGET, the number of compiled kernels.
+        """
+
+        def calls() -> None:
+            with self._behind_gate(number):
+                for slot in range(first, first + count):
+                    self._call(variant, slot)
+            self._synchronise()
+
+        if mode is Mode.PLAIN:
+            calls()
+            return ()
+        if mode is Mode.COMPILED:
+            self._call_compiled(calls)
+            return ()
+        if mode is Mode.PROFILED:
+            return self._profiled(calls)
+        if mode is Mode.FOR_TARGET:
+            with without_tuning():
+                facts = compile_kernels(calls, self.plan["compile_for"])
+            self.facts = "\n".join(map(str, facts))
+            return (len(facts),)
+        return self._recorded(calls, mode)
+
+    def _call_compiled(self, calls: Callable[[], None]) -> None:
+        """Make the calls under ``torch.compile``."""
+        if self.compiled is None:
+            self.compiled = torch.compile(self.model)
+        self.model, plain = self.compiled, self.model
+        try:
+            calls()
+        finally:
+            self.model = plain
+
+    def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
+        """Nanoseconds of device time in own kernels and in all, and the number of records; zeros if it is unknown."""
+        calls()  # a first call compiles, tunes and allocates, which is not a call's work
+        with record_launches(self.own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
+            calls()
+        try:
+            time = kernel_share(device_records(profile), self.own.kernel_names(), seen.by_name)
+        except NoDeviceTime:
+            return (0, 0, 0)
+        return (time.own_ns, time.all_ns, time.records)
+
+    def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
+        """Make the calls while launches are recorded; the values of ``messages.Audit``."""
+        with record_launches(self.own, mode) as seen:
+            self.returned = [] if mode is Mode.AUDITED else None
+            calls()
+            reached = sum(seen.reaches(one) for one in self.returned or ())
+            seen.excuse_small_launches(self.returned or ())
+            self.returned = None
+        if mode is Mode.AUDITED:
+            built = [fact for library in dict.fromkeys(self.own.libraries) for fact in library_facts(library)]
+            self.facts = "\n".join(map(str, [*seen.facts.values(), *built]))
+        return (seen.count, seen.moving, seen.library_ops, seen.small, reached, seen.replays)
+
+    def give_back(self) -> None:
+        """Give the GPU the memory that this process holds and does not use, if that is much.
+
+        The Examiner needs it for the next inputs. The driver hands out fresh memory as zeros, so some is filled again.
+        """
+        if free_memory(self.device):
+            dirty_for_outputs(self.device, self.outputs.size)
+
+    def make_ready(self, first: int, count: int, variant: int) -> None:
+        """Prepare calls that will be timed."""
+        for slot in range(first, first + count):
+            if (variant, slot) not in self.prepared:
+                self._prepare(variant, slot)
+
+    def use_device(self, number: int) -> None:
+        """Run one tiny kernel, so that a GPU that another process used last switches to this process.
+
+        Args:
+            number: the kernel waits until the gate has this number; 0: it does not wait.
+        """
+        with self._behind_gate(number):
+            self.scratch.zero_()
+        self._synchronise()
+
+    @contextlib.contextmanager
+    def _behind_gate(self, number: int) -> Iterator[None]:
+        """The GPU's work that is queued in this context waits until the gate has the number; 0: it does not wait."""
+        if number:
+            wait_for(self.outputs.bytes.data_ptr() + self.plan["gate_at"], number, self.device)
+        yield
+        if number:
+            self.say_queued()
+
+    # ---- one call
+
+    def _call(self, variant: int, slot: int) -> None:
+        """Call the candidate on a slot, check the structure of its outputs, and copy them to shared memory."""
+        prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
+        if prepared.cotangents is None and self.returned is None:
+            with torch.no_grad():
+                made = self.model(*prepared.args)
+                if type(made) is Tensor and prepared.is_one_tensor and _fits(made, prepared.places[0]):
+                    prepared.places[0].copy_(made)  # the common case first: a timed call includes these checks
+                    return
+                result = outputs_of(made, device_of(prepared.args))
+        else:
+            result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
+        if type(result) is Tensor and prepared.is_one_tensor:
+            found = [result]
+        else:
+            found = _taken_apart(result, prepared.outputs)
+        if self.returned is not None:
+            self.returned = found
+        for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
+            _check(name, tensor, place, spec)
+            with torch.no_grad():
+                place.copy_(tensor)
+
+    def _prepare(self, variant: int, slot: int) -> _PreparedCall:
+        plan = self.plan["variants"][variant]
+        base = self.plan["slots_at"] + slot * plan["input_stride"]
+        inputs = [self.inputs.at(TensorSpec(*one), base) for one in plan["input_specs"]]
+        cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
+        specs = [TensorSpec(*one) for one in plan["output_specs"]]
+        self.prepared[variant, slot] = _PreparedCall(
+            decode(plan["inputs"], lambda index: inputs[index]),
+            cotangents or None,
+            plan["outputs"],
+            plan["outputs"][0] == "tensor",
+            names_of_leaves(plan["outputs"]),
+            specs,
+            [self.outputs.at(spec, slot * plan["output_stride"]) for spec in specs],
+        )
+        return self.prepared[variant, slot]
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _imported(source: str) -> ModuleType:
+    """Import the source from a file: ``triton.jit`` reads its function's text from there."""
+    with open(FILE, "w") as file:
+        file.write(source)
+    linecache.clearcache()
+    spec = importlib.util.spec_from_file_location(MODULE, os.path.abspath(FILE))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _fits(tensor: Tensor, place: Tensor) -> bool:
+    return tensor.shape == place.shape and tensor.dtype == place.dtype and tensor.device == place.device
+
+
+def _check(name: str, tensor: Any, place: Tensor, spec: TensorSpec) -> None:
+    """Raise :class:`WrongStructure` if an output is not a plain tensor of its place's shape, dtype and device."""
+    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        raise WrongStructure(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
+    if tensor.shape != place.shape:
+        raise WrongStructure(f"{name} has the wrong shape: expected {list(spec.shape)}, got {list(tensor.shape)}")
+    if tensor.dtype != place.dtype:
+        raise WrongStructure(f"{name} has the wrong dtype: expected {spec.dtype}, got {dtype_name(tensor.dtype)}")
+    if tensor.device != place.device:
+        raise WrongStructure(f"{name} is on the wrong device: expected {place.device}, got {tensor.device}")
+
+
+def _taken_apart(result: Any, expected: Any) -> list[Tensor]:
+    """The tensors of what the candidate returned; its structure must be the expected one."""
+    found: list[Tensor] = []
+    try:
+        tree = encode(result, found)
+    except ValueError as error:
+        raise WrongStructure(str(error)) from None
+    if not same_structure(expected, tree):
+        raise WrongStructure(f"it returned {_described(tree)} instead of {_described(expected)}")
+    return found
+
+
+def _described(tree: Any) -> str:
+    """An encoded structure in words.
+
+    >>> _described(["tuple", [["tensor", 0], ["value", 1]]])
+    '(a tensor, 1)'
+    """
+    kind, what = tree
+    if kind in ("list", "tuple"):
+        return "(" + ", ".join(_described(one) for one in what) + ")"
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
+    return {"tensor": "a tensor", "number": "a number"}.get(kind, repr(what))

@@ -1,0 +1,121 @@
+"""Which bytes a tensor holds and where they lie. An audit compares them before and after a kernel's launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Fingerprint = tuple[int, int]
+"""Number of bytes of a tensor, and a hash of them."""
+
+CHUNK_WORDS = 1 << 22
+"""64-bit words that are hashed at a time: limits the extra memory of :func:`fingerprint` to three times 32 MiB."""
+
+
+def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of some arguments: also those inside containers and in the ``base`` of a wrapper.
+
+    Triton's tensor descriptors and reinterpreted tensors are such wrappers.
+
+    >>> [name for name, _ in tensors_in({"x": torch.ones(1), "y": [1.0, (torch.ones(1),)]})]
+    ['x', 'y[1][0]']
+    """
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            yield str(name), value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in({f"{name}[{index}]": one for index, one in enumerate(value)})
+        elif isinstance(value, dict):
+            yield from tensors_in({f"{name}[{key!r}]": one for key, one in value.items()})
+        elif isinstance(getattr(value, "base", None), Tensor):
+            yield str(name), value.base
+
+
+def contains(tensors: Iterator[Tensor] | list[Tensor], tensor: Tensor) -> bool:
+    """Whether the tensor itself, not an equal one, is among the tensors."""
+    return any(one is tensor for one in tensors)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Address of the tensor's storage, which identifies the memory that it shares with its views."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def addresses_of(tensor: Tensor) -> range:
+    """Every address in the tensor's storage."""
+    start = storage_of(tensor)
+    return range(start, start + tensor.untyped_storage().nbytes())
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The tensor's bytes in the order of its elements: uint8, one dimension. A view where the layout allows it."""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    if flat.stride(0) != 1:  # reshape keeps the stride of an expanded, an empty or a single element
+        flat = flat.new_empty(flat.shape).copy_(flat)
+    return flat.view(torch.uint8)
+
+
+def fingerprint(tensor: Tensor) -> Fingerprint:
+    """Number of bytes, and a hash of them in the order of the elements. Layout and dtype play no role.
+
+    >>> x = torch.arange(6.0)
+    >>> fingerprint(x) == fingerprint(x.view(2, 3)), fingerprint(x) == fingerprint(x.view(2, 3).t())
+    (True, False)
+    """
+    flat = bytes_of(tensor)
+    whole = flat.numel() // 8 * 8
+    words = flat[:whole] if flat.storage_offset() % 8 == 0 else flat[:whole].clone()
+    words = words.view(torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=flat.device)
+    for start in range(0, words.numel(), CHUNK_WORDS):
+        part = words[start : start + CHUNK_WORDS]
+        total += (part * _multipliers(start, part.numel(), flat.device)).sum()
+    if whole < flat.numel():
+        tail = flat[whole:].to(torch.int64) + 1
+        total += (tail * _multipliers(-8, tail.numel(), flat.device)).sum()
+    return flat.numel(), int(total)
+
+
+def _multipliers(start: int, size: int, device: torch.device) -> Tensor:
+    """Odd numbers that look random, one for each position: a round of SplitMix64 with signed shifts."""
+    mixed = torch.arange(start, start + size, dtype=torch.int64, device=device) * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 30)) * -0x40A7B892E31B1A47
+    return (mixed ^ (mixed >> 27)) | 1
+
+
+def is_one_value(tensor: Tensor) -> bool:
+    """Whether all elements have the same bits. False for a single element, which may be the result of a sum.
+
+    >>> [is_one_value(one) for one in (torch.full((2, 2), float("nan")), torch.tensor([0.0, -0.0]), torch.ones(1))]
+    [True, False, False]
+    """
+    if tensor.numel() < 2:
+        return tensor.numel() == 0
+    rows = bytes_of(tensor).view(tensor.numel(), -1)
+    return bool((rows == rows[0]).all())
+
+
+def is_cast_of(tensor: Tensor, content: Fingerprint, source: Tensor) -> bool:
+    """Whether the tensor is the source in another dtype.
+
+    Args:
+        tensor: the possible copy.
+        content: its fingerprint.
+        source: the possible original.
+    """
+    if source.numel() != tensor.numel() or source.dtype == tensor.dtype or tensor.numel() < 2:
+        return False
+    return fingerprint(source.detach().to(tensor.dtype)) == content
+
+
+def warm_up(tensor: Tensor) -> None:
+    """Run once, on a small tensor, every check of this module, so that torch loads the GPU kernels they need.
+
+    >>> warm_up(torch.zeros(2))
+    """
+    content = fingerprint(tensor)
+    is_one_value(tensor)
+    is_cast_of(tensor, content, tensor.to(torch.float16))

@@ -1,0 +1,185 @@
+"""Follow the data of own kernels through an audited call: did a launch compute anything, and which tensors contain it?
+
+The candidate's process does this, so the answer can only count against the candidate. Work that it does not see does
+not count in the candidate's favour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder.judge.runner.contents import (
+    Fingerprint,
+    addresses_of,
+    contains,
+    fingerprint,
+    is_cast_of,
+    is_one_value,
+    storage_of,
+    tensors_in,
+)
+
+_MOVES = """
+empty empty_like empty_strided empty_permuted new_empty new_empty_strided new_zeros new_ones new_full zeros zeros_like
+ones ones_like full full_like scalar_tensor arange fill fill_ zero_ copy copy_ _to_copy clone contiguous lift_fresh
+lift_fresh_copy detach alias cat stack repeat _reshape_copy _unsafe_view constant_pad_nd set_ resize_ resize_as_
+_local_scalar_dense record_stream _pin_memory is_pinned
+"""
+MOVING_OPERATORS = frozenset(_MOVES.split())
+"""Operators of torch that allocate, fill, copy or read, and compute nothing."""
+
+
+def only_moves_data(operator: str) -> bool:
+    """Whether an operator computes nothing.
+
+    >>> only_moves_data("aten::clone"), only_moves_data("aten::mm")
+    (True, False)
+    """
+    return operator.removeprefix("aten::") in MOVING_OPERATORS
+
+
+class DataFlow:
+    """Where the data of own kernels is, in one audited call.
+
+    Memory is known by its address. A number that Python code reads from a tensor has the address of its element. A
+    number that an extension function returns has no address; it gets a negative one.
+    """
+
+    def __init__(self) -> None:
+        self.reached: set[int] = set()
+        """Storages with data of own kernels."""
+        self.small: list[set[int]] = []
+        """For each launch that computed single elements or a number: their addresses."""
+        self.numbers: set[int] = set()
+        """Addresses of the numbers of own kernels that Python code has seen."""
+        self.from_numbers: set[int] = set()
+        """Storages of tensors that were made from such numbers."""
+        self._library_results: set[Fingerprint] = set()
+        self._written: set[int] = set()  # storages that own kernels wrote within the operator that runs now
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether a tensor may contain data of own kernels.
+
+        Once Python code has read a number of theirs, every later tensor may. A Boolean that was read is a decision and
+        not such a number.
+        """
+        return bool(self.numbers) or storage_of(tensor) in self.reached
+
+    def excuse_small_launches(self, outputs: Iterable[Tensor]) -> None:
+        """Forget the small launches that made an output. The others may be probes, made to look like work.
+
+        They made an output if they wrote all its elements, if they gave all the numbers that it was made from, or if
+        the output is a single number that contains their data.
+        """
+        for output in outputs:
+            if output.numel() == 1 and storage_of(output) in self.reached - self.from_numbers:
+                self.small.clear()
+            memory = addresses_of(output)
+            places = {place for small in self.small for place in small if place in memory}
+            if storage_of(output) in self.from_numbers:
+                places |= self.numbers
+            if len(places) >= output.numel() > 0:
+                self.small = [small for small in self.small if not small & places]
+
+    def launch(
+        self,
+        tensors: Mapping[str, Tensor],
+        before: Mapping[str, Fingerprint],
+        made: list[Tensor] | None = None,
+        has_numbers: bool = False,
+    ) -> tuple[tuple[str, ...], bool]:
+        """Take in what an own kernel or an own function has done.
+
+        Args:
+            tensors: its tensor arguments, by name.
+            before: their fingerprints before the launch.
+            made: tensors that a function returned and was not given.
+            has_numbers: a function returned numbers.
+
+        Returns:
+            The names of what it changed, with ``result`` for what it returned; and whether it only moved data: each
+            changed or returned tensor is a copy or a cast of something that was there before, or one value repeated.
+        """
+        made = made or []
+        after = {name: fingerprint(one) for name, one in tensors.items()}
+        changed = {name: one for name, one in tensors.items() if after[name] != before[name]}
+        kept = [one for name, one in tensors.items() if name not in changed]
+        known = set(before.values()) | self._library_results
+        new = list(changed.values()) + made
+        contents = [after[name] for name in changed] + [fingerprint(one) for one in made]
+        moves = not has_numbers and all(
+            content in known or is_one_value(one) or any(is_cast_of(one, content, source) for source in kept)
+            for one, content in zip(new, contents, strict=True)
+        )
+        written = {storage_of(one) for one in new}
+        self.reached |= written
+        self._written |= written
+        numbers = {~len(self.numbers)} if has_numbers else set()
+        if not moves and all(one.numel() <= 1 for one in new):
+            self.small.append({one.data_ptr() for one in new} | numbers)
+        self.numbers |= numbers
+        return (*changed, *(("result",) if made else ())), moves
+
+    def library_result(self, result: Any) -> None:
+        """Remember what an operator of a library computed: a kernel that copies it computes nothing."""
+        self._library_results |= {fingerprint(one) for _, one in tensors_in({"": result})}
+
+    def operator(self, operator: Any, given: Mapping[Any, Any], result: Any, is_own: bool) -> None:
+        """Take in that an operator has run: data goes from its arguments to what it returns and what it writes to.
+
+        Args:
+            operator: an ``OpOverload``.
+            given: its arguments by position and by name.
+            result: what it returned.
+            is_own: own kernels were launched within it, and it is not torch's own, so their data is in its results.
+        """
+        inputs = [one for _, one in tensors_in(given)]
+        results = [one for _, one in tensors_in({"": result})]
+        has_data = is_own or any(storage_of(one) in self.reached for one in inputs)
+        for one in results:
+            if has_data:
+                self.reached.add(storage_of(one))
+            elif storage_of(one) not in self._written and not contains(inputs, one):
+                self._forget(one)
+        if has_data:
+            self.reached |= {storage_of(one) for one in _written_by(operator, given)}
+        name = operator._schema.name
+        if name == "aten::_local_scalar_dense" and has_data and inputs[0].dtype != torch.bool:
+            self.numbers.add(inputs[0].data_ptr())
+        is_made_in_python = name == "aten::lift_fresh" and bool(self.numbers)  # torch.tensor calls it
+        if is_made_in_python or (only_moves_data(name) and any(storage_of(one) in self.from_numbers for one in inputs)):
+            self.from_numbers |= {storage_of(one) for one in results}
+        self._written.clear()
+
+    def _forget(self, tensor: Tensor) -> None:
+        """Drop what is known of a new tensor's memory: it is about an earlier tensor at the same place."""
+        self.reached.discard(storage_of(tensor))
+        self.from_numbers.discard(storage_of(tensor))
+        memory = addresses_of(tensor)
+        for places in self.small:
+            places.difference_update([place for place in places if place in memory])
+
+
+def _written_by(operator: Any, given: Mapping[Any, Any]) -> list[Tensor]:
+    """The tensors among its arguments that an operator writes to, according to its schema."""
+    arguments = operator._schema.arguments
+    keys = [*enumerate(arguments), *((argument.name, argument) for argument in arguments)]
+    changed = {key: given[key] for key, argument in keys if key in given and argument.is_write}
+    return [one for _, one in tensors_in(changed)]
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether a function's result contains a number.
+
+    >>> has_numbers([1.5]), has_numbers((True, "a"))
+    (True, False)
+    """
+    if isinstance(value, dict):
+        return any(map(has_numbers, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(has_numbers, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)

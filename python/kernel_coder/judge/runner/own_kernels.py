@@ -1,0 +1,136 @@
+"""Which kernels and functions are the candidate's own.
+
+Own is what the candidate's file defines: its ``triton.jit`` functions, and the functions of the extension modules that
+it builds with ``torch.utils.cpp_extension``. A library's kernels are never own, whichever code launches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernel_coder.judge.runner.kernel_facts import kernels_in, spellings
+
+CallObserver = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Calls a function of an extension: name, function, arguments, named arguments."""
+
+
+class OwnKernels:
+    """Recognises the candidate's own kernels and functions.
+
+    Call :meth:`watch_extensions` before the candidate is imported, so that it sees the modules that are built.
+
+    Args:
+        file: the candidate's file.
+        module: the name under which it is imported.
+    """
+
+    def __init__(self, file: str | os.PathLike[str], module: str = "candidate") -> None:
+        self.file = os.path.realpath(file)
+        self.module = module
+        self.libraries: list[str] = []
+        """Shared libraries that the candidate built."""
+        self.operators: set[str] = set()
+        """Operators that these libraries registered with torch, such as ``my_library::my_op``."""
+        self.compiled: set[str] = set()
+        """Names on the device of own Triton kernels that were launched."""
+        self.observer: CallObserver | None = None
+        """While it is set, it makes the calls of own extension functions."""
+
+    def owns(self, function: Any) -> bool:
+        """Whether the candidate's file defines a function. Decorators such as ``triton.jit`` are looked through."""
+        while not hasattr(function, "__code__"):
+            inner = getattr(function, "fn", None)
+            if inner is None:
+                return False
+            function = inner
+        file = function.__code__.co_filename
+        if os.path.realpath(file) == self.file:
+            return True
+        # Code that was made at run time has no file of its own.
+        return function.__module__ == self.module and not os.path.exists(file)
+
+    @contextlib.contextmanager
+    def watch_extensions(self) -> Iterator[None]:
+        """Take what ``load`` and ``load_inline`` build within this context as own."""
+        from torch.utils import cpp_extension
+
+        originals = {name: getattr(cpp_extension, name) for name in ("load", "load_inline")}
+        for name, original in originals.items():
+            setattr(cpp_extension, name, functools.wraps(original)(functools.partial(self._load, original)))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(cpp_extension, name, original)
+
+    def _load(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before, loaded_before = _operators(), set(torch.ops.loaded_libraries)
+        module = original(*args, **kwargs)
+        self.operators |= _operators() - before
+        self.libraries += sorted(set(torch.ops.loaded_libraries) - loaded_before)
+        if isinstance(module, ModuleType):
+            self.watch_module(module)
+        return module
+
+    def watch_module(self, module: ModuleType) -> None:
+        """Take a compiled module as own: its functions, and the methods of its classes."""
+        if getattr(module, "__file__", None):
+            self.libraries.append(str(module.__file__))
+        for name, value in list(vars(module).items()):
+            if isinstance(value, ModuleType):
+                if value.__name__.startswith(f"{module.__name__}."):
+                    self.watch_module(value)
+                continue
+            if name.startswith("__"):
+                continue
+            if isinstance(value, type):
+                for method, function in list(vars(value).items()):
+                    if callable(function) and (method == "__call__" or not method.startswith("__")):
+                        with contextlib.suppress(AttributeError, TypeError):
+                            setattr(value, method, self.watched(f"{name}.{method}", function))
+            elif callable(value):
+                setattr(module, name, self.watched(name, value))
+
+    def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of an extension, wrapped so that the observer, if there is one, makes its calls."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            observer = self.observer
+            return function(*args, **kwargs) if observer is None else observer(name, function, args, kwargs)
+
+        with contextlib.suppress(AttributeError, TypeError):
+            functools.update_wrapper(call, function)
+        return call
+
+    def kernel_names(self) -> frozenset[str]:
+        """Names that own kernels may have in a profile.
+
+        They come from the own Triton kernels that were launched, from compiled Triton kernels that are globals of the
+        candidate's module, and from every kernel in the libraries that the candidate built.
+        """
+        names = set(self.compiled)
+        for value in list(vars(sys.modules.get(self.module, object)).values()):
+            names |= _compiled_names(value) if self.owns(value) else set()
+        for library in dict.fromkeys(self.libraries):
+            names |= kernels_in(library)
+        return frozenset(spelling for name in names for spelling in spellings(name))
+
+
+def _compiled_names(function: Any) -> set[str]:
+    """Names of what was compiled from a jitted function. Decorators around it are looked through."""
+    while not hasattr(function, "device_caches") and hasattr(function, "fn"):
+        function = function.fn
+    caches = getattr(function, "device_caches", {})
+    return {str(kernel.name) for cache, *_ in caches.values() for kernel in cache.values() if hasattr(kernel, "name")}
+
+
+def _operators() -> set[str]:
+    return set(torch._C._dispatch_get_all_op_names())
