@@ -272,7 +272,7 @@ def test_a_teacher_that_refuses_us_is_a_mistake(tmp_path: Path, capsys: pytest.C
     out = tmp_path / "pairs.parquet"
     with chat_server(lambda n, body: refusal(401, "no key")) as server:
         assert run(out, server, "--implement", write_ops(tmp_path, 2)) == 2
-    assert "name a variable with its key by --api-key-env" in capsys.readouterr().err
+    assert "name a variable that holds its key with --api-key-env" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -467,12 +467,12 @@ def test_a_machine_that_cannot_judge_asks_nothing(tmp_path: Path, capsys: pytest
     from kernel_coder.evaluate.errors import HarnessFailed
 
     def impossible(**_: Any) -> Any:
-        raise HarnessFailed("nothing can be judged on this machine: no sandbox")
+        raise HarnessFailed("the judge cannot start on this machine: no sandbox")
 
     with chat_server(right) as server:
         assert run(tmp_path / "p.parquet", server, "--implement", write_ops(tmp_path, 3), make_judge=impossible) == 3
         assert server.requests == []
-    assert "nothing can be judged on this machine: no sandbox" in capsys.readouterr().err
+    assert "the judge cannot start on this machine: no sandbox" in capsys.readouterr().err
 
 
 def test_a_log_of_another_teacher_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from kernel_coder.evaluate.answers import Answer, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import UsageError
-from kernel_coder.evaluate.local import LocalModel
+from kernel_coder.evaluate.local import LocalModel, check_hub
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.prompts import Message
 from kernel_coder.tasks import Task
@@ -95,6 +95,21 @@ def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(m
 def test_a_model_that_cannot_be_loaded_is_a_mistake(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         LocalModel(config(**changes))
+
+
+def test_a_hub_id_without_network_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(address: tuple[str, int], timeout: float) -> None:
+        raise OSError(f"no route, waited {timeout:g} s at most")
+
+    for name in ("HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr("socket.create_connection", unreachable)
+    with pytest.raises(UsageError, match=r"owner/name is not a folder on this machine, and the hub cannot .* 5 s"):
+        LocalModel(config(model="owner/name"))
+    (tmp_path / "hub" / "models--owner--name").mkdir(parents=True)
+    check_hub("owner/name")  # it is in the cache
+    check_hub("tiny")
 
 
 def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     run = write_run(tmp_path / "runs/one", [])
     assert said(str(tmp_path / "none")) == f"{tmp_path / 'none'} is not a folder"
     assert said(str(run / "metrics.jsonl")) == f"{run / 'metrics.jsonl'} is not a folder"
-    assert said(str(empty)) == f"{empty} is no run: it has no metrics.jsonl"
+    assert said(str(empty)) == f"{empty} is not a run: it has no metrics.jsonl"
     assert said(str(run.parent)).endswith("; did you mean one of the runs in it: one?")
     (empty / "verdicts.jsonl").touch()
     assert said(str(empty)).endswith("; it is an evaluation, which has its own report.html")
@@ -70,7 +70,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert said(str(run), "--samples", "many").startswith("--samples: invalid int value")
     assert said(str(run), "--no-plot") == "unknown argument --no-plot; did you mean --no-plots?"
     assert said(str(run), "--output", str(empty)) == f"--output {empty} is a folder; name a file"
-    assert said(str(run), "--output", str(tmp_path / "a/b")).endswith("lies in a folder that does not exist")
+    assert said(str(run), "--output", str(tmp_path / "a/b")).endswith("is in a folder that does not exist")
     assert "run" in said().lower()
     assert not (empty / "report.html").exists()
 

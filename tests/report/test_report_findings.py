@@ -25,9 +25,9 @@ def test_a_healthy_run_has_no_warning(tmp_path: Path) -> None:
     assert warnings(run) == set()
     text = " ".join(story(run))
     assert "On held-out tasks, answers that are correct: from 0% (0% to 1.88%) to 80% (73.9% to 85%)" in text
-    assert "The intervals are apart, so this is more than luck." in text
+    assert "The 95% intervals do not overlap, so this is more than chance." in text
     assert "The training reward rose from" in text
-    assert "half of that had happened by step 21" in text
+    assert "half of this change had happened by step 21" in text
 
 
 def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> None:
@@ -58,21 +58,21 @@ def test_reward_is_held_against_correctness_since_what_is_rewarded_changed_last(
     run = run_with(tmp_path / "a", stages)
     assert found(run) == (
         "fine",
-        "The reward did not rise since what is rewarded changed after step 16 without the share of correct answers.",
+        "The reward did not rise since the rewards changed after step 16 without the share of correct answers.",
     )
-    assert "What is rewarded changed after step 16: rewards before and after do not compare." in story(run)
+    assert "The rewards changed after step 16: values before and after cannot be compared." in story(run)
     assert found(run_with(tmp_path / "b", lambda step: stages(step, 0.01)))[0] == "warning"
     late = found(run_with(tmp_path / "c", lambda step: stages(step, 0.0, 35)))
-    assert late == ("unknown", "There are too few steps since what is rewarded changed after step 35.")
+    assert late == ("unknown", "There are too few steps since the rewards changed after step 35.")
     one = run_with(tmp_path / "d", lambda step: {"stage": 0.0})
-    assert not any("What is rewarded" in sentence for sentence in story(one))
+    assert not any("The rewards changed" in sentence for sentence in story(one))
 
 
 def test_a_model_that_was_sure_from_the_start_has_not_collapsed_and_is_warned_of(tmp_path: Path) -> None:
     run = run_with(tmp_path, lambda step: {"entropy": 0.004 - 0.00002 * step})
     told = next(check for check in checks(run) if check.name == "Still exploring")
     assert told.state == "warning"
-    assert told.sentence.startswith("The model was sure from the start, its entropy went from 0.00")
+    assert told.sentence.startswith("The entropy was low from the start (from 0.00")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_each_way_to_mislead_has_its_warning(
     assert name in warnings(run_with(tmp_path, change))
 
 
-def test_a_share_that_only_rose_in_training_is_learned_by_heart(tmp_path: Path) -> None:
+def test_a_share_that_only_rose_in_training_is_memorised(tmp_path: Path) -> None:
     found = warnings(run_with(tmp_path, lambda step: {} if step % 10 else {"eval/judge/correct": 0.0}))
     assert {"Not memorised", "More than chance on held-out tasks"} <= found
 
@@ -106,8 +106,8 @@ def test_few_steps_and_few_tasks_are_said(tmp_path: Path) -> None:
     assert {"Enough steps", "Enough held-out tasks"} <= warnings(run)
     (few,) = [check.sentence for check in checks(run) if check.name == "Enough held-out tasks"]
     assert "only 16 held-out tasks" in few
-    assert "24 points" in few
-    assert "too few values to say" in " ".join(story(run))
+    assert "24 percentage points" in few
+    assert "too few values for a trend" in " ".join(story(run))
 
 
 def test_a_run_without_judge_or_held_out_tasks_is_warned_about(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_never_correct_is_said_first(tmp_path: Path) -> None:
     assert story(run)[0].startswith("No answer was correct")
 
 
-def test_a_supervised_run_that_learns_by_heart_is_warned_about(tmp_path: Path) -> None:
+def test_a_supervised_run_that_memorises_is_warned_about(tmp_path: Path) -> None:
     worse = {10: 2.0, 20: 1.0, 30: 1.5, 40: 2.0}
     lines = [sft_metrics(step, **({"eval/loss": worse[step]} if step in worse else {})) for step in range(1, 41)]
     run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)

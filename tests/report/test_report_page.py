@@ -159,7 +159,7 @@ def test_a_supervised_run_is_told_as_one(tmp_path: Path) -> None:
     assert "12,345 such pairs" in text
     assert "Held-out loss" in text
     assert "40, held out: task0 correct" in text
-    assert "each of the 60 tasks" in text
+    assert "95% intervals for 60 independent answers" in text
     assert "What it was rewarded for" not in text
 
 
@@ -170,7 +170,7 @@ def test_samples_are_bounded_and_the_page_says_so(tmp_path: Path) -> None:
     page = page_of(folder, 20)
     assert len(page) < 1_500_000
     assert page.count('<details class="sample"') == 20
-    assert "written down 120 answers; 20 are here" in text_of(page)
+    assert "holds all 120 answers; this page shows 20" in text_of(page)
     assert "more characters]" in page
     assert '<details class="sample"' not in page_of(folder, 0)
 
@@ -181,7 +181,7 @@ def test_a_page_of_huge_texts_leaves_samples_out(tmp_path: Path, monkeypatch: py
     page = page_of(folder)
     count = page.count('<details class="sample"')
     assert 0 < count < 5
-    assert f"{10 - count} more were chosen and left out" in text_of(page)
+    assert f"{10 - count} more were left out" in text_of(page)
 
 
 def test_a_long_run_is_drawn_with_few_points(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_thinking_code_and_difference_stand_apart(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [step_metrics(1)], [sample(1)]))
     text = "".join(Page(page).text)
     assert re.search(r"Thinking\s*Hm\.", text)
-    assert "Difference from the module that was to be rewritten" in text
+    assert "Difference from the module in the prompt" in text
     assert '<span class="minus">-class Model:</span>' in page
     assert '<span class="plus">+class ModelNew:</span>' in page
     assert "9 times, in samples.jsonl" in text
@@ -244,7 +244,7 @@ def test_rejections_are_counted_by_what_was_tried(tmp_path: Path) -> None:
     text = text_of(page)
     assert "a call takes … ms, and writing its outputs alone takes … ms 3 1 5" in text
     assert "no kernel of its own: … does nothing 1 9 9" in text
-    assert "Rejected, by what they tried" in text
+    assert "Rejections by kind" in text
     assert "Shown as an example of rejected: no kernel of its own" in text
 
 

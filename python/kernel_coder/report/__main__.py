@@ -1,7 +1,8 @@
 """``kernel-coder report RUN [--output FILE] [--no-plots] [--samples N]``
 
 Writes a self-contained page about a training run (supervised or by reinforcement, finished or running) and PNG plots
-beside it. Exit codes: 0: the page is written. 2: the arguments or the folder are wrong (one sentence on stderr).
+beside it. The last line printed is the path of the page. Exit codes: 0: the page is written. 2: the arguments or the
+folder are wrong (one sentence on stderr).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
             print(path.resolve())
     elif plots:
         print("no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)")
-    print(f"open {page.resolve()} in a browser")
+    print(page.resolve())
 
 
 if __name__ == "__main__":

@@ -365,7 +365,11 @@ def _entropy(run: Run) -> Check | None:
     moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats per token"
     if found.after < 0.2 * found.before or found.after < SURE:
         always_low = found.before < SURE
-        subject = f"The entropy was low from the start ({moved})" if always_low else f"The model's {moved}"
+        subject = (
+            f"The entropy was low from the start ({moved.removeprefix('entropy went ')})"
+            if always_low
+            else f"The model's {moved}"
+        )
         has = "gives few different answers" if always_low else "has collapsed to a few answers"
         return Check(name, "warning", f"{subject}: the model {has} and will hardly find better ones.")
     return Check(name, "fine", f"The model's {moved}.")
