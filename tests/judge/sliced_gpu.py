@@ -15,8 +15,8 @@ import pytest
 import torch
 from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
 from kernel_coder.judge.examiner.timing.clock import Answer
-from kernel_coder.judge.examiner.timing.records import ReferenceTiming, Rhythm, TimesInTurn
 from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.examiner.timing_records import ReferenceTiming, Rhythm, TimesInTurn
 from kernel_coder.judge.gpu.contention import STEPS
 from kernel_coder.judge.gpu.turns import GpuTurns
 

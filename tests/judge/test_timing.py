@@ -18,7 +18,11 @@ from kernel_coder.judge.examiner.timing import rhythm as rhythms
 from kernel_coder.judge.examiner.timing.answers import Requester
 from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
 from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock, Start
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.estimate import Estimate
+from kernel_coder.judge.examiner.timing.interval import speedup_interval
+from kernel_coder.judge.examiner.timing.requests import Expected, Request, RequestMaker
+from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.examiner.timing_constants import (
     BUSY_S,
     CANARIES,
     HOST_NOISE,
@@ -36,9 +40,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     TIMING,
     UNSURE,
 )
-from kernel_coder.judge.examiner.timing.estimate import Estimate
-from kernel_coder.judge.examiner.timing.interval import speedup_interval
-from kernel_coder.judge.examiner.timing.records import (
+from kernel_coder.judge.examiner.timing_records import (
     Baseline,
     Costs,
     Party,
@@ -46,8 +48,6 @@ from kernel_coder.judge.examiner.timing.records import (
     Rhythm,
     TimesInTurn,
 )
-from kernel_coder.judge.examiner.timing.requests import Expected, Request, RequestMaker
-from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.stream_gate import gate_of, wait_for, write_later
 from kernel_coder.judge.gpu.turns import GpuTurns

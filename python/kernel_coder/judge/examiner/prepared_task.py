@@ -24,7 +24,7 @@ from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
-from kernel_coder.judge.examiner.timing.records import ReferenceTiming
+from kernel_coder.judge.examiner.timing_records import ReferenceTiming
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import set_math_mode
 from kernel_coder.judge.wire.trees import map_tensors, tensors_of

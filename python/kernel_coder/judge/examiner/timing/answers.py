@@ -17,8 +17,8 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
-from kernel_coder.judge.examiner.timing.constants import TIMING
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker
+from kernel_coder.judge.examiner.timing_constants import TIMING
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.shared_tensors import tensor_at

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.timing.answers import Requester
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.rhythm import rounds_together
+from kernel_coder.judge.examiner.timing_constants import (
     BASELINE_S,
     BUSY_S,
     MAX_PAUSE_S,
@@ -21,8 +22,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     QUIET_TRIES,
     SHARED_PROBES,
 )
-from kernel_coder.judge.examiner.timing.records import Baseline, Costs, Rhythm
-from kernel_coder.judge.examiner.timing.rhythm import rounds_together
+from kernel_coder.judge.examiner.timing_records import Baseline, Costs, Rhythm
 from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.turns import GpuTurns
 

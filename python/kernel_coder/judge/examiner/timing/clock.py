@@ -22,7 +22,8 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.randomness import fill_random
 from kernel_coder.judge.examiner.task_memory import outputs_at
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.requests import Request
+from kernel_coder.judge.examiner.timing_constants import (
     AWAKE_S,
     CANARIES,
     COPIES,
@@ -32,7 +33,6 @@ from kernel_coder.judge.examiner.timing.constants import (
     QUEUE_S,
     SHOWN_BYTES,
 )
-from kernel_coder.judge.examiner.timing.requests import Request
 from kernel_coder.judge.gpu.contention import load_probe_of
 from kernel_coder.judge.gpu.stream_gate import Gate, gate_of, write_later
 from kernel_coder.judge.gpu.turns import synchronise

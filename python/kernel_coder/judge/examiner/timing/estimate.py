@@ -7,9 +7,9 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_coder.judge.examiner.timing.constants import EARLY_S, HOST_NOISE, TIMING, UNSURE
 from kernel_coder.judge.examiner.timing.interval import Interval, median_interval, speedup_interval
-from kernel_coder.judge.examiner.timing.records import Baseline, Costs, TimesInTurn
+from kernel_coder.judge.examiner.timing_constants import EARLY_S, HOST_NOISE, TIMING, UNSURE
+from kernel_coder.judge.examiner.timing_records import Baseline, Costs, TimesInTurn
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kernel_coder.judge.examiner.timing_constants import RESOLUTION
+
 CONFIDENCE = 0.99
 """Of the intervals of speedups."""
-
-RESOLUTION = 0.005
-"""Two processes that run the same code differ by this share, since their data lie elsewhere in memory. No speedup is
-claimed to be known more exactly."""
 
 
 class Interval(NamedTuple):

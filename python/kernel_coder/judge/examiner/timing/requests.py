@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.link import Link
-from kernel_coder.judge.examiner.timing.constants import STRANGE_EVERY
+from kernel_coder.judge.examiner.timing_constants import STRANGE_EVERY
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.wire.shared_tensors import tensor_at
 from kernel_coder.judge.wire.trees import tensors_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.timing.answers import Requester
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing_constants import (
     BATCH_CALLS,
     CHUNK_S,
     MAX_REQUEST_S,
@@ -15,7 +15,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     REQUEST_S,
     TIMING,
 )
-from kernel_coder.judge.examiner.timing.records import Rhythm
+from kernel_coder.judge.examiner.timing_records import Rhythm
 
 
 def choose_rhythm(

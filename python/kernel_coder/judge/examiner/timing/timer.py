@@ -23,7 +23,9 @@ from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.source_checks import reaches_out
 from kernel_coder.judge.examiner.timing.answers import Requester
 from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.estimate import Estimate
+from kernel_coder.judge.examiner.timing.rhythm import find_rhythm, rounds_together
+from kernel_coder.judge.examiner.timing_constants import (
     BASELINE_ROUNDS,
     MIN_ROUNDS,
     PINGS,
@@ -32,9 +34,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     TIMING,
     TRIES_IN_TURN,
 )
-from kernel_coder.judge.examiner.timing.estimate import Estimate
-from kernel_coder.judge.examiner.timing.records import Baseline, Party, Rhythm, TimesInTurn
-from kernel_coder.judge.examiner.timing.rhythm import find_rhythm, rounds_together
+from kernel_coder.judge.examiner.timing_records import Baseline, Party, Rhythm, TimesInTurn
 from kernel_coder.judge.gpu.facts import gpu_facts, known_bandwidth
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.limits import AFTERWARDS_S, COMPILE_S

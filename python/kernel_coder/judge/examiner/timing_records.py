@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from kernel_coder.judge.examiner.timing.constants import MIN_SHARE, SHOWN_BYTES, TIMING
+from kernel_coder.judge.examiner.timing_constants import MIN_SHARE, SHOWN_BYTES, TIMING
 
 Party = Literal["reference", "candidate"]
 """One of the two that are timed."""
