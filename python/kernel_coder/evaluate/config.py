@@ -44,17 +44,14 @@ MAY_CHANGE = frozenset(
         "judge.audit_dir", "remember",
     }
 )  # fmt: skip
-"""Fields that may differ when a run is resumed: they choose tasks, speed and reports, and change no answer or verdict.
-"""
+"""Fields that may differ when a run is resumed: they choose tasks, speed and reports, not answers or verdicts."""
 
 
-class EvaluateConfig(BaseModel):
-    """All settings of an evaluation."""
+class AnswerConfig(BaseModel):
+    """Settings of the model, its answers and the judge, which ``evaluate`` and ``refine`` share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    model: str = Field(description="hub id, local folder, nano, tiny, or with --base-url the server's name for a model")
-    revision: str | None = Field(default=None, description="commit or tag on the hub")
     gguf_file: str | None = Field(default=None, description="name of a GGUF file inside the model's folder")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="dtype of a local model; auto: bfloat16 on a GPU, float32 on the CPU"
@@ -69,6 +66,38 @@ class EvaluateConfig(BaseModel):
     concurrency: int = Field(default=8, ge=1, description="number of requests sent to the server at once")
     request_timeout_s: float = Field(default=600.0, gt=0, description="time limit for one request, in seconds")
     max_retries: int = Field(default=6, ge=0, description="retries of a failed request, with growing waits in between")
+    backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
+        default="triton", description="language that the answers are written in"
+    )
+    prompt_template: str = Field(
+        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano or a .jinja file"
+    )
+    feedback_template: str = Field(
+        default="feedback", description="template of the message after a verdict: feedback, nano or a .jinja file"
+    )
+    context_turns: int = Field(default=4, ge=1, description="number of latest answers that a prompt shows")
+    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
+        default="drop", description="how much reasoning of earlier answers a prompt shows"
+    )
+    temperature: float = Field(default=1.0, ge=0, description="sampling temperature; 0: greedy decoding")
+    top_p: float = Field(default=0.97, gt=0, le=1, description="probability mass of nucleus sampling")
+    max_new_tokens: int = Field(default=2048, ge=1, description="length limit of an answer, in tokens")
+    batch_size: int = Field(default=16, ge=1, description="answers that a local model generates at once")
+    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
+    seed: int = Field(
+        default=42, ge=0, description="seed of the run; each sample derives its own from it, the task and its index"
+    )
+    device: str = Field(
+        default="auto", description="device of model and judge: auto (a GPU if there is one), cpu, cuda or cuda:N"
+    )
+    judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
+
+
+class EvaluateConfig(AnswerConfig):
+    """All settings of an evaluation."""
+
+    model: str = Field(description="hub id, local folder, nano, tiny, or with --base-url the server's name for a model")
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
     extra_body: dict[str, Any] = Field(default={}, description="more fields for each request, as JSON")
 
     tasks: str = Field(
@@ -89,48 +118,23 @@ class EvaluateConfig(BaseModel):
         default="leave_out",
         description="what to do with KernelBench tasks that the packaged admission list refuses; the results name them",
     )
-    backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
-        default="triton", description="language that the answers are written in"
-    )
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] | None = Field(
         default=None, description="precision of the reference; default: that of each task"
-    )
-    prompt_template: str = Field(
-        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano or a .jinja file"
     )
     one_shot: bool = Field(default=False, description="show a solved example in the prompt")
 
     samples: int = Field(default=1, ge=1, description="answers sampled for each task; also --parallel")
     turns: int = Field(default=1, ge=1, description="answers in a conversation: each follows a verdict on the last one")
     stop_when_correct: bool = Field(default=False, description="end a conversation after its first correct answer")
-    feedback_template: str = Field(
-        default="feedback", description="template of the message after a verdict: feedback, nano or a .jinja file"
-    )
-    context_turns: int = Field(default=4, ge=1, description="number of latest answers that a prompt shows")
-    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
-        default="drop", description="how much reasoning of earlier answers a prompt shows"
-    )
-    temperature: float = Field(default=1.0, ge=0, description="sampling temperature; 0: greedy decoding")
-    top_p: float = Field(default=0.97, gt=0, le=1, description="probability mass of nucleus sampling")
     top_k: int = Field(default=0, ge=0, description="sample from the k likeliest tokens; 0: from all")
-    max_new_tokens: int = Field(default=2048, ge=1, description="length limit of an answer, in tokens")
-    seed: int = Field(
-        default=42, ge=0, description="seed of the run; each sample derives its own from it, the task and its index"
-    )
     seeds: tuple[int, ...] | None = Field(
         default=None, description="several seeds instead of seed, as in 0,1,2; samples counts the answers with each"
     )
-    batch_size: int = Field(default=16, ge=1, description="answers that a local model generates at once")
-    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
 
-    device: str = Field(
-        default="auto", description="device of model and judge: auto (a GPU if there is one), cpu, cuda or cuda:N"
-    )
     judge_device: str | None = Field(
         default=None, description="device of the judge, if another; several GPUs as in cuda:1,cuda:2"
     )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
-    judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
 
     pass_at: tuple[int, ...] | None = Field(
         default=None,

@@ -7,18 +7,12 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from kernel_coder.evaluate.config import EvaluateConfig
+from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig
 from kernel_coder.evaluate.help import suggestion
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.run.flags import UsageError, validated
-
-SHARED = (
-    *("model", "base_url", "api_key_env", "gguf_file", "chat_template", "concurrency", "request_timeout_s"),
-    *("max_retries", "backend", "temperature", "top_p", "max_new_tokens", "batch_size", "num_threads", "seed"),
-)
-"""Fields with the same meaning as in ``EvaluateConfig``."""
+from kernel_coder.run.flags import UsageError, flag_of, validated
 
 COMMON = (
     *("model", "strategy", "turns", "parallel", "seconds", "stop_when_correct", "backend", "device", "base_url"),
@@ -38,25 +32,13 @@ NANO = {
 """Defaults for the packaged model: the settings of its training (configs/nano-turns.yaml)."""
 
 
-class RefineConfig(BaseModel):
+class RefineConfig(AnswerConfig):
     """All settings of a search."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     module: str = Field(description="Python file with Model, get_inputs and get_init_inputs")
     model: str = Field(
         default="nano", description="hub id, local folder, nano, or with --base-url the server's name for a model"
     )
-    base_url: str | None = Field(
-        default=None, description="URL of an OpenAI-compatible server, such as http://localhost:8000/v1"
-    )
-    api_key_env: str | None = Field(default=None, description="environment variable that holds the server's API key")
-    gguf_file: str | None = Field(default=None, description="name of a GGUF file inside the model's folder")
-    chat_template: str | None = Field(default=None, description="file with a Jinja chat template, or plain")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="dtype of a local model; auto: bfloat16 on a GPU, float32 on the CPU"
-    )
-    device: str = Field(default="auto", description="device of judge and local model: auto, cpu, cuda or cuda:N")
 
     strategy: Literal["serial", "parallel", "best_of_turns"] = Field(
         default="serial",
@@ -65,38 +47,15 @@ class RefineConfig(BaseModel):
     )
     turns: int = Field(default=4, ge=1, description="number of rounds")
     parallel: int = Field(default=1, ge=1, description="answers in a round")
-    context_turns: int = Field(default=4, ge=1, description="number of earlier answers that a prompt shows; for nano 1")
-    earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
-        default="drop", description="how much reasoning of earlier answers a prompt shows; for nano keep"
-    )
     seconds: float | None = Field(default=None, gt=0, description="budget of wall time, in seconds")
     tokens: int | None = Field(default=None, ge=1, description="budget of generated tokens")
     evaluations: int | None = Field(default=None, ge=1, description="budget of judged candidates")
     stop_at: float | None = Field(default=None, gt=0, description="stop once a kernel has this speedup")
     stop_when_correct: bool = Field(default=False, description="stop at the first correct kernel")
 
-    backend: Literal["triton", "cuda", "cpp", "torch"] = Field(
-        default="triton", description="language that the kernels are written in"
-    )
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] = Field(
         default="fp32", description="precision of the reference"
     )
-    prompt_template: str = Field(
-        default="kernel_coder", description="name of a prompt template or a .jinja file; for nano nano"
-    )
-    feedback_template: str = Field(
-        default="feedback", description="template of the message after a verdict; for nano nano"
-    )
-    temperature: float = Field(default=1.0, ge=0, description="sampling temperature; 0: greedy decoding")
-    top_p: float = Field(default=0.97, gt=0, le=1, description="probability mass of nucleus sampling")
-    max_new_tokens: int = Field(default=2048, ge=1, description="length limit of an answer, in tokens; for nano 384")
-    batch_size: int = Field(default=16, ge=1, description="answers that a local model generates at once")
-    concurrency: int = Field(default=8, ge=1, description="number of requests sent to the server at once")
-    request_timeout_s: float = Field(default=600.0, gt=0, description="time limit for one request, in seconds")
-    max_retries: int = Field(default=6, ge=0, description="retries of a failed request, with growing waits in between")
-    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of a local model")
-    seed: int = Field(default=42, ge=0, description="seed of the search; each answer derives its own from it")
-    judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
     output: str | None = Field(default=None, description="folder for the results; default: runs/refine-<module>")
 
     @model_validator(mode="before")
@@ -112,19 +71,17 @@ class RefineConfig(BaseModel):
 
     def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
         """The config of the model client."""
-        shared = {name: getattr(self, name) for name in SHARED}
-        others = {"device": device, "dtype": dtype, "prompt_template": self.prompt_template, "tasks": self.module}
-        return validated(EvaluateConfig, {**shared, **others})
+        shared = self.model_dump(include={*AnswerConfig.model_fields, "model"} - {"judge"})
+        return validated(EvaluateConfig, {**shared, "device": device, "dtype": dtype, "tasks": self.module})
 
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     """The config of a command line, and whether it resumes an earlier search."""
     parser = argparse.ArgumentParser(
-        prog="kernel-coder refine",
-        description="Write a faster, verified kernel for one module.",
-        add_help=False,
-        allow_abbrev=False,
-        epilog="Every field of the judge is a flag too, as in --judge.checks 3. See docs/multi_turn.md.",
+        prog="kernel-coder refine", description="Write a faster, verified kernel for one module.", add_help=False,
+        allow_abbrev=False, epilog="Every field of the judge is a flag too, as in --judge.checks 3. With nano the
+        defaults are those of its " f"training: {', '.join(f'{flag_of(name)} {value}' for name, value in NANO.items())}.
+        See docs/multi_turn.md.",
     )
     parser.add_argument("--help-all", action="help", help="show all flags")
     parser.add_argument("module", help=RefineConfig.model_fields["module"].description)
@@ -132,7 +89,7 @@ def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     for name, field in RefineConfig.model_fields.items():
         if name in ("module", "judge"):
             continue
-        flag = "--" + name.replace("_", "-")
+        flag = flag_of(name)
         default = field.get_default(call_default_factory=True)
         text = f"{field.description} (default {default})" if default is not None else field.description
         if default is False:
