@@ -486,7 +486,7 @@ def test_a_runner_that_harms_the_gpu_is_gone_with_all_it_held(
             assert ended.exit_code != 0
             assert "CUDA error" in process.stderr.text or "Assertion" in process.stderr.text
         else:
-            ended = process.kill_tree(patience_s=60)
+            ended = process.kill_tree(timeout_s=60)
         killed_s = time.monotonic() - began
     freed_s = settled_memory(before.used)
     began = time.monotonic()

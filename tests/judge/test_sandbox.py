@@ -27,8 +27,6 @@ from kernel_coder.judge.sandbox.profile import LAYERS
 from kernel_coder.judge.sandbox.sandbox import Sandbox
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach, SharedBuffer
 
-pytestmark = pytest.mark.alone  # it looks through /dev/shm and /proc, and its hostile programs kill what they reach
-
 IS_ROOT = os.geteuid() == 0
 NAMESPACES = frozenset({"user_namespace", "pid_namespace", "net_namespace", "ipc_namespace", "mount_namespace"})
 NOBODY = 65534
@@ -288,12 +286,14 @@ def test_the_end_is_decoded_and_seen_at_once(
     assert ended.reason.startswith(reason)
 
 
+@pytest.mark.alone
 def test_cpu_time_is_bounded_and_reported(strongest: Sandbox) -> None:
     ended, _ = run(strongest, "while True: pass", cpu_s=1)
     assert ended.signal == signal.SIGXCPU
     assert 0.8 < ended.user_s + ended.system_s < 4
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "code",
     [
@@ -311,6 +311,7 @@ def test_the_wall_limit_ends_it_whatever_it_does(sandbox: Sandbox, code: str) ->
     assert time.monotonic() - began < 2.3
 
 
+@pytest.mark.alone
 def test_waiting_has_a_deadline_and_killing_is_prompt(sandbox: Sandbox) -> None:
     with sandbox.start(program("time.sleep(1000)")) as process:
         with pytest.raises(TimeoutError):
@@ -337,6 +338,7 @@ while True: time.sleep(1)
 """
 
 
+@pytest.mark.alone
 def test_a_double_forked_daemon_in_its_own_session_is_gone(sandbox: Sandbox) -> None:
     if lacks(sandbox, "kill_tree"):
         return
@@ -347,6 +349,7 @@ def test_a_double_forked_daemon_in_its_own_session_is_gone(sandbox: Sandbox) -> 
     assert not processes_with(token)
 
 
+@pytest.mark.alone
 def test_a_fork_bomb_is_limited_and_gone(sandbox: Sandbox) -> None:
     if lacks(sandbox, "process_limit"):
         return
@@ -373,6 +376,7 @@ def test_a_fork_bomb_is_limited_and_gone(sandbox: Sandbox) -> None:
     assert not processes_with(token)
 
 
+@pytest.mark.alone
 def test_the_tree_dies_with_its_supervisor(strongest: Sandbox) -> None:
     token = f"orphan-{os.urandom(8).hex()}"
     code = f"""
@@ -597,6 +601,7 @@ def test_each_denied_call_has_a_reason() -> None:
     assert all(calls.values())
 
 
+@pytest.mark.alone
 def test_a_signal_does_not_leave_by_landlock_alone(work_root: str) -> None:
     """Same uid, same pid namespace, no filter: Landlock's scope is what is left, where the kernel has it."""
     without = NAMESPACES | {"seccomp", "uid"}
@@ -814,6 +819,7 @@ def server(strongest: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield warm
 
 
+@pytest.mark.alone
 def test_a_runner_is_forked_from_a_parent_that_has_imported_everything(server: ForkServer) -> None:
     ours, theirs = Channel.pair()
     began = time.monotonic()
@@ -875,6 +881,7 @@ MIXED = {
 }
 
 
+@pytest.mark.alone
 def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root: str) -> None:
     token = f"mixed-{os.urandom(8).hex()}"
     limits = Limits(wall_s=0.15, processes=20, data_bytes=1 << 28, file_bytes=1 << 24, work_bytes=1 << 24)
@@ -906,6 +913,7 @@ def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root:
 # ---- the other kind of user ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
     """If this user is root, run the hostile programs once more as the user nobody. Else they have been run already."""
     if not IS_ROOT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -34,7 +35,7 @@ from kernel_coder.tasks.generator import (
 )
 from kernel_coder.tasks.generator.bugs import KINDS, plant_bug
 from kernel_coder.tasks.generator.fingerprint import Problems, contamination, fingerprint, minhash, shingles
-from kernel_coder.tasks.generator.pointwise import ALL, NORMAL, Pointwise, evaluate, image
+from kernel_coder.tasks.generator.pointwise import ALL, NORMAL, evaluate, image
 from kernel_coder.tasks.generator.split import split_of_composition
 from kernel_coder.tasks.task import Task, reference_problem, solution_problem
 
@@ -75,26 +76,24 @@ def test_there_are_at_least_sixteen_families_to_train_on() -> None:
     assert set(FAMILIES) >= HELDOUT_FAMILIES
 
 
-@pytest.mark.parametrize(("family", "level"), EVERYTHING)
-def test_texts_are_plain_and_complete(family: str, level: int) -> None:
-    for seed in range(3):
-        made = generate(seed, family, level)
+def test_texts_are_plain_and_complete() -> None:
+    for (family, level), seed in itertools.product(EVERYTHING, range(3)):
+        made, where = generate(seed, family, level), (family, level, seed)
         task = made.task
-        assert task.solution is not None
-        assert reference_problem(task.reference) is None
-        assert solution_problem(task.solution) is None
-        assert len(made.composition) >= 2
-        assert max(map(len, (task.reference + task.solution).splitlines())) <= 130
+        assert task.solution is not None, where
+        assert reference_problem(task.reference) is None, where
+        assert solution_problem(task.solution) is None, where
+        assert len(made.composition) >= 2, where
+        assert max(map(len, (task.reference + task.solution).splitlines())) <= 130, where
         tree = ast.parse(task.solution)
         imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-        assert imported <= {"torch", "torch.nn", "torch.nn.functional", "triton", "triton.language"}
+        assert imported <= {"torch", "torch.nn", "torch.nn.functional", "triton", "triton.language"}, where
         kernels = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        assert kernels
-        assert all(
-            [ast.unparse(decorator) for decorator in kernel.decorator_list] == ["triton.jit"] for kernel in kernels
-        )
-        assert all(kernel.name.endswith("_kernel") for kernel in kernels)
-        assert all(name in task.metadata for name in ("family", "level", "composition", "seed", "generator", "split"))
+        assert kernels, where
+        decorators = [[ast.unparse(decorator) for decorator in kernel.decorator_list] for kernel in kernels]
+        assert all(one == ["triton.jit"] for one in decorators), where
+        assert all(kernel.name.endswith("_kernel") for kernel in kernels), where
+        assert {"family", "level", "composition", "seed", "generator", "split"} <= task.metadata.keys(), where
 
 
 def test_the_solution_depends_on_no_size_of_the_module() -> None:
@@ -217,17 +216,16 @@ def test_a_task_from_elsewhere_has_no_side() -> None:
 # Operations -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", ALL, ids=lambda op: op.name)
-def test_every_spelling_of_an_operation_is_its_triton_text(op: Pointwise) -> None:
-    values = {key: choices[0] for key, (_, choices) in op.constants.items()}
+def test_every_spelling_of_an_operation_is_its_triton_text() -> None:
     x = torch.linspace(-3.4, 3.4, 101, dtype=torch.float64)
     y = torch.linspace(2.0, -2.9, 101, dtype=torch.float64)
-    want = evaluate(op, values, x.numpy(), y.numpy())
-    spellings = [*op.torch, *([f"({op.module})({{x}})"] if op.module else [])]
-    for spelling in spellings:
-        code = spelling.format(x="x", y="y", **{key: repr(value) for key, value in values.items()})
-        got = eval(code, {"torch": torch, "F": F, "nn": torch.nn, "x": x, "y": y})
-        np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9, err_msg=spelling)
+    for op in ALL:
+        values = {key: choices[0] for key, (_, choices) in op.constants.items()}
+        want = evaluate(op, values, x.numpy(), y.numpy())
+        for spelling in [*op.torch, *([f"({op.module})({{x}})"] if op.module else [])]:
+            code = spelling.format(x="x", y="y", **{key: repr(value) for key, value in values.items()})
+            got = eval(code, {"torch": torch, "F": F, "nn": torch.nn, "x": x, "y": y})
+            np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9, err_msg=f"{op.name}: {spelling}")
 
 
 def test_an_operation_without_effect_is_not_of_use() -> None:
@@ -262,8 +260,9 @@ def test_every_kind_of_bug_is_wrong_somewhere_and_the_checker_sees_it() -> None:
                 count[kind] += 1
                 planted.append((kind, made, code))
     assert len(KINDS) >= 15
-    with InterpreterVerifier(workers=2, timeout_s=15.0) as verifier:  # some bugs hang
+    with InterpreterVerifier(workers=2, timeout_s=2.0) as verifier:  # a store outside of memory may hang
         findings = list(verifier.verify(Candidate(made.task, code) for _, made, code in planted))
+    assert sum(finding.reason == "it took longer than 2 s" for finding in findings) <= len(findings) // 10
     seen = {kind for (kind, _, _), finding in zip(planted, findings, strict=True) if finding.correct is False}
     assert set(KINDS) - seen <= MAY_BE_HARMLESS
     assert all(finding.reason for finding in findings if not finding.correct)

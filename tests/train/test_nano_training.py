@@ -1,7 +1,9 @@
-"""What `make train` runs, made short: the packaged model, packaged tasks and the judge; and the model by itself."""
+"""`make train`, made short: the packaged model, packaged tasks and the judge; and the model by itself."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,14 @@ from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import load_tasks
+<<<<<<< HEAD
 from kernel_coder.train.__main__ import main
+=======
+from kernel_coder.train.config import ModelConfig
+>>>>>>> run
 from tiny_run import records, summary
 
-CONFIG = Path(__file__).parents[2] / "configs" / "nano.yaml"
+ROOT = Path(__file__).parents[2]
 SHORT = {
     "run.max_steps": 1,
     "run.eval_steps": 1,
@@ -31,8 +37,11 @@ SHORT = {
 
 
 def run(folder: Path) -> dict[str, Any]:
-    flags = [part for name, value in SHORT.items() for part in (f"--{name}", str(value))]
-    assert main(["--config", str(CONFIG), "--run.output_dir", str(folder), *flags]) == 0
+    """`make train` with the environment of this test instead of .venv, so that nothing is installed."""
+    flags = " ".join(f"--{name} {value}" for name, value in SHORT.items())
+    command = ["make", "train", f"BIN={Path(sys.executable).parent}", f"RUN={folder}", f"FLAGS={flags}"]
+    done = subprocess.run([*command, "-o", ".venv/.built"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return summary(folder)
 
 
@@ -63,6 +72,7 @@ def test_make_trains_answers_are_judged(run_dir: Path) -> None:
     assert not outcomes & {"harness_failed", "timeout"}
 
 
+@pytest.mark.long  # test_resume.py compares tiny runs bit by bit
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(run_dir: Path, tmp_path: Path) -> None:
     again, first = run(tmp_path / "run"), summary(run_dir)
