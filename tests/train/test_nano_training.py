@@ -17,11 +17,6 @@ from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import Sampling
 from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.tasks import load_tasks
-<<<<<<< HEAD
-from kernel_coder.train.__main__ import main
-=======
-from kernel_coder.train.config import ModelConfig
->>>>>>> run
 from tiny_run import records, summary
 
 ROOT = Path(__file__).parents[2]
