@@ -153,7 +153,7 @@ def test_harness_failure_has_its_own_code_and_still_a_verdict(
 def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
     """Not even what a library or a child process prints."""
     code = (
-        "import os, sys, kernel_coder.judge.supervisor.pool\n"
+        "import os, sys, kernel_coder.judge.supervisor.open\n"
         "from fake_judge import FakeJudge\n"
         "class Loud(FakeJudge):\n"
         "    def evaluate(self, *given, **more):\n"

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import kernel_coder.judge.supervisor.open
+import kernel_coder.judge.supervisor.pool
 import pytest
 from kernel_coder.judge import JudgeConfig, JudgePool, Outcome, Verdict, example_verdict, open_judge
 from kernel_coder.judge.supervisor.batching import devices_of, parallel
@@ -180,7 +181,8 @@ def test_workers_are_counted_by_device() -> None:
 
 
 def test_one_device_is_a_plain_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", Slow)
+    for module in (kernel_coder.judge.supervisor.open, kernel_coder.judge.supervisor.pool):
+        monkeypatch.setattr(module, "Judge", Slow)
     assert isinstance(open_judge("cpu", "triton", config=CONFIG), Slow)
     several = open_judge("cuda:1,cuda:2", "triton", config=CONFIG)
     assert isinstance(several, JudgePool)
