@@ -111,7 +111,11 @@ def test_an_unknown_reward_names_the_known_ones() -> None:
         (HERE + "length", {"limit": "ten"}, f"parameter limit of reward {HERE}length: input should be a valid integer"),
         ("similarity", {"high": "much"}, "parameter high of reward similarity: input should be a valid number"),
         ("nowhere.at_all:f", {}, "reward nowhere.at_all:f cannot be imported: ModuleNotFoundError: No module named"),
-        ("nowhere.py:f", {}, "reward nowhere.py:f cannot be imported: FileNotFoundError: the file nowhere.py does not exist"),
+        (
+            "nowhere.py:f",
+            {},
+            "reward nowhere.py:f cannot be imported: FileNotFoundError: the file nowhere.py does not exist",
+        ),
         (HERE + "absent", {}, f"reward {HERE}absent: {__name__} has no function absent"),
         (HERE + "HERE", {}, f"reward {HERE}HERE: {__name__} has no function HERE"),
     ],

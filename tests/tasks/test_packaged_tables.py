@@ -76,7 +76,10 @@ def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"path": "packaged:other"}, "packaged:other does not exist; the packaged tables are packaged, packaged:generated"),
+        (
+            {"path": "packaged:other"},
+            "packaged:other does not exist; the packaged tables are packaged, packaged:generated",
+        ),
         ({"families": []}, "data.families is empty"),
         (
             {"families": ["loss", "bmm"], "exclude_families": ["bmm"]},
