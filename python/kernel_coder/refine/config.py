@@ -77,13 +77,14 @@ class RefineConfig(AnswerConfig):
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     """The config of a command line, and whether it resumes an earlier search."""
+    of_nano = ", ".join(f"{flag_of(name)} {value}" for name, value in NANO.items())
     parser = argparse.ArgumentParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",
         add_help=False,
         allow_abbrev=False,
         epilog="Every field of the judge is a flag too, as in --judge.checks 3. With nano the defaults are those of "
-        f"its training: {', '.join(f'{flag_of(name)} {value}' for name, value in NANO.items())}.",
+        f"its training: {of_nano}. See docs/multi_turn.md.",
     )
     parser.add_argument("--help-all", action="help", help="show all flags")
     parser.add_argument("module", help=RefineConfig.model_fields["module"].description)
