@@ -97,7 +97,7 @@ def test_begun_answer_is_gone_on_with(task: Task, tmp_path: Path) -> None:
     # The template's text is stripped, so the answer goes on at the line end.
     assert made.tokenizer.decode(example.ids[example.in_loss]).startswith("\nSo.\n</thinking>")
     template.write_text("{% block user %}?{% endblock %}{% block assistant %}Well,{% endblock %}")
-    with pytest.raises(DroppedError, match="does not go on from the beginning"):
+    with pytest.raises(DroppedError, match="does not start with the beginning"):
         encoder(prompt_template=str(template)).of_task(task)
 
 

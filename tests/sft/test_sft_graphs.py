@@ -180,7 +180,7 @@ def test_weights_that_have_moved_are_not_looked_for_where_they_were(caplog: pyte
     weight.data = weight.data.clone()
     assert not any(body.takes(one.model, batch) for batch in batches("cpu"))
     assert [record.message for record in caplog.records] == [
-        "sft: weights have moved, so the CUDA graphs are not used any more"
+        "sft: weights have moved in memory, so the CUDA graphs are no longer used"
     ]
 
 
@@ -192,7 +192,7 @@ def test_what_a_graph_cannot_repeat_is_named() -> None:
     one.model.gradient_checkpointing_disable()
     one.model.config.attention_dropout = 0.2
     assert why_not(one.model, bf16=False) == (
-        "a graph would drop the same every time, and the model has attention_dropout of 0.2"
+        "a graph would drop the same elements every time, and the model has attention_dropout of 0.2"
     )
     one.model.config.attention_dropout = 0.0
     one.model.lm_head = nn.Identity()
@@ -206,7 +206,7 @@ def test_two_forward_passes_before_a_backward_are_an_error() -> None:
     with packed(one.model):
         states = body(one.model, first)
         body(one.model, second)
-    with pytest.raises(RuntimeError, match="went before the backward"):
+    with pytest.raises(RuntimeError, match="before the backward pass of the first"):
         states.sum().backward()
 
 
@@ -260,4 +260,4 @@ def test_adapters_are_graphed_unless_they_drop(device: str) -> None:
     dropping = load_policy(config.model_copy(update={"lora_dropout": 0.1}))
     assert dropout_of(dropping.model) == "Dropout of 0.1"
     found = record_body(dropping, given[0], recorder_of(device), bf16=True)
-    assert found == "a graph would drop the same every time, and the model has Dropout of 0.1"
+    assert found == "a graph would drop the same elements every time, and the model has Dropout of 0.1"

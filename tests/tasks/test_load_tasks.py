@@ -321,7 +321,7 @@ def test_a_revision_may_stand_behind_the_name_or_in_its_field(hub: dict[str, Any
 
 def test_an_unknown_data_set_must_be_pinned(hub: dict[str, Any]) -> None:
     with pytest.raises(
-        ValueError, match=r"someone/pairs is not a local file or folder; .* set data\.revision to a commit"
+        ValueError, match=r"someone/pairs is not a local file or folder; .* set data\.revision to one of its commits"
     ):
         load_tasks("someone/pairs")
     assert "call" not in hub

@@ -87,11 +87,11 @@ def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
         ),
         (
             {"families": ["unknown"]},
-            "no task of data.families, data.exclude_families and data.max_level; 540 are of others",
+            "no task of packaged:generated fits data.families, data.exclude_families and data.max_level; 540 do not",
         ),
         (
             {"path": "packaged", "max_level": 1},
-            "no task of data.families, data.exclude_families and data.max_level; 118 are of others",
+            "no task of packaged fits data.families, data.exclude_families and data.max_level; 118 do not",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def _client(url: str) -> Client:
     return Client(url)
 
 
-class KernelEnv(BaseTextEnv):  # type: ignore[misc]
+class KernelEnv(BaseTextEnv):
     """One task: the model answers, is told the verdict, and answers again, up to ``max_turns`` times.
 
     Args:

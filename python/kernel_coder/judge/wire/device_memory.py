@@ -56,11 +56,12 @@ class DeviceBuffer:
     size: int
     device: int
     fd: int
+    _memory: _C.sandbox.DeviceMemory | None
 
     def __init__(self, size: int, device: int | str | torch.device = 0) -> None:
         self._begin(size, device)
         self._memory = _C.sandbox.DeviceMemory.create(self.size, self.device)
-        self.fd = self._memory.export_fd()
+        self.fd = self._open_memory().export_fd()
 
     @classmethod
     def open(cls, fd: int, size: int, device: int | str | torch.device = 0) -> DeviceBuffer:
