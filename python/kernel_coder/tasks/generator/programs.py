@@ -136,6 +136,7 @@ def _parts(pattern: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
 def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
     """The same program with fused operations taken apart (`share` of them), and operands of sums in any order."""
     done: dict[int, Node] = {}
+    alive: list[Node] = []  # nodes of a moment, whose ids would otherwise be given to other nodes
 
     def build(pattern: Any, operands: Mapping[str, Node], values: Mapping[str, Constant]) -> Node:
         if isinstance(pattern, str):
@@ -152,6 +153,7 @@ def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
             args = [visit(arg) for arg in node.args]
             if node.op in PATTERNS and rng.random() < share:
                 made = build(PATTERNS[node.op], dict(zip("xy", args, strict=False)), node.values)
+                alive.append(made)
                 done[id(node)] = visit(made) if made.op in PATTERNS else made
             else:
                 done[id(node)] = Node(node.op, swapped(node.op, args), node.values) if args else node
