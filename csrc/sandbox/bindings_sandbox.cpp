@@ -212,7 +212,7 @@ void bind_device_memory(py::module_& sandbox) {
 }  // namespace
 
 void bind_sandbox(py::module_& m) {
-  py::module_ sandbox = m.def_submodule("sandbox", "The process layer of the judge; see kernel_coder.judge.sandbox.sandbox.");
+  py::module_ sandbox = m.def_submodule("sandbox", "The process layer of the judge; see kernel_coder.judge.sandbox.");
   sandbox.attr("SUPPORTED") = true;
   sandbox.attr("REPORT_BYTES") = sizeof(sb::Report);
   sandbox.attr("FRAME_BYTES") = sb::kFrameBytes;
