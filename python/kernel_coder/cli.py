@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "score a model on tasks: correctness, fast_p and pass@k",
     "refine": "search for a faster, verified kernel for one module",
     "data": "make training data: build verified pairs, distill from a teacher, ...",
+    "serve": "offer the judge over HTTP to other programs and hosts",
     "report": "write a web page about a training run",
     "env": "show versions, compiled parts, and how to install what is missing",
 }
