@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +22,9 @@ from typing import Any
 from kernel_coder.prompts import Message, build_answer, build_feedback, build_messages
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.generator.bugs import plant_bug
+
+MANY = 2000
+"""Pairs from which on starting processes costs less than it saves."""
 
 TEMPLATE = "nano"
 """Of prompts and of the judge's words."""
@@ -104,20 +109,18 @@ def mix(
     if target.is_dir():
         raise ValueError(f"--out must be a file to write; {target} is a folder")
     rows: list[dict[str, Any]] = []
-    plain = partial(plain_names, inputs=plain_inputs)
     asked: list[tuple[Task, str, str]] = []
     tasks = load_tasks(str(pairs))
     if unknown := sorted(set(exclude_families) - {str(task.metadata.get("family")) for task in tasks}):
         raise ValueError(f"--exclude-families names {unknown[0]}, which no pair of {pairs} is of")
-    for task in tasks:
-        if task.solution is None or task.metadata.get("family") in exclude_families:
-            continue
-        rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
-        rows.append(_row(build_messages(task, TEMPLATE), plain(task.solution)))
-        if rng.random() < wrong / (1 - wrong):
-            rows.append(_row(build_messages(task, TEMPLATE), *_with_bug(task, rng, plain_inputs)))
-        if talk.random() < talks:
-            asked.append((task, *_with_bug(task, talk, plain_inputs)))
+    wanted = [
+        task for task in tasks if task.solution is not None and task.metadata.get("family") not in exclude_families
+    ]
+    for made, talk in _mapped(
+        partial(_answers, wrong=wrong, talks=talks, seed=seed, inputs=plain_inputs), wanted, workers
+    ):
+        rows += made
+        asked += talk
     if not rows:
         raise ValueError(f"{pairs} has no pairs")
     rows += _talks(asked, workers, plain_inputs)
@@ -126,6 +129,29 @@ def mix(
     wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
     second = sum(len(row["prompt"]) > 1 for row in rows)
     return {"right": len(rows) - wrong_ones - second, "wrong": wrong_ones, "second turns": second}
+
+
+Answers = tuple[list[dict[str, Any]], list[tuple[Task, str, str]]]
+"""Rows of first answers, and wrong answers that are to be talked about, with their bugs."""
+
+
+def _answers(task: Task, *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
+    """What the corpus has of one pair."""
+    rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
+    prompt = build_messages(task, TEMPLATE)
+    rows = [_row(prompt, plain_names(task.solution or "", inputs=inputs))]
+    if rng.random() < wrong / (1 - wrong):
+        rows.append(_row(prompt, *_with_bug(task, rng, inputs)))
+    return rows, [(task, *_with_bug(task, talk, inputs))] if talk.random() < talks else []
+
+
+def _mapped(answers: Callable[[Task], Answers], tasks: Sequence[Task], workers: int | None) -> Iterator[Answers]:
+    """In order; many tasks are shared among processes."""
+    if len(tasks) < MANY or workers == 1:
+        yield from map(answers, tasks)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        yield from pool.map(answers, tasks, chunksize=100)
 
 
 def _with_bug(task: Task, rng: Random, plain_inputs: bool) -> tuple[str, str]:

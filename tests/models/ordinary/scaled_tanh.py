@@ -4,7 +4,7 @@ import torch.nn as nn
 
 class Model(nn.Module):
     def __init__(self, scale):
-        super(Model, self).__init__()
+        super().__init__()
         self.scale = scale
         self.act = nn.Tanh()
 
