@@ -132,7 +132,8 @@ class EvaluateConfig(AnswerConfig):
     )
 
     judge_device: str | None = Field(
-        default=None, description="device of the judge, if another; several GPUs as in cuda:1,cuda:2"
+        default=None,
+        description="device of the judge, if another: several GPUs as in cuda:1,cuda:2, or the address of a service",
     )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
 

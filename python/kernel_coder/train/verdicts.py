@@ -11,7 +11,7 @@ from typing import Any
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
-from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
+from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, is_remote, tasks_at_once
 from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.rollout.conversations import Ask
 from kernel_coder.run.devices import resolve_device
@@ -113,7 +113,8 @@ class AnswerJudge:
 
 
 def judge_device(device: str) -> str:
-    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one.
+    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one. The
+    address of a judge elsewhere stays what it is.
 
     Raises:
         UsageError: one of them does not exist.
@@ -123,6 +124,6 @@ def judge_device(device: str) -> str:
     """
     if device == "auto":
         return resolve_device(device, "judge.device")
-    for one in devices_of(device):
+    for one in () if is_remote(device) else devices_of(device):
         resolve_device(one, "judge.device")
     return device

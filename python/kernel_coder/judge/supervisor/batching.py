@@ -22,6 +22,15 @@ REMOTE_WORKERS = 64
 Too many only wait in the remote queue, which is fair between clients."""
 
 
+def is_remote(device: str) -> bool:
+    """Whether the judge works in other processes, behind an address.
+
+    >>> is_remote("http://127.0.0.1:8400"), is_remote("cuda:0")
+    (True, False)
+    """
+    return device.startswith(REMOTE)
+
+
 def devices_of(device: str) -> list[str]:
     """Split a text such as ``cuda:1,cuda:2`` into the names of its devices. The address of a remote judge is one name.
 
@@ -31,7 +40,7 @@ def devices_of(device: str) -> list[str]:
     >>> devices_of("cuda:1,cuda:2"), devices_of("cpu"), devices_of("http://127.0.0.1:8400")
     (['cuda:1', 'cuda:2'], ['cpu'], ['http://127.0.0.1:8400'])
     """
-    if device.startswith(REMOTE):
+    if is_remote(device):
         return [device]
     names = [name.strip() for name in device.split(",")]
     for name in names:
@@ -50,7 +59,7 @@ def parallel(device: str, config: JudgeConfig) -> int:
     >>> parallel("cuda:1,cuda:2", JudgeConfig(workers=16))
     32
     """
-    if device.startswith(REMOTE):
+    if is_remote(device):
         return config.workers or REMOTE_WORKERS
     return len(devices_of(device)) * config.parallel()
 
