@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kernel_coder
 import pytest
 from kernel_coder import _C
 from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED, Limits, SandboxConfig
@@ -442,7 +443,7 @@ def test_this_package_can_be_read_and_its_data_cannot(sandbox: Sandbox) -> None:
     """A candidate must be able to import the package, and must not see the packaged tasks with their solutions."""
     if lacks(sandbox, "mount_namespace"):
         return
-    package = Path(_C.__file__).parent
+    package = Path(kernel_coder.__file__).parent
     assert any((package / "data").iterdir())
     code = "print(bool(open(sys.argv[1] + '/interpreter.py').read()), os.listdir(sys.argv[1] + '/data'))"
     _, out = run(sandbox, code, package)
