@@ -22,11 +22,12 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kernel_coder.integrations.scoring import reward_set, task_of, verdict_on
 from kernel_coder.judge.supervisor.client import AsyncClient
 
-_clients: dict[tuple[int, str], AsyncClient] = {}
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncClient]] = WeakKeyDictionary()
 
 
 class _Mean:
@@ -95,10 +96,10 @@ async def compute_score(
 
 def _client(url: str) -> AsyncClient:
     """One for each event loop: its connections belong to the loop that opened them."""
-    key = (id(asyncio.get_running_loop()), url)
-    if key not in _clients:
-        _clients[key] = AsyncClient(url)
-    return _clients[key]
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    if url not in clients:
+        clients[url] = AsyncClient(url)
+    return clients[url]
 
 
 _sets: dict[str, Any] = {}

@@ -49,6 +49,14 @@ class _Requests:
         if token:
             self.headers["Authorization"] = f"Bearer {token}"
 
+    def settings(self, library: Any) -> dict[str, Any]:
+        """Arguments of httpx's clients."""
+        return {
+            "headers": self.headers,
+            "timeout": library.Timeout(self.patience_s, connect=10.0),
+            "limits": library.Limits(max_connections=None, max_keepalive_connections=64),
+        }
+
     @staticmethod
     def body(task: Task, candidate: str, backend: str | None) -> dict[str, Any]:
         described = {
@@ -128,8 +136,13 @@ class _Attempts:
         )
 
 
-def _missing_httpx() -> ServiceError:
-    return ServiceError("a judge behind a URL needs httpx: pip install 'kernel-coder[serve]'")
+def _httpx() -> Any:
+    """Import httpx, an optional dependency."""
+    try:
+        import httpx
+    except ModuleNotFoundError:
+        raise ServiceError("a judge behind a URL needs httpx: pip install 'kernel-coder[serve]'") from None
+    return httpx
 
 
 class Client:
@@ -160,15 +173,9 @@ class Client:
         patience_s: float = 1800.0,
         client_id: str | None = None,
     ) -> None:
-        try:
-            import httpx
-        except ModuleNotFoundError:
-            raise _missing_httpx() from None
-        self._httpx = httpx
+        self._httpx = _httpx()
         self._requests = _Requests(url, token, patience_s, client_id)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(patience_s, connect=10.0)
-        self._http = httpx.Client(headers=self._requests.headers, timeout=timeout, limits=limits)
+        self._http = self._httpx.Client(**self._requests.settings(self._httpx))
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = self._gives_up = False
         try:
@@ -276,16 +283,10 @@ class AsyncClient:
         patience_s: float = 1800.0,
         client_id: str | None = None,
     ) -> None:
-        try:
-            import httpx
-        except ModuleNotFoundError:
-            raise _missing_httpx() from None
-        self._httpx = httpx
+        self._httpx = _httpx()
         self._requests = _Requests(url, token, patience_s, client_id)
         self.backend = backend
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(patience_s, connect=10.0)
-        self._http = httpx.AsyncClient(headers=self._requests.headers, timeout=timeout, limits=limits)
+        self._http = self._httpx.AsyncClient(**self._requests.settings(self._httpx))
 
     async def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
         """Judge one candidate; a service that cannot be reached in time is a verdict ``harness_failed``.
