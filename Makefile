@@ -46,7 +46,7 @@ docs: $(VENV)/.docs  ## the documentation site in build/site; a broken link is a
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.built $(VENV)/.dev  ## every benchmark that runs here, rows into benchmarks/results/
-	failed=; for bench in benchmarks/*/bench_*.py; do PYTHONPATH=benchmarks $(BIN)/python $$bench || failed="$$failed $$bench"; done; \
+	failed=; for bench in benchmarks/*/bench_*.py; do $(BIN)/python $$bench || failed="$$failed $$bench"; done; \
 	test -z "$$failed" || { echo "did not run:$$failed" >&2; exit 1; }
 
 cuda: $(VENV)/.built  ## build with the CUDA library; an error without nvcc

@@ -1,8 +1,8 @@
 """The ops beside today's rivals at the vocabularies of common models, in one command and one table.
 
-    python benchmarks/bench_ops.py                          # rows into results/ops_cuda.csv
-    python benchmarks/bench_ops.py --rivals none            # ours and the bounds alone
-    python benchmarks/bench_ops.py --rivals Liger,TRL       # these rivals only
+    python benchmarks/ops/bench_ops.py                          # rows into results/ops_cuda.csv
+    python benchmarks/ops/bench_ops.py --rivals none            # ours and the bounds alone
+    python benchmarks/ops/bench_ops.py --rivals Liger,TRL       # these rivals only
 
 Vocabularies: Llama 2 (32,000), SmolLM2 (49,152), Llama 3 (128,256), Qwen (151,936), Gemma (262,144); 8,192 tokens. The
 three benchmarks that this one calls say what each row is and how it is timed: bench_token_logprobs.py,
@@ -13,11 +13,13 @@ it.
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 import bench_grpo_loss
 import bench_linear_grpo_loss
 import bench_token_logprobs
@@ -59,7 +61,7 @@ def main() -> None:
     arguments.shapes = arguments.shapes or ("sweep" if arguments.device == "cuda" else "small")
     # "sweep" leaves out the tables of workspaces and the compiled rivals, which are measured at one shape only.
     if arguments.out is None and arguments.shapes != "small":
-        arguments.out = Path(__file__).parent / "results" / f"ops_{arguments.device}.csv"
+        arguments.out = Path(__file__).parents[1] / "results" / f"ops_{arguments.device}.csv"
     measure("ops", arguments, points(arguments.shapes), lambda point: rows_of(point, arguments))
 
 

@@ -1,7 +1,7 @@
 """What `make train` gives: held-out correct rate before and after, for several seeds and two ablations of one budget.
 
-    python benchmarks/bench_nano.py                              # 3 seeds, no-sft, similarity: results/nano_cpu.csv
-    python benchmarks/bench_nano.py --variants nano --seeds 0 --flags "--run.max_steps 4"
+    python benchmarks/training/bench_nano.py  # 3 seeds, no-sft, similarity: results/nano_cpu.csv
+    python benchmarks/training/bench_nano.py --variants nano --seeds 0 --flags "--run.max_steps 4"
 
 Each run is a process of its own, as a user starts it. `no-sft` begins from random weights, `similarity`
 rewards likeness to the known solution alone (its answers are judged for the log only). Rows are appended as runs end;
@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from kernel_coder.models.nano import main as nano
 from kernel_coder.policy.model import NANO_FOLDER
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from trials import RESULTS, ROOT, append, commit, over_seeds
 
 VARIANTS = ("nano", "no-sft", "similarity")
@@ -71,7 +73,7 @@ def run(variant: str, seed: int, flags: list[str], commit: str) -> dict[str, Any
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "commit": commit,
-        "command": f"python benchmarks/bench_nano.py --variants {variant} --seeds {seed}"
+        "command": f"python benchmarks/training/bench_nano.py --variants {variant} --seeds {seed}"
         + (f" --flags {shlex.quote(shlex.join(flags))}" if flags and variant == "nano" else ""),
     }
 

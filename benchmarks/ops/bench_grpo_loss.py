@@ -1,7 +1,7 @@
 """The GRPO loss from logits, forward and backward, against a copy and other libraries.
 
-    python benchmarks/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
-    python benchmarks/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
+    python benchmarks/ops/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
+    python benchmarks/ops/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
 
 side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
 clipped ratio, mean over tokens), bfloat16 logits; their gradient goes into a new tensor, or over the logits ("in
@@ -17,16 +17,20 @@ against the loss of the others. torch.compile takes part at the first shape.
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import kernel_coder
 import torch
 from kernel_coder import ops
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl, verl_logprobs
 from side_by_side import Contender, Row, compare, measure, median_of, parser_for, version_of
-from torch import Tensor
 
 REFERENCE = {"tokens": 8192, "vocab": 151936, "masked": 0.0, "zero_advantage": 0.0, "policy": "off"}
 SMALL = {**REFERENCE, "tokens": 128, "vocab": 1003}

@@ -1,8 +1,8 @@
 """token_logprobs with entropy against other libraries, torch eager and torch.compile: time, memory and error.
 
-    python benchmarks/bench_token_logprobs.py --device cpu                    # rows into results/token_logprobs_cpu.csv
-    python benchmarks/bench_token_logprobs.py --device cuda                   # ... token_logprobs_cuda.csv
-    python benchmarks/bench_token_logprobs.py --device cuda --shapes sweep    # ... token_logprobs_sweep.csv
+    python benchmarks/ops/bench_token_logprobs.py --device cpu  # results/token_logprobs_cpu.csv
+    python benchmarks/ops/bench_token_logprobs.py --device cuda                   # ... token_logprobs_cuda.csv
+    python benchmarks/ops/bench_token_logprobs.py --device cuda --shapes sweep    # ... token_logprobs_sweep.csv
 
 "forward" is log-prob and entropy under no_grad; "forward and backward" also their gradient, into a new tensor. torch
 eager and torch.compile are what one writes: log_softmax in float32, gather, -(p log p).sum.
@@ -35,9 +35,11 @@ import kernel_coder
 import torch
 from kernel_coder import reference
 from kernel_coder.ops import token_logprobs
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import eager, liger_logprobs, relative, trl, verl
 from side_by_side import Contender, Row, commit_of, compare, measure, median_of, parser_for, version_of, words_to_repeat
-from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
 Function = Callable[[Tensor, Tensor], Pair]
@@ -296,10 +298,10 @@ def main() -> None:
         "machine": cpu_model(),
         "python": platform.python_version(),
         "commit": commit_of(args),
-        "command": " ".join(["python benchmarks/bench_token_logprobs.py", *words_to_repeat(sys.argv[1:])]),
+        "command": " ".join(["python benchmarks/ops/bench_token_logprobs.py", *words_to_repeat(sys.argv[1:])]),
     }
     rows = [row | about for case in CASES for row in measure_on_cpu(*case, args.repetitions)]
-    out = args.out or Path(__file__).parent / "results" / "token_logprobs_cpu.csv"
+    out = args.out or Path(__file__).parents[1] / "results" / "token_logprobs_cpu.csv"
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

@@ -1,7 +1,7 @@
 """compare against what one writes in torch, on CUDA: time and memory beside the inputs.
 
-    python benchmarks/bench_compare.py                    # rows into results/compare_cuda.csv
-    python benchmarks/bench_compare.py --shapes sweep     # more sizes and dtypes
+    python benchmarks/ops/bench_compare.py                    # rows into results/compare_cuda.csv
+    python benchmarks/ops/bench_compare.py --shapes sweep     # more sizes and dtypes
 
 "copy" moves 256 Mi float32 from one tensor into another; `of_bound` is the time that the copy's rate allows for reading
 output and expected once, over the time taken. torch.allclose says yes or no, and waits for the device to do so; "torch
@@ -11,15 +11,19 @@ contiguous expected values; a wrong one misses the tolerance everywhere.
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import kernel_coder
 import torch
 from kernel_coder import ops
-from side_by_side import Contender, compare, measure, median_of, parser_for
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+from side_by_side import Contender, compare, measure, median_of, parser_for
 
 RTOL = ATOL = 1e-2
 COPIED = 1 << 28

@@ -1,7 +1,7 @@
 """The GRPO loss from hidden states, forward and backward, against the matrix products alone and other libraries.
 
-    python benchmarks/bench_linear_grpo_loss.py                    # rows into results/linear_grpo_loss_cuda.csv
-    python benchmarks/bench_linear_grpo_loss.py --shapes sweep     # rows into results/linear_grpo_loss_sweep.csv
+    python benchmarks/ops/bench_linear_grpo_loss.py                    # rows into results/linear_grpo_loss_cuda.csv
+    python benchmarks/ops/bench_linear_grpo_loss.py --shapes sweep     # rows into results/linear_grpo_loss_sweep.csv
 
 side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
 clipped ratio, mean over tokens), bfloat16 hidden states and head. "three products" is the floor: logits, gradient of
@@ -24,16 +24,20 @@ against the workspace's size are measured at the first two shapes, and not in th
 from __future__ import annotations
 
 import contextlib
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import kernel_coder
 import torch
 from kernel_coder import ops
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import EPSILON, SEQUENCES, SPEC, Batch, eager_logprobs, relative, trl_chunked
 from side_by_side import MIB, Contender, Row, compare, measure, median_of, parser_for, version_of
-from torch import Tensor
 
 REFERENCE = {
     "tokens": 8192,
