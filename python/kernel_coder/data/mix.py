@@ -195,7 +195,7 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE.parquet", help="what to write")
     add("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug (default 0.45)")
     add("--talks", type=float, default=0.06, help="conversations for each pair; the judge is asked (default 0.06)")
-    add("--seed", type=int, default=0, help="of the bugs and of who gets them")
+    add("--seed", type=int, default=0, help="of the bugs, and of which answers get one")
     add("--workers", type=int, help="of the judge; default: one a core, at most 12")
     add("--exclude-families", nargs="+", default=[], help="families to leave out")
     add(

@@ -53,7 +53,7 @@ def turn_advantages(
         rewards: float32 or float64, CPU or CUDA. With ``cu_turns`` ``[num_turns]``, the turns of all rollouts one after
             another; without, ``[rollouts, turns]``, as many turns in each. NaN means unscored: its turn leaves the
             mean, the deviation and the count, and its advantage is 0. With ``gamma > 0`` that holds for the earlier
-            turns of the rollout too, whose returns nobody knows; with ``gamma=0`` they stay. So a rollout that ended
+            turns of the rollout too, whose returns are unknown; with ``gamma=0`` they stay. So a rollout that ended
             early is not padded with NaN but packed. An infinite reward is refused on the CPU; on CUDA, where looking
             would mean waiting, the returns that it is part of leave the statistics and their advantages are NaN.
         groups: the number of rollouts in every group (they lie one after another), or int64 ``[rollouts]``, the group
