@@ -38,7 +38,8 @@ def _load(pointer: Pointer, mask: Tensor | None = None, other: float | None = No
     offset = torch.as_tensor(pointer.offset)
     if mask is None:
         return flat[offset]
-    filled = torch.full((), float("nan") if other is None else other)  # a kernel that uses masked elements gets NaN and is found out
+    # Without `other` a masked element is undefined. NaN shows a kernel that uses it.
+    filled = torch.full((), float("nan") if other is None else other)
     return torch.where(mask, flat[torch.where(mask, offset, 0)], filled)
 
 
