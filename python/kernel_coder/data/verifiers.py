@@ -22,12 +22,14 @@ class Candidate:
         code: its source.
         with_nan: also check that NaNs in the inputs give the reference's NaNs (interpreter only).
         with_other_inputs: also check that the module's results depend on its inputs (the judge always does).
+        as_constructed: leave the modules in training mode (interpreter only; the judge always does).
     """
 
     task: Task
     code: str
     with_nan: bool = False
     with_other_inputs: bool = False
+    as_constructed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class InterpreterVerifier:
                 "candidate": each.code,
                 "with_nan": each.with_nan,
                 "with_other_inputs": each.with_other_inputs,
+                "evaluation": not each.as_constructed,
             }
             for each in candidates
         )

@@ -18,6 +18,7 @@ from random import Random
 from kernel_coder.tasks.generator.repository import convolutions, elementwise, norms, others, pooling, products, rows
 from kernel_coder.tasks.generator.repository.chains import chain
 from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
+from kernel_coder.tasks.generator.sketch import Sketch
 
 Kind = Callable[[Draft], None]
 
@@ -145,6 +146,13 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     return made
 
 
+def repository(s: Sketch) -> None:
+    """The family ``repository`` of the generator: a whole module, with its small twin and its sentence of thinking."""
+    made = make(s.rng, s.level)
+    s.ops, s.texts, s.entry_point = list(made.composition), (made.reference, made.solution), made.entry_point
+    s.more = {"thinking": made.thinking, "small_python_code": made.small_reference}
+
+
 LONGEST = 5200
 """Upper limit for a solution, in characters. Longer ones exceed about 2,000 tokens, which a small model rarely writes
 without a slip."""
@@ -159,4 +167,4 @@ def _class_name(draft: Draft) -> str:
     return f"{name}Module" if name in ("Model", "ModelNew") or not name.isidentifier() else name
 
 
-__all__ = ["KINDS", "OPERATIONS", "SHARES", "Draft", "Made", "UnsuitableError", "make"]
+__all__ = ["KINDS", "OPERATIONS", "SHARES", "Draft", "Made", "UnsuitableError", "make", "repository"]

@@ -101,7 +101,8 @@ def convolution(
     real = [max(large(rng, max(side, 4), 4), dilation[at] * (taps[at] - 1) + 2) for at in range(ndim)]
     if rng.random() < 0.5:
         real = [max(real)] * ndim
-    little = [rng.choice((4, 5, 6, 7)) + (0 if transposed else dilation[at] * (taps[at] - 1)) for at in range(ndim)]
+    few = {1: (5, 7, 9), 2: (3, 4, 5), 3: (2, 3)}[ndim]
+    little = [rng.choice(few) + (0 if transposed else dilation[at] * (taps[at] - 1) + stride[at] - 1) for at in range(ndim)]
     if any(spec.extent(size, at) < 1 for sizes in (real, little) for at, size in enumerate(sizes)):
         raise UnsuitableError("the output is empty")
 

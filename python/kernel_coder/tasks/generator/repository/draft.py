@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
+
 Pair = tuple[Any, Any]
 """A value in the real reference, and the same one in the small reference."""
 
 NO_DEFAULT = object()
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"
 INDENT = "    "
-
-
-class UnsuitableError(ValueError):
-    """This draw does not fit together; another attempt is needed."""
 
 
 @dataclass(slots=True)
@@ -150,6 +148,7 @@ class Draft:
         """An argument of ``__init__``; returns its name."""
         made = Argument(name, annotation, value, default, doc or name.replace("_", " ").capitalize())
         optional = next((at for at, each in enumerate(self.arguments) if not each.is_required), len(self.arguments))
+        self.taken.add(name)
         self.arguments.insert(optional if made.is_required else len(self.arguments), made)
         return name
 

@@ -99,7 +99,7 @@ def _layer(draft: Draft, ndim: int, kind: str, size: int, stride: int | None, pa
 ) -> tuple[str, str, str, str]:
     """Adds the layer and its arguments; returns size, stride, padding and dilation as text of ``forward``."""
     rng = draft.rng
-    argument = draft.free(rng.choice(("kernel_size", "pool_kernel_size", "pool_size")) if in_chain else "kernel_size")
+    argument = draft.free(rng.choice(("pool_kernel_size", "pool_kernel_size", "pool_size")) if in_chain else "kernel_size")
     draft.argument(argument, (size, size), doc="Size of the window")
     draft.line(f"self.{argument} = {argument}", is_shown=False)
     call, forward = [f"kernel_size={argument}" if rng.random() < 0.5 else argument], {"K": f"self.{argument}"}
