@@ -150,7 +150,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
             argument = draft.free(argument)
             draft.argument(argument, (value, value), "float", _default(rng, default, value), _meaning(argument))
             draft.line(f"self.{argument} = {argument}", is_shown=style != "layer")
-            short = draft.free(argument.split("_")[0] if argument != "lambd" else "lambd_")
+            short = draft.free(_short(argument))
             kernel.scalars.append((short, f"self.{argument}"))
             words[key], numbers[key] = (argument if style == "layer" else f"self.{argument}"), short
         else:
@@ -164,6 +164,13 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
     kernel.steps += operation.triton.format(x=kernel.value, **numbers).split("\n")
     kernel.fused.append(name.replace("_", " "))
     draft.op(name.removesuffix("_spelt"), operation.phrase)
+
+
+def _short(argument: str) -> str:
+    """A kernel's name for a number of the module."""
+    known = {"min": "low", "max": "high", "negative": "slope", "scaling": "factor", "lambd": "cutoff", "subtract": "amount"}
+    first = argument.split("_")[0]
+    return known.get(first, f"{first}_")
 
 
 def _spelt(text: str, words: dict[str, str]) -> str:
