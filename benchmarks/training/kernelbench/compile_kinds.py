@@ -2,8 +2,8 @@
 
     python benchmarks/training/kernelbench/compile_kinds.py [--chains 20] [KIND ...]
 
-The interpreter accepts programs that Triton's compiler refuses, so this is the second check of a kernel's text. Types of
-arguments are guessed from their names. Prints each failure, and the number of kernels; exit code 1 if one failed.
+The interpreter accepts programs that Triton's compiler refuses, so this is the second check of a kernel's text. Types
+of arguments are guessed from their names. Prints each failure; exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def compile_made(made: Made) -> list[str]:
                 else:
                     signature[word] = "i32" if INTEGERS.fullmatch(word) else "fp32"
             try:
-                if ".visible .entry" not in triton.compile(ASTSource(function, signature, constants), target=target).asm["ptx"]:
+                if (
+                    ".visible .entry"
+                    not in triton.compile(ASTSource(function, signature, constants), target=target).asm["ptx"]
+                ):
                     failures.append(f"{name}: no entry point in the PTX")
             except Exception as error:
                 lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -1,6 +1,6 @@
 """Counts the tokens of prompts and answers of a table of pairs.
 
-    python benchmarks/training/kernelbench/lengths.py data/kernelbench-135m-rl.parquet --tokenizer runs/kernelbench-135m/tokenizer
+    python benchmarks/training/kernelbench/lengths.py data/kernelbench-135m-rl.parquet --tokenizer FOLDER
 
 The prompt is that of the template ``nano``, the answer has the row's thinking. Prints quantiles, and the share of pairs
 that a limit of 2,048, 3,072 and 4,096 tokens keeps.
@@ -34,7 +34,8 @@ def main() -> None:
     for name, counts in (("prompt", prompts), ("answer", answers), ("whole", whole)):
         shown = ", ".join(f"{share}%: {np.percentile(counts, share):.0f}" for share in (10, 50, 90, 99, 100))
         print(f"{name}: mean {np.mean(counts):.0f}; {shown}")
-    print(f"answers under 900 tokens: {np.mean(np.array(answers) < 900):.1%}; under 1,500: {np.mean(np.array(answers) < 1500):.1%}")
+    for limit in (900, 1500):
+        print(f"answers under {limit} tokens: {np.mean(np.array(answers) < limit):.1%}")
     for limit in (2048, 3072, 4096):
         print(f"pairs of at most {limit} tokens: {np.mean(whole <= limit):.1%}")
 

@@ -3,10 +3,10 @@
     python benchmarks/training/kernelbench/rejudge.py runs/kernelbench-135m/level1 --tasks kernelbench:level1 \
         --kernelbench-dir DIR --kernelbench-src KernelBench/src
 
-The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the task's own shapes. Here every answer that any
-judge may find correct (those that compiled) is judged by the default :class:`JudgeConfig` with hidden shapes, and by
-``kernelbench.eval.eval_kernel_against_ref`` in a fresh process. ``rejudged.jsonl`` in the same folder gets a line for each
-answer, so a repeated command continues; ``rejudged.md`` counts them and lists each difference.
+The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the task's own shapes. Here every answer that
+compiled is judged by the default :class:`JudgeConfig` with hidden shapes, and by KernelBench's
+``eval_kernel_against_ref`` in a fresh process. ``rejudged.jsonl`` in the same folder gets a line for each answer, so a
+repeated command continues; ``rejudged.md`` counts them and lists each difference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ result = eval_kernel_against_ref(
     device=torch.device("cuda:0"), backend="triton",
 )
 compiled, correct = (result.compiled, result.correctness) if result is not None else (False, False)
-print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correct), "said": str(getattr(result, "metadata", ""))[:400]}))
+said = str(getattr(result, "metadata", ""))[:400]
+print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correct), "said": said}))
 """
 
 
@@ -48,9 +49,13 @@ def theirs(source: str, reference: str, code: str, limit_s: float) -> dict[str, 
         try:
             done = subprocess.run(
                 [sys.executable, str(paths[0]), source, str(paths[1]), str(paths[2])],
-                capture_output=True, text=True, timeout=limit_s, cwd=folder, check=False,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                cwd=folder,
+                check=False,
                 env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"},
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             return {"compiled": None, "correct": False, "said": f"no result within {limit_s:.0f} s"}
         line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
@@ -101,7 +106,9 @@ def main() -> int:
             if options.kernelbench_src:
                 other = list(
                     pool.map(
-                        lambda pair: theirs(options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s),
+                        lambda pair: theirs(
+                            options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s
+                        ),
                         zip(part, codes, strict=True),
                     )
                 )
@@ -129,18 +136,23 @@ def write_summary(path: Path, records: list[dict[str, Any]], answers: int) -> No
     has_theirs = any(one["kernelbench"] for one in records)
     their = sum(bool(one["kernelbench"].get("correct")) for one in records)
     text = [
-        "| judge | correct |", "|---|---|", f"| ours, the task's shapes | {first} of {answers} |",
-        f"| ours, strict | {strict} of {answers} |", f"| KernelBench's | {f'{their} of {answers}' if has_theirs else 'not run'} |", "",
-        "## Differences", "",
-    ]  # fmt: skip
+        "| judge | correct |",
+        "|---|---|",
+        f"| ours, the task's shapes | {first} of {answers} |",
+        f"| ours, strict | {strict} of {answers} |",
+        f"| KernelBench's | {f'{their} of {answers}' if has_theirs else 'not run'} |",
+        "",
+        "## Differences",
+        "",
+    ]
     for one in records:
         said = {one["first"] == "correct", one["strict"] == "correct"}
         if has_theirs:
             said.add(bool(one["kernelbench"].get("correct")))
         if len(said) > 1:
             text.append(
-                f"- {one['task']} sample {one['sample']}: ours {one['first']}, strict {one['strict']} ({one['reason']}), "
-                f"KernelBench {one['kernelbench']}"
+                f"- {one['task']} sample {one['sample']}: ours {one['first']}, strict {one['strict']} "
+                f"({one['reason']}), KernelBench {one['kernelbench']}"
             )
     path.write_text("\n".join(text) + "\n")
 

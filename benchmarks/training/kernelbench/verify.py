@@ -1,9 +1,9 @@
 """Judges pairs at their real sizes on a GPU, and writes those that are right and fast enough.
 
-    python benchmarks/training/kernelbench/verify.py data/kernelbench-135m.parquet --out data/kernelbench-135m-gpu.parquet
+    python benchmarks/training/kernelbench/verify.py data/kernelbench-135m.parquet --out data/verified.parquet
 
-Each distinct solution is judged once, on the largest of its tasks by the number of elements that the text names, because
-a solution never names a size; ``--every`` judges each pair. Verdicts go to ``<out>.verdicts.jsonl`` as they come, so the
+Each distinct solution is judged once, on the largest of its modules (by the product of the constants), because a
+solution never names a size; ``--every`` judges each pair. Verdicts go to ``<out>.verdicts.jsonl`` as they come, so the
 same command continues after ``--seconds``. The columns `speedup` and `judged` (the pair's own verdict, or that of
 another pair with the same solution) are added. Dropped pairs are counted by outcome.
 """
@@ -75,9 +75,17 @@ def main() -> int:
     print(f"{len(rows):,} pairs, {len(known):,} verdicts known, {len(todo):,} to judge", flush=True)
     is_cpu = options.device == "cpu"
     config = JudgeConfig(
-        workers=options.workers, checks=3, families=("own", "normal"), hidden_shapes=False, null_candidates=False, profile=False,
-        timing=not is_cpu, timed_calls=options.timed_calls, timing_s=1.0, timeout_s=60.0,
-    )  # fmt: skip
+        workers=options.workers,
+        checks=3,
+        families=("own", "normal"),
+        hidden_shapes=False,
+        null_candidates=False,
+        profile=False,
+        timing=not is_cpu,
+        timed_calls=options.timed_calls,
+        timing_s=1.0,
+        timeout_s=60.0,
+    )
     sent: list[dict[str, Any]] = []
 
     def pairs() -> Iterator[tuple[Task, str]]:

@@ -217,7 +217,9 @@ def build(
         report.negatives = len(negatives)
     report.rows, report.content_hash = len(rows), content_hash(rows)
     report.rows_by_source = dict(sorted(Counter(sources).items()))
-    write_table(out, rows, (*COLUMNS, *MORE_COLUMNS, *(REPOSITORY_COLUMNS if any(SMALL in one for one in rows) else ())))
+    write_table(
+        out, rows, (*COLUMNS, *MORE_COLUMNS, *(REPOSITORY_COLUMNS if any(SMALL in one for one in rows) else ()))
+    )
     record = {
         **header,
         "rows": report.rows,

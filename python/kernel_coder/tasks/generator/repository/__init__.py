@@ -47,9 +47,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         each.name: partial(elementwise.alone, name=each.name)
         for each in (*elementwise.ACTIVATIONS, *elementwise.ARITHMETIC)
     },
-    "rows": {
-        name: partial(rows.along, name=name) for name in (*rows.ALL_REDUCTIONS, *rows.RESCALINGS)
-    },
+    "rows": {name: partial(rows.along, name=name) for name in (*rows.ALL_REDUCTIONS, *rows.RESCALINGS)},
     "scans": {name: partial(rows.along, name=name) for name in rows.SCANS},
     "whole": {
         **{name: partial(rows.whole, name=name) for name in ("sum_all", "mean_all", "max_all", "norm_all")},
@@ -63,14 +61,17 @@ KINDS: dict[str, dict[str, Kind]] = {
         "batch_norm": norms.batch_norm,
     },
     "pooling": {
-        f"{kind}_pool{ndim}d": partial(pooling.pool, ndim=ndim, kind=kind) for kind in ("max", "avg") for ndim in (1, 2, 3)
+        f"{kind}_pool{ndim}d": partial(pooling.pool, ndim=ndim, kind=kind)
+        for kind in ("max", "avg")
+        for ndim in (1, 2, 3)
     },
     "convolutions": {
         f"conv{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style)
         for ndim in (1, 2, 3)
         for style in ("plain", "asymmetric", "strided", "dilated", "grouped", "depthwise", "pointwise")
         if (ndim, style) != (1, "asymmetric")
-    } | {"depthwise_separable": convolutions.separable},
+    }
+    | {"depthwise_separable": convolutions.separable},
     "transposed": {
         f"convtranspose{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style, transposed=True)
         for ndim in (1, 2, 3)
@@ -86,13 +87,23 @@ KINDS: dict[str, dict[str, Kind]] = {
     },
     "attention": {"attention": others.attention, "causal_attention": partial(others.attention, causal=True)},
     "indexing": {"embedding": others.embedding, "glu": others.glu},
-}  # fmt: skip
+}
 """Operation kinds by group."""
 
 SHARES = {
-    "products": 17, "activations": 17, "rows": 14, "scans": 6, "whole": 3, "norms": 10, "pooling": 8, "convolutions": 17,
-    "transposed": 14, "losses": 8, "attention": 2, "indexing": 2,
-}  # fmt: skip
+    "products": 17,
+    "activations": 17,
+    "rows": 14,
+    "scans": 6,
+    "whole": 3,
+    "norms": 10,
+    "pooling": 8,
+    "convolutions": 17,
+    "transposed": 14,
+    "losses": 8,
+    "attention": 2,
+    "indexing": 2,
+}
 """How often a group is drawn for level 1. Within a group its kinds are equally frequent."""
 
 OPERATIONS = frozenset(name for group in KINDS.values() for name in group)

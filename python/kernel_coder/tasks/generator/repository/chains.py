@@ -8,8 +8,14 @@ from kernel_coder.tasks.generator.repository.elementwise import ACTIVATIONS, ARI
 from kernel_coder.tasks.generator.repository.rows import PHRASES, TORCH, reduce, rescale
 
 PRODUCERS = (
-    ("linear", 9), ("conv2d", 8), ("conv3d", 4), ("conv_transpose2d", 5), ("conv_transpose3d", 6), ("conv1d", 1), ("conv_transpose1d", 1),
-)  # fmt: skip
+    ("linear", 9),
+    ("conv2d", 8),
+    ("conv3d", 4),
+    ("conv_transpose2d", 5),
+    ("conv_transpose3d", 6),
+    ("conv1d", 1),
+    ("conv_transpose1d", 1),
+)
 MOST_FLOPS = 1e11
 """A chain's convolution stays below this, since several kernels follow it."""
 
@@ -30,7 +36,12 @@ class Chain:
             self.ndim = int(producer[-2])
             transposed = "transpose" in producer
             self.features = convolutions.convolution(
-                draft, self.ndim, transposed=transposed, style="strided" if transposed and self.rng.random() < 0.6 else "plain", in_chain=True, most=MOST_FLOPS
+                draft,
+                self.ndim,
+                transposed=transposed,
+                style="strided" if transposed and self.rng.random() < 0.6 else "plain",
+                in_chain=True,
+                most=MOST_FLOPS,
             )
         self.has_channels = True  # dimension 1 is still that of the features
         self.has_space = self.ndim > 0
@@ -87,7 +98,9 @@ class Chain:
         text = self.rng.choice(TORCH[name]).replace("{d}", "1")
         if self.rng.random() < 0.3:
             layer = self.draft.free("softmax")
-            self.draft.line(f"self.{layer} = nn.{'Softmax' if name == 'softmax' else 'LogSoftmax'}(dim=1)", is_kept=False)
+            self.draft.line(
+                f"self.{layer} = nn.{'Softmax' if name == 'softmax' else 'LogSoftmax'}(dim=1)", is_kept=False
+            )
             text = f"self.{layer}({{x}})"
         self.draft.steps.append(text)
         self.draft.op(name, f"{PHRASES[name]} over the channels" if self.ndim else PHRASES[name])
@@ -120,16 +133,27 @@ class Chain:
             draft.steps.append(f"self.{layer}({{x}})")
         else:
             words = repr(axes) if ndim > 1 else "2"
-            draft.steps.append(self.rng.choice((f"torch.mean({{x}}, dim={words}, keepdim=True)", f"{{x}}.mean(dim={words}, keepdim=True)")))
+            draft.steps.append(
+                self.rng.choice(
+                    (f"torch.mean({{x}}, dim={words}, keepdim=True)", f"{{x}}.mean(dim={words}, keepdim=True)")
+                )
+            )
         draft.op("global_avg_pool", "global average pooling")
         start, other, loop, end, _ = rows.REDUCTIONS["mean"]
         source = draft.value
         ones = ", ".join(["1"] * ndim)
         rows.row_kernel(
-            draft, "global_mean", "each program averages one channel of one sample", [start, *rows._looped(rows.load(other), *loop), *end],
-            dim="", out=f"torch.empty(({source}.shape[0], {source}.shape[1], {ones}), device={{x}}.device, dtype={{x}}.dtype)", reduced=True, value="y",
-            tail=["tl.store(out_ptr + o * I + i, y, mask=i < I)"], extents=[f"R, I = {source}[0, 0].numel(), 1"],
-        )  # fmt: skip
+            draft,
+            "global_mean",
+            "each program averages one channel of one sample",
+            [start, *rows._looped(rows.load(other), *loop), *end],
+            dim="",
+            out=f"torch.empty(({source}.shape[0], {source}.shape[1], {ones}), device={{x}}.device, dtype={{x}}.dtype)",
+            reduced=True,
+            value="y",
+            tail=["tl.store(out_ptr + o * I + i, y, mask=i < I)"],
+            extents=[f"R, I = {source}[0, 0].numel(), 1"],
+        )
         self.has_space, self.has_rows = False, False
 
     def _residual(self) -> None:
@@ -144,7 +168,9 @@ class Chain:
         kernel = draft.kernels[-1]
         pointer = draft.free(f"{name}_ptr")
         kernel.pointers.append((pointer, before))
-        kernel.steps.append(f"{kernel.value} = {kernel.value} + tl.load({pointer} + {kernel.offset}, mask={kernel.mask})")
+        kernel.steps.append(
+            f"{kernel.value} = {kernel.value} + tl.load({pointer} + {kernel.offset}, mask={kernel.mask})"
+        )
         kernel.fused.append("the shortcut")
         draft.steps.append(f"{{x}} + {name}")
         draft.op("residual", "a residual addition")

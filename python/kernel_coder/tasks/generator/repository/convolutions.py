@@ -10,7 +10,11 @@ from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Ker
 from kernel_coder.tasks.generator.repository.sizes import budget, large
 
 AXES = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
-EXTENTS = {1: (("length",), ("sequence_length",), ("L",)), 2: (("height", "width"), ("H", "W")), 3: (("depth", "height", "width"), ("D", "H", "W"))}
+EXTENTS = {
+    1: (("length",), ("sequence_length",), ("L",)),
+    2: (("height", "width"), ("H", "W")),
+    3: (("depth", "height", "width"), ("D", "H", "W")),
+}
 TILE = {"BM": 64, "BK": 32}
 """Output positions and depth of a program's tile; the width BN follows the number of channels, up to 64."""
 
@@ -37,7 +41,13 @@ class Spec:
 
 
 def convolution(
-    draft: Draft, ndim: int, *, transposed: bool = False, style: str = "plain", in_chain: bool = False, most: float = 3e11
+    draft: Draft,
+    ndim: int,
+    *,
+    transposed: bool = False,
+    style: str = "plain",
+    in_chain: bool = False,
+    most: float = 3e11,
 ) -> str:
     """A convolution layer, alone or at the start of a chain; returns the name of its number of output channels.
 
@@ -52,7 +62,11 @@ def convolution(
     rng = draft.rng
     is_tuple = ndim > 1 and (style == "asymmetric" or rng.random() < 0.12)
     choices = (1, 2, 3, 3, 3, 4, 5, 7) if not in_chain else (2, 3, 3, 3, 4, 5)
-    taps = tuple(rng.choice((1, 3, 5, 7) if style == "asymmetric" else choices) for _ in range(ndim)) if is_tuple else (rng.choice(choices),) * ndim
+    taps = (
+        tuple(rng.choice((1, 3, 5, 7) if style == "asymmetric" else choices) for _ in range(ndim))
+        if is_tuple
+        else (rng.choice(choices),) * ndim
+    )
     if style == "pointwise":
         is_tuple, taps = False, (1,) * ndim
     wide = style in ("strided", "dilated", "grouped") or rng.random() < (0.4 if transposed else 0.2)
@@ -102,7 +116,9 @@ def convolution(
     if rng.random() < 0.5:
         real = [max(real)] * ndim
     few = {1: (5, 7, 9), 2: (3, 4, 5), 3: (2, 3)}[ndim]
-    little = [rng.choice(few) + (0 if transposed else dilation[at] * (taps[at] - 1) + stride[at] - 1) for at in range(ndim)]
+    little = [
+        rng.choice(few) + (0 if transposed else dilation[at] * (taps[at] - 1) + stride[at] - 1) for at in range(ndim)
+    ]
     if any(spec.extent(size, at) < 1 for sizes in (real, little) for at, size in enumerate(sizes)):
         raise UnsuitableError("the output is empty")
 
@@ -113,7 +129,9 @@ def convolution(
     draft.argument(cout, (c_out, s_out), doc="Number of channels of the output")
     call = [cin, cout]
 
-    def given(name: str, values: tuple[int, ...], default: int | None, doc: str, share: float, as_tuple: bool = False) -> None:
+    def given(
+        name: str, values: tuple[int, ...], default: int | None, doc: str, share: float, as_tuple: bool = False
+    ) -> None:
         """Adds an argument of the layer: one of ``__init__``, a number in the call, or PyTorch's default."""
         same = len(set(values)) == 1
         value = tuple(values) if as_tuple or not same else values[0]
@@ -160,16 +178,32 @@ def convolution(
     elif bias == "none":
         call.append("bias=False")
     suffix = "transpose" if transposed else ""
-    layer = draft.free(rng.choice((f"conv{'_' * transposed}{suffix}", f"conv{'_' * transposed}{suffix}{ndim}d", "conv", "layer" if in_chain else "conv")))
+    layer = draft.free(
+        rng.choice(
+            (
+                f"conv{'_' * transposed}{suffix}",
+                f"conv{'_' * transposed}{suffix}{ndim}d",
+                "conv",
+                "layer" if in_chain else "conv",
+            )
+        )
+    )
     draft.line(f"self.{layer} = nn.Conv{suffix.title()}{ndim}d({', '.join(call)})")
     draft.input("x", (B, cin, *space), is_first=True)
     draft.steps.append(f"self.{layer}({{x}})")
-    words = {"plain": "", "asymmetric": "", "strided": "strided ", "dilated": "dilated ", "grouped": "grouped ", "depthwise": "depthwise ", "pointwise": "pointwise "}
+    words = {
+        "plain": "",
+        "asymmetric": "",
+        "strided": "strided ",
+        "dilated": "dilated ",
+        "grouped": "grouped ",
+        "depthwise": "depthwise ",
+        "pointwise": "pointwise ",
+    }
     name = f"conv{suffix}{ndim}d" + (f"_{style}" if style not in ("plain", "asymmetric") else "")
     draft.op(name, f"a {words[style]}{'transposed ' * transposed}{ndim}D convolution")
-    draft.shape = tuple(
-        ((batch, 2)[at], (c_out, s_out)[at], *(spec.extent(size, axis) for axis, size in enumerate((real, little)[at]))) for at in (0, 1)
-    )  # type: ignore[assignment]
+    outs = [[spec.extent(size, axis) for axis, size in enumerate(sizes)] for sizes in (real, little)]
+    draft.shape = draft.both(lambda at: [(batch, 2)[at], (c_out, s_out)[at], *outs[at]])
     if style == "depthwise":
         kernel = _depthwise(draft, ndim, layer, transposed, bias)
     elif style == "pointwise":
@@ -222,7 +256,8 @@ def _setup(ndim: int, layer: str, transposed: bool, out: str, *, grouped: bool) 
     for at, (axis, low) in enumerate(axes):
         if transposed:
             lines.append(
-                f"O{axis} = ({axis} - 1) * s{low} - 2 * p{low} + d{low} * (K{axis} - 1) + self.{layer}.output_padding[{at}] + 1"
+                f"O{axis} = ({axis} - 1) * s{low} - 2 * p{low} + d{low} * (K{axis} - 1)"
+                f" + self.{layer}.output_padding[{at}] + 1"
             )
         else:
             lines.append(f"O{axis} = ({axis} + 2 * p{low} - d{low} * (K{axis} - 1) - 1) // s{low} + 1")
@@ -245,7 +280,8 @@ def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, 
         "oc = pid % tiles * BN + tl.arange(0, BN)",
         f"s = (p % ({space})).to(tl.int32)" if ndim > 1 else "ol = (p % OL).to(tl.int32)",
         *(_positions(ndim, "s") if ndim > 1 else []),
-        f"x_row = x_ptr + p // {'(' + space + ')' if ndim > 1 else space} * (C * {volume}{' * G' if grouped else ''}){' + g * C * ' + volume if grouped else ''}",
+        f"x_row = x_ptr + p // {'(' + space + ')' if ndim > 1 else space} * (C * {volume}{' * G' * grouped})"
+        + f" + g * C * {volume}" * grouped,
         "acc = tl.zeros((BM, BN), tl.float32)",
         f"for k0 in range(0, C * {taps}, BK):",
         "    k = k0 + tl.arange(0, BK)",
@@ -254,7 +290,11 @@ def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, 
     index = ""
     for at, (axis, low) in enumerate(axes):
         after = [f"K{each}" for each, _ in axes[at + 1 :]]
-        tap = "k" + (f" // {after[0]}" if len(after) == 1 else f" // ({' * '.join(after)})" if after else "") + f" % K{axis}"
+        tap = (
+            "k"
+            + (f" // {after[0]}" if len(after) == 1 else f" // ({' * '.join(after)})" if after else "")
+            + f" % K{axis}"
+        )
         if transposed:
             head.append(f"    {low} = (o{low} + p{low})[:, None] - ({tap} * d{low})[None, :]")
             inside.append(f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})")
@@ -263,20 +303,26 @@ def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, 
             head.append(f"    {low} = (o{low} * s{low} - p{low})[:, None] + ({tap} * d{low})[None, :]")
             inside.append(f"({low} >= 0) & ({low} < {axis})")
             coordinate = low
-        before = f"(k // {'(' + taps + ')' if ndim > 1 else taps})[None, :]" if at == 0 else (index if at == 1 and " " not in index else f"({index})")
+        before = (
+            f"(k // {'(' + taps + ')' if ndim > 1 else taps})[None, :]"
+            if at == 0
+            else (index if at == 1 and " " not in index else f"({index})")
+        )
         index = f"{before} * {axis} + {coordinate}"
     head.append(f"    inside = {inside[0]}")
     head += [f"    inside = inside & {each}" for each in inside[1:]]
     channel = "oc[None, :]"
     if transposed:
         row = f"k // {'(' + taps + ')' if ndim > 1 else taps}"
-        weight = f"(({'g * C + ' if grouped else ''}{row})[:, None] * OC + {channel}) * ({taps}) + (k % ({taps}))[:, None]"
+        weight = (
+            f"(({'g * C + ' if grouped else ''}{row})[:, None] * OC + {channel}) * ({taps}) + (k % ({taps}))[:, None]"
+        )
     else:
         weight = f"{'(g * OC + ' + channel + ')' if grouped else channel} * (C * {taps}) + k[:, None]"
     head += [
-        f"    x = tl.load(x_row[:, None] + {index}, mask=inside, other=0.0)",
-        f"    w = tl.load(w_ptr + {weight}, mask=(k < C * {taps})[:, None] & (oc < OC)[None, :], other=0.0)",
-        '    acc = tl.dot(x, w, acc, input_precision="ieee")',
+        f"    a = tl.load(x_row[:, None] + {index}, mask=inside, other=0.0)",
+        f"    b = tl.load(w_ptr + {weight}, mask=(k < C * {taps})[:, None] & (oc < OC)[None, :], other=0.0)",
+        '    acc = tl.dot(a, b, acc, input_precision="ieee")',
     ]
     row = f"p // ({space})" if ndim > 1 else "p // OL"
     rest = "s" if ndim > 1 else "ol"
@@ -292,18 +338,26 @@ def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, 
     setup += [f"P = B * {space}", f"BN = min(64, max(16, triton.next_power_of_2(OC{' // G' if grouped else ''})))"]
     kernel = Kernel(
         name=f"conv{'_transpose' * transposed}{ndim}d_kernel",
-        thought="each program computes a tile of output positions and channels as an implicit matrix product over channels and taps",
+        thought="each program computes a tile of output positions and channels as an implicit matrix product over"
+        " channels and taps",
         pointers=[("x_ptr", "x"), ("w_ptr", "w"), ("out_ptr", out)],
         scalars=scalars,
-        blocks=[*[(f"K{name}", f"K{name}") for name in names], ("BM", str(TILE["BM"])), ("BN", "BN"), ("BK", str(TILE["BK"]))],
+        blocks=[
+            *[(f"K{name}", f"K{name}") for name in names],
+            ("BM", str(TILE["BM"])),
+            ("BN", "BN"),
+            ("BK", str(TILE["BK"])),
+        ],
         head=head,
         value="acc",
         offset="offset",
         mask="mask",
-        channel="tl.load({p} + g * OC + oc, mask=oc < OC)[None, :]" if grouped else "tl.load({p} + oc, mask=oc < OC)[None, :]",
+        channel="tl.load({p} + g * OC + oc, mask=oc < OC)[None, :]"
+        if grouped
+        else "tl.load({p} + oc, mask=oc < OC)[None, :]",
         tail=["tl.store(out_ptr + offset, acc, mask=mask)"],
         setup=setup,
-        grid=f"({'G * ' if grouped else ''}triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC{' // G' if grouped else ''}, BN),)",
+        grid=f"({'G * ' * grouped}triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC{' // G' * grouped}, BN),)",
         out=out,
     )
     kernel.head += [f"offset = {store}", f"mask = {mask}"]
@@ -323,7 +377,11 @@ def _depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str)
     first = f"o{axes[0][1]}"
     space = " * ".join(f"O{axis}" for axis, _ in axes)
     head = [line if not line.startswith(f"{first} =") else f"{line} % O{axes[0][0]}" for line in head]
-    head += [f"nc = i // ({space})" if ndim > 1 else "nc = i // OL", "c = nc % C", "acc = tl.zeros((BLOCK,), tl.float32)"]
+    head += [
+        f"nc = i // ({space})" if ndim > 1 else "nc = i // OL",
+        "c = nc % C",
+        "acc = tl.zeros((BLOCK,), tl.float32)",
+    ]
     indent = ""
     inside, index, tap = ["mask"], "nc", "c"
     for axis, low in axes:
@@ -387,9 +445,10 @@ def _pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
             "for k0 in range(0, C, BK):",
             "    c = k0 + tl.arange(0, BK)",
             "    x_offset = ((p // S)[:, None] * C + c[None, :]) * S + (p % S)[:, None]",
-            "    x = tl.load(x_ptr + x_offset, mask=(p < P)[:, None] & (c < C)[None, :], other=0.0)",
-            "    w = tl.load(w_ptr + oc[None, :] * C + c[:, None], mask=(c < C)[:, None] & (oc < OC)[None, :], other=0.0)",
-            '    acc = tl.dot(x, w, acc, input_precision="ieee")',
+            "    a = tl.load(x_ptr + x_offset, mask=(p < P)[:, None] & (c < C)[None, :], other=0.0)",
+            "    b_mask = (c < C)[:, None] & (oc < OC)[None, :]",
+            "    b = tl.load(w_ptr + oc[None, :] * C + c[:, None], mask=b_mask, other=0.0)",
+            '    acc = tl.dot(a, b, acc, input_precision="ieee")',
             "offset = ((p // S)[:, None] * OC + oc[None, :]) * S + (p % S)[:, None]",
             "mask = (p < P)[:, None] & (oc < OC)[None, :]",
         ],
@@ -403,7 +462,8 @@ def _pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
             f"P = {source}.numel() // C",
             f"S = P // {source}.shape[0]",
             "BN = min(64, max(16, triton.next_power_of_2(OC)))",
-            f"{out} = torch.empty(({source}.shape[0], OC, *{source}.shape[2:]), device={source}.device, dtype={source}.dtype)",
+            f"{out} = torch.empty(({source}.shape[0], OC, *{source}.shape[2:]),"
+            f" device={source}.device, dtype={source}.dtype)",
         ],
         grid=f"(triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC, BN),)",
         out=out,

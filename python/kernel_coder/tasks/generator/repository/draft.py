@@ -8,7 +8,7 @@ constant, so one text serves both.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -164,10 +164,15 @@ class Draft:
         self.inputs.append(Input(name, tuple(dims), make, doc))
         self.taken.add(name)
         if is_first:
-            self.shape = tuple(tuple(self.constants[dim][side] for dim in dims) for side in (0, 1))  # type: ignore[assignment]
+            self.shape = self.both(lambda side: [self.constants[dim][side] for dim in dims])
             self.value = name
             self.before.append(f"{name} = {name}.contiguous()")
         return name
+
+    @staticmethod
+    def both(sizes: Callable[[int], Iterable[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of both sides."""
+        return tuple(sizes(0)), tuple(sizes(1))
 
     def op(self, name: str, phrase: str) -> None:
         """Notes an operation for the composition and the docstrings."""
@@ -214,7 +219,8 @@ class Draft:
             lines += [text for at, text in self.closing if at == number]
         lines.append(f"return {self.result or self.value}")
         forward = "\n".join(INDENT * 2 + line for line in lines)
-        return f"{HEADER}\n\n{kernels}\n\nclass ModelNew(nn.Module):\n{self._init()}    def forward(self, {names}):\n{forward}\n"
+        new = f"class ModelNew(nn.Module):\n{self._init()}    def forward(self, {names}):\n{forward}\n"
+        return f"{HEADER}\n\n{kernels}\n\n{new}"
 
     def _init(self) -> str:
         lines = [line for line, _, is_kept in self.init if is_kept]
@@ -235,7 +241,11 @@ class Draft:
             part = kernel.thought
             if kernel.fused:
                 part += f", then applies {_listed(kernel.fused)} before it stores"
-            parts.append(part if number == 0 else f"a {('second', 'third', 'fourth', 'fifth')[min(number - 1, 3)]} kernel: {part}")
+            parts.append(
+                part
+                if number == 0
+                else f"a {('second', 'third', 'fourth', 'fifth')[min(number - 1, 3)]} kernel: {part}"
+            )
         text = "; ".join(parts)
         return text[:1].upper() + text[1:] + "."
 
@@ -297,7 +307,7 @@ class Writer:
         self.note = rng.choice(("", "", "", "  # no arguments", "  # nothing to configure"))
 
     def text(self, side: int) -> str:
-        draft = self.draft
+        """The reference with real sizes (0) or small ones (1)."""
         head = "import torch\nimport torch.nn as nn\n"
         body = self._class()
         if re.search(r"\bF\.", body):
@@ -314,10 +324,7 @@ class Writer:
         lines = [f"class {name}(nn.Module):"]
         if self.has_class_doc:
             lines += _docstring(self._class_doc(), INDENT)
-        annotated = [
-            f"{each.name}: {each.annotation}" if self.is_init_typed else each.name
-            for each in draft.arguments
-        ]
+        annotated = [f"{each.name}: {each.annotation}" if self.is_init_typed else each.name for each in draft.arguments]
         arguments = "".join(
             f", {text}" if each.is_required else f", {text}{' = ' if self.is_init_typed else '='}{each.default!r}"
             for text, each in zip(annotated, draft.arguments, strict=True)
@@ -334,7 +341,8 @@ class Writer:
         lines.append(f"    def forward(self, {', '.join(names)}){arrow}:")
         if self.has_forward_doc:
             docs = [
-                f"    {each.name} (torch.Tensor): {each.doc} of shape ({', '.join(each.dims)})." for each in draft.inputs
+                f"    {each.name} (torch.Tensor): {each.doc} of shape ({', '.join(each.dims)})."
+                for each in draft.inputs
             ]
             lines += _docstring(["Args:", *docs, "", "Returns:", f"    {self.returns}"], INDENT * 2)
         lines += [INDENT * 2 + line for line in self._forward()]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from kernel_coder.tasks.generator.pointwise import BY_NAME
-from kernel_coder.tasks.generator.repository.draft import Draft, Kernel, UnsuitableError
-from kernel_coder.tasks.generator.repository.sizes import budget, elements, shape
+from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.repository.sizes import elements, shape
 from kernel_coder.tasks.generator.spellings import CALLS
 
 
@@ -36,7 +36,9 @@ class Operation:
     constants: tuple[tuple[str, str, float | None, tuple[float, ...]], ...] = ()
 
 
-def _known(name: str, phrase: str, layer: str = "", *constants: tuple[str, str, float | None, tuple[float, ...]]) -> Operation:
+def _known(
+    name: str, phrase: str, layer: str = "", *constants: tuple[str, str, float | None, tuple[float, ...]]
+) -> Operation:
     return Operation(name, phrase, CALLS[name], BY_NAME[name].triton, layer, constants)
 
 
@@ -45,56 +47,125 @@ ACTIVATIONS = (
     _known("sigmoid", "a sigmoid", "Sigmoid()"),
     _known("tanh", "a hyperbolic tangent", "Tanh()"),
     _known("silu", "a SiLU activation", "SiLU()"),
-    Operation("swish", "a Swish activation", ("{x} * torch.sigmoid({x})", "torch.sigmoid({x}) * {x}", "{x} * {x}.sigmoid()"), "{x} = {x} * tl.sigmoid({x})"),
+    Operation(
+        "swish",
+        "a Swish activation",
+        ("{x} * torch.sigmoid({x})", "torch.sigmoid({x}) * {x}", "{x} * {x}.sigmoid()"),
+        "{x} = {x} * tl.sigmoid({x})",
+    ),
     _known("gelu", "a GELU activation", "GELU()"),
     Operation(
-        "gelu_tanh", "the tanh approximation of GELU",
-        ('F.gelu({x}, approximate="tanh")', "0.5 * {x} * (1.0 + torch.tanh(0.7978845608028654 * ({x} + 0.044715 * {x} ** 3)))",
-         "{x} * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * ({x} + 0.044715 * torch.pow({x}, 3))))",
-         "0.5 * {x} * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * ({x} + 0.044715 * {x} * {x} * {x})))"),
-        BY_NAME["gelu_tanh"].triton, 'GELU(approximate="tanh")'),
+        "gelu_tanh",
+        "the tanh approximation of GELU",
+        (
+            'F.gelu({x}, approximate="tanh")',
+            "0.5 * {x} * (1.0 + torch.tanh(0.7978845608028654 * ({x} + 0.044715 * {x} ** 3)))",
+            "{x} * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * ({x} + 0.044715 * torch.pow({x}, 3))))",
+            "0.5 * {x} * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * ({x} + 0.044715 * {x} * {x} * {x})))",
+        ),
+        BY_NAME["gelu_tanh"].triton,
+        'GELU(approximate="tanh")',
+    ),
     _known("softplus", "a softplus", "Softplus()"),
     _known("softsign", "a softsign", "Softsign()"),
-    Operation("softsign_spelt", "a softsign", ("{x} / (1 + torch.abs({x}))", "{x} / (1.0 + {x}.abs())"), BY_NAME["softsign"].triton),
+    Operation(
+        "softsign_spelt",
+        "a softsign",
+        ("{x} / (1 + torch.abs({x}))", "{x} / (1.0 + {x}.abs())"),
+        BY_NAME["softsign"].triton,
+    ),
     _known("hardsigmoid", "a hard sigmoid", "Hardsigmoid()"),
     _known("hardswish", "a hard Swish", "Hardswish()"),
     _known("relu6", "a ReLU capped at six", "ReLU6()"),
-    Operation("hardtanh", "a hard tanh", ("F.hardtanh({x}, {a}, {b})", "F.hardtanh({x}, min_val={a}, max_val={b})"),
-              BY_NAME["clamp"].triton, "Hardtanh({a}, {b})",
-              (("a", "min_val", -1.0, (-1.0, -2.0, -0.5)), ("b", "max_val", 1.0, (1.0, 2.0, 0.5)))),
+    Operation(
+        "hardtanh",
+        "a hard tanh",
+        ("F.hardtanh({x}, {a}, {b})", "F.hardtanh({x}, min_val={a}, max_val={b})"),
+        BY_NAME["clamp"].triton,
+        "Hardtanh({a}, {b})",
+        (("a", "min_val", -1.0, (-1.0, -2.0, -0.5)), ("b", "max_val", 1.0, (1.0, 2.0, 0.5))),
+    ),
     _known("elu", "an ELU activation", "ELU(alpha={a})", ("a", "alpha", 1.0, (1.0, 0.5, 1.5))),
     _known("celu", "a CELU activation", "CELU(alpha={a})", ("a", "alpha", 1.0, (0.5, 2.0))),
     _known("selu", "a SELU activation", "SELU()"),
     _known("leaky_relu", "a leaky ReLU", "LeakyReLU({a})", ("a", "negative_slope", 0.01, (0.01, 0.05, 0.1, 0.2))),
-    Operation("mish", "a Mish activation", ("F.mish({x})", "torch.nn.functional.mish({x})", "{x} * torch.tanh(F.softplus({x}))"),
-              "e = tl.exp(tl.minimum({x}, 20.0))\ne = e * (e + 2.0)\n{x} = {x} * e / (e + 2.0)", "Mish()"),
+    Operation(
+        "mish",
+        "a Mish activation",
+        ("F.mish({x})", "torch.nn.functional.mish({x})", "{x} * torch.tanh(F.softplus({x}))"),
+        "e = tl.exp(tl.minimum({x}, 20.0))\ne = e * (e + 2.0)\n{x} = {x} * e / (e + 2.0)",
+        "Mish()",
+    ),
     _known("softshrink", "a soft shrinkage", "Softshrink({a})", ("a", "lambd", 0.5, (0.25, 0.5, 1.0))),
-    _known("threshold", "a threshold", "Threshold({a}, {b})", ("a", "threshold", None, (0.25, 0.5)), ("b", "value", None, (0.0, -1.0))),
-    Operation("log_sigmoid", "a log-sigmoid", ("F.logsigmoid({x})", "torch.nn.functional.logsigmoid({x})"),
-              "{x} = tl.minimum({x}, 0.0) - tl.log(1.0 + tl.exp(-tl.abs({x})))", "LogSigmoid()"),
-    Operation("tanhshrink", "a tanh shrinkage", ("F.tanhshrink({x})", "{x} - torch.tanh({x})"),
-              "{x} = {x} - (2.0 * tl.sigmoid(2.0 * {x}) - 1.0)", "Tanhshrink()"),
-    Operation("squared_relu", "a squared ReLU", ("torch.relu({x}) ** 2", "F.relu({x}).square()", "torch.square(F.relu({x}))"),
-              "{x} = tl.maximum({x}, 0.0)\n{x} = {x} * {x}"),
-    Operation("quick_gelu", "a sigmoid approximation of GELU", ("{x} * torch.sigmoid(1.702 * {x})",), "{x} = {x} * tl.sigmoid(1.702 * {x})"),
-)  # fmt: skip
+    _known(
+        "threshold",
+        "a threshold",
+        "Threshold({a}, {b})",
+        ("a", "threshold", None, (0.25, 0.5)),
+        ("b", "value", None, (0.0, -1.0)),
+    ),
+    Operation(
+        "log_sigmoid",
+        "a log-sigmoid",
+        ("F.logsigmoid({x})", "torch.nn.functional.logsigmoid({x})"),
+        "{x} = tl.minimum({x}, 0.0) - tl.log(1.0 + tl.exp(-tl.abs({x})))",
+        "LogSigmoid()",
+    ),
+    Operation(
+        "tanhshrink",
+        "a tanh shrinkage",
+        ("F.tanhshrink({x})", "{x} - torch.tanh({x})"),
+        "{x} = {x} - (2.0 * tl.sigmoid(2.0 * {x}) - 1.0)",
+        "Tanhshrink()",
+    ),
+    Operation(
+        "squared_relu",
+        "a squared ReLU",
+        ("torch.relu({x}) ** 2", "F.relu({x}).square()", "torch.square(F.relu({x}))"),
+        "{x} = tl.maximum({x}, 0.0)\n{x} = {x} * {x}",
+    ),
+    Operation(
+        "quick_gelu",
+        "a sigmoid approximation of GELU",
+        ("{x} * torch.sigmoid(1.702 * {x})",),
+        "{x} = {x} * tl.sigmoid(1.702 * {x})",
+    ),
+)
 
 _FACTORS = (0.5, 2.0, 1.5, 0.1, 3.0, 0.25)
 ARITHMETIC = (
     _known("scale", "a multiplication by a constant", "", ("a", "scaling_factor", None, _FACTORS)),
     _known("shift", "an addition of a constant", "", ("a", "shift", None, (0.5, 1.0, 2.0, -0.5))),
-    Operation("subtract", "a subtraction of a constant", ("{x} - {a}", "torch.sub({x}, {a})"), "{x} = {x} - {a}", "",
-              (("a", "subtract_value", None, (0.5, 1.0, 2.0, 0.2)),)),
+    Operation(
+        "subtract",
+        "a subtraction of a constant",
+        ("{x} - {a}", "torch.sub({x}, {a})"),
+        "{x} = {x} - {a}",
+        "",
+        (("a", "subtract_value", None, (0.5, 1.0, 2.0, 0.2)),),
+    ),
     _known("divide", "a division by a constant", "", ("a", "divisor", None, (2.0, 1.5, 4.0, 10.0))),
-    _known("clamp", "clamping to a range", "", ("a", "min_value", None, (-1.0, -0.5, 0.0)), ("b", "max_value", None, (1.0, 0.5, 2.0))),
+    _known(
+        "clamp",
+        "clamping to a range",
+        "",
+        ("a", "min_value", None, (-1.0, -0.5, 0.0)),
+        ("b", "max_value", None, (1.0, 0.5, 2.0)),
+    ),
     _known("clamp_min", "a lower bound", "", ("a", "min_value", None, (-1.0, -0.5, 0.0))),
     _known("clamp_max", "an upper bound", "", ("a", "max_value", None, (1.0, 0.5, 2.0))),
-    Operation("min_constant", "a minimum with a constant", ("torch.min({x}, torch.tensor({a}, device={x}.device))", "torch.clamp({x}, max={a})"),
-              "{x} = tl.minimum({x}, {a})", "", (("a", "constant_value", None, (0.5, 1.0, 2.0)),)),
+    Operation(
+        "min_constant",
+        "a minimum with a constant",
+        ("torch.min({x}, torch.tensor({a}, device={x}.device))", "torch.clamp({x}, max={a})"),
+        "{x} = tl.minimum({x}, {a})",
+        "",
+        (("a", "constant_value", None, (0.5, 1.0, 2.0)),),
+    ),
     _known("square", "squaring"),
     _known("abs", "absolute values"),
     _known("exp", "an exponential"),
-)  # fmt: skip
+)
 TABLE = {each.name: each for each in (*ACTIVATIONS, *ARITHMETIC)}
 
 SECOND = {
@@ -168,7 +239,14 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
 
 def _short(argument: str) -> str:
     """A kernel's name for a number of the module."""
-    known = {"min": "low", "max": "high", "negative": "slope", "scaling": "factor", "lambd": "cutoff", "subtract": "amount"}
+    known = {
+        "min": "low",
+        "max": "high",
+        "negative": "slope",
+        "scaling": "factor",
+        "lambd": "cutoff",
+        "subtract": "amount",
+    }
     first = argument.split("_")[0]
     return known.get(first, f"{first}_")
 
@@ -181,7 +259,6 @@ def _spelt(text: str, words: dict[str, str]) -> str:
 
 
 def _default(rng: Random, default: float | None, value: float) -> object:
-    from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT
 
     if default is not None:
         return default
@@ -209,9 +286,7 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
     name = draft.free({"add": "bias", "mul": "scale", "sub": "offset"}[kind])
     ones = ", 1" * spatial
     if rng.random() < 0.6:
-        value = tuple(
-            (draft.constants[features][side], *[1] * spatial) for side in (0, 1)
-        )
+        value = tuple((draft.constants[features][side], *[1] * spatial) for side in (0, 1))
         argument = draft.argument(f"{name}_shape", (value[0], value[1]), "tuple", doc=f"Shape of the {name}")
         draft.taken.add(argument)
         draft.line(f"self.{name} = nn.Parameter(torch.randn({argument}))")
@@ -224,7 +299,10 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
     kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=kernel.channel.format(p=pointer)))
     kernel.fused.append(f"the {name}")
     draft.steps.append(SECOND[kind][0].format(x="{x}", y=f"self.{name}"))
-    draft.op(f"{kind}_parameter", f"{SECOND[kind][2]} of a learnt {name}" if kind == "add" else f"{SECOND[kind][2]} with a learnt {name}")
+    draft.op(
+        f"{kind}_parameter",
+        f"{SECOND[kind][2]} of a learnt {name}" if kind == "add" else f"{SECOND[kind][2]} with a learnt {name}",
+    )
 
 
 def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "") -> None:
@@ -262,6 +340,3 @@ def several(draft: Draft, count: int) -> None:
             second_input(draft, dims)
         else:
             apply(draft, name)
-
-
-__all__ = ["ACTIVATIONS", "ARITHMETIC", "TABLE", "alone", "apply", "budget", "flat_kernel", "parameter", "second_input", "several"]

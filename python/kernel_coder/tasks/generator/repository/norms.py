@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
-from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import Draft, Kernel, UnsuitableError
 from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
-from kernel_coder.tasks.generator.repository.rows import HEAD, LOOP, OFFSET, load, row_kernel
+from kernel_coder.tasks.generator.repository.rows import LOOP, OFFSET, load, row_kernel
 from kernel_coder.tasks.generator.repository.sizes import elements, large, shape
 
 STATISTICS = (
@@ -21,7 +21,7 @@ STATISTICS = (
     "shift = tl.sum(s, 0) / R",
     "var = tl.maximum(tl.sum(q, 0) / R - shift * shift, 0.0)",
 )
-"""Mean and variance in one pass. Differences to the row's first element keep the variance exact where the mean is large."""
+"""Mean and variance in one pass. Differences to the row's first element keep the variance exact for large means."""
 
 
 def _rows(draft: Draft, name: str, extents: list[str], thought: str, eps: str) -> Kernel:
@@ -73,9 +73,15 @@ def layer_norm(draft: Draft, *, features: str = "") -> None:
         count = 1 if ndim == 2 else rng.randrange(1, ndim)
         last = dims[-count:]
         pair = tuple(
-            (draft.constants[last[0]][side] if count == 1 else tuple(draft.constants[dim][side] for dim in last)) for side in (0, 1)
+            (draft.constants[last[0]][side] if count == 1 else tuple(draft.constants[dim][side] for dim in last))
+            for side in (0, 1)
         )
-        argument = draft.argument(draft.free("normalized_shape"), (pair[0], pair[1]), "tuple" if count > 1 else "int", doc="Shape of the normalized dimensions")
+        argument = draft.argument(
+            draft.free("normalized_shape"),
+            (pair[0], pair[1]),
+            "tuple" if count > 1 else "int",
+            doc="Shape of the normalized dimensions",
+        )
         draft.input("x", dims, is_first=True)
     else:
         argument = features
@@ -84,7 +90,13 @@ def layer_norm(draft: Draft, *, features: str = "") -> None:
     draft.line(f"self.{layer} = nn.LayerNorm({argument}{', eps=eps' if eps else ''})")
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("layer_norm", "layer normalization")
-    kernel = _rows(draft, "layer_norm", [f"R = self.{layer}.weight.numel()"], "each program finds a row's mean and variance in one pass and writes it in a second one", f"self.{layer}.eps")
+    kernel = _rows(
+        draft,
+        "layer_norm",
+        [f"R = self.{layer}.weight.numel()"],
+        "each program finds a row's mean and variance in one pass and writes it in a second one",
+        f"self.{layer}.eps",
+    )
     kernel.pointers += [("w_ptr", f"self.{layer}.weight"), ("b_ptr", f"self.{layer}.bias")]
     kernel.head.append("    y = y * tl.load(w_ptr + r, mask=r < R) + tl.load(b_ptr + r, mask=r < R)")
 
@@ -95,33 +107,67 @@ def rms_norm(draft: Draft) -> None:
     if rng.random() < 0.5:
         dims = shape(draft, elements(rng), rng.choice((2, 3)))
         size = dims[-1]
-        argument = draft.argument(rng.choice(("dim", "hidden_size", "d_model", "num_features")), draft.constants[size], doc="Size of the last dimension")
+        argument = draft.argument(
+            rng.choice(("dim", "hidden_size", "d_model", "num_features")),
+            draft.constants[size],
+            doc="Size of the last dimension",
+        )
         value = rng.choice((1e-6, 1e-5))
         draft.argument("eps", (value, value), "float", value, "Number added to the mean square")
         draft.line("self.eps = eps")
         draft.line(f"self.weight = nn.Parameter(torch.ones({argument}))")
         draft.input("x", dims, is_first=True)
         draft.steps.append(
-            rng.choice(("{x} * torch.rsqrt({x}.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight", "{x} / torch.sqrt(torch.mean({x} ** 2, dim=-1, keepdim=True) + self.eps) * self.weight",
-                        "self.weight * ({x} * torch.rsqrt(torch.mean({x} * {x}, dim=-1, keepdim=True) + self.eps))"))
-        )  # fmt: skip
+            rng.choice(
+                (
+                    "{x} * torch.rsqrt({x}.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight",
+                    "{x} / torch.sqrt(torch.mean({x} ** 2, dim=-1, keepdim=True) + self.eps) * self.weight",
+                    "self.weight * ({x} * torch.rsqrt(torch.mean({x} * {x}, dim=-1, keepdim=True) + self.eps))",
+                )
+            )
+        )
         dim = "-1"
         weight = True
     else:
         dims = shape(draft, elements(rng), rng.choice((3, 4)))
-        argument = draft.argument(rng.choice(("num_features", "channels", "dim")), draft.constants[dims[1]], doc="Number of channels")
+        argument = draft.argument(
+            rng.choice(("num_features", "channels", "dim")), draft.constants[dims[1]], doc="Number of channels"
+        )
         draft.argument("eps", (1e-5, 1e-5), "float", 1e-5, "Number added to the mean square")
         draft.line(f"self.{argument} = {argument}", is_kept=False)
         draft.line("self.eps = eps")
         draft.input("x", dims, is_first=True)
-        draft.steps.append(rng.choice(("{x} / torch.sqrt(torch.mean({x} ** 2, dim=1, keepdim=True) + self.eps)", "{x} * torch.rsqrt({x}.pow(2).mean(dim=1, keepdim=True) + self.eps)")))
+        draft.steps.append(
+            rng.choice(
+                (
+                    "{x} / torch.sqrt(torch.mean({x} ** 2, dim=1, keepdim=True) + self.eps)",
+                    "{x} * torch.rsqrt({x}.pow(2).mean(dim=1, keepdim=True) + self.eps)",
+                )
+            )
+        )
         dim, weight = "1", False
     draft.op("rms_norm", "RMS normalization")
     kernel = row_kernel(
-        draft, "rms_norm", "each program sums the squares of its rows in one pass and writes in a second one",
-        ["acc = tl.zeros((BR, BI), tl.float32)", *LOOP, f"    {load('0.0')}", "    acc += x * x", "scale = 1.0 / tl.sqrt(tl.sum(acc, 0) / R + eps)", *LOOP, f"    {load('0.0')}", "    y = x * scale[None, :]"],
-        dim=dim, out="torch.empty_like({x})", reduced=False, value="y", tail=[f"    tl.store(out_ptr + {OFFSET}, y, mask=mask)"], indent="    ",
-    )  # fmt: skip
+        draft,
+        "rms_norm",
+        "each program sums the squares of its rows in one pass and writes in a second one",
+        [
+            "acc = tl.zeros((BR, BI), tl.float32)",
+            *LOOP,
+            f"    {load('0.0')}",
+            "    acc += x * x",
+            "scale = 1.0 / tl.sqrt(tl.sum(acc, 0) / R + eps)",
+            *LOOP,
+            f"    {load('0.0')}",
+            "    y = x * scale[None, :]",
+        ],
+        dim=dim,
+        out="torch.empty_like({x})",
+        reduced=False,
+        value="y",
+        tail=[f"    tl.store(out_ptr + {OFFSET}, y, mask=mask)"],
+        indent="    ",
+    )
     kernel.scalars.append(("eps", "self.eps"))
     if weight:
         kernel.pointers.append(("w_ptr", "self.weight"))
@@ -133,8 +179,14 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
     rng = draft.rng
     if not features:
         _maps(draft, channels=rng.choice((16, 32, 64, 128)), small=rng.choice((4, 8)))
-        features = next(name for name in draft.constants if draft.constants[name] == (draft.shape[0][1], draft.shape[1][1]))
-        argument = draft.argument("num_features" if rng.random() < 0.5 else "num_channels", draft.constants[features], doc="Number of channels")
+        features = next(
+            name for name in draft.constants if draft.constants[name] == (draft.shape[0][1], draft.shape[1][1])
+        )
+        argument = draft.argument(
+            "num_features" if rng.random() < 0.5 else "num_channels",
+            draft.constants[features],
+            doc="Number of channels",
+        )
         groups = draft.argument("num_groups", (rng.choice((2, 4, 8)), 2), doc="Number of groups of channels")
         if rng.random() < 0.5:
             draft.arguments[-2:] = draft.arguments[:-3:-1]
@@ -143,7 +195,11 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
         real, little = draft.constants[features]
         if little % 2 or real % 4:
             raise UnsuitableError("the channels do not fall into groups")
-        groups = draft.argument(draft.free(rng.choice(("num_groups", "groups"))), (rng.choice([each for each in (2, 4, 8, 16) if real % each == 0]), 2), doc="Number of groups of channels")
+        groups = draft.argument(
+            draft.free(rng.choice(("num_groups", "groups"))),
+            (rng.choice([each for each in (2, 4, 8, 16) if real % each == 0]), 2),
+            doc="Number of groups of channels",
+        )
     eps = _eps(draft, share=0.25)
     layer = draft.free(rng.choice(("gn", "group_norm", "norm")))
     draft.line(f"self.{layer} = nn.GroupNorm({groups}, {argument}{', eps=eps' if eps else ''})")
@@ -151,12 +207,22 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
     draft.op("group_norm", "group normalization")
     source = draft.value
     kernel = _rows(
-        draft, "group_norm", [f"G, C = self.{layer}.num_groups, {source}.shape[1]", f"R = {source}.numel() // ({source}.shape[0] * G)", f"S = R * G // C"],
-        "each program normalizes one group of one sample, in two passes", f"self.{layer}.eps",
-    )  # fmt: skip
+        draft,
+        "group_norm",
+        [
+            f"G, C = self.{layer}.num_groups, {source}.shape[1]",
+            f"R = {source}.numel() // ({source}.shape[0] * G)",
+            "S = R * G // C",
+        ],
+        "each program normalizes one group of one sample, in two passes",
+        f"self.{layer}.eps",
+    )
     kernel.scalars += [("G", "G"), ("C", "C"), ("S", "S")]
     kernel.pointers += [("w_ptr", f"self.{layer}.weight"), ("b_ptr", f"self.{layer}.bias")]
-    kernel.head += ["    c = row % G * (C // G) + r // S", "    y = y * tl.load(w_ptr + c, mask=r < R) + tl.load(b_ptr + c, mask=r < R)"]
+    kernel.head += [
+        "    c = row % G * (C // G) + r // S",
+        "    y = y * tl.load(w_ptr + c, mask=r < R) + tl.load(b_ptr + c, mask=r < R)",
+    ]
     kernel.channel = "tl.load({p} + c, mask=r < R)"
 
 
@@ -172,7 +238,13 @@ def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("instance_norm", "instance normalization")
     source = draft.value
-    kernel = _rows(draft, "instance_norm", [f"C = {source}.shape[1]", f"R = {source}.numel() // ({source}.shape[0] * C)"], "each program normalizes one channel of one sample, in two passes", f"self.{layer}.eps")
+    kernel = _rows(
+        draft,
+        "instance_norm",
+        [f"C = {source}.shape[1]", f"R = {source}.numel() // ({source}.shape[0] * C)"],
+        "each program normalizes one channel of one sample, in two passes",
+        f"self.{layer}.eps",
+    )
     kernel.scalars.append(("C", "C"))
     kernel.channel = "tl.load({p} + row % C)"
 
@@ -192,21 +264,46 @@ def batch_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
     source = draft.value
     if ndim == 0:  # rows of features: statistics along the batch
         kernel = row_kernel(
-            draft, "batch_stats", "each program finds mean and variance of a block of features over the batch",
-            ["k = tl.load(x_ptr + i, mask=i < I, other=0.0)", "s = tl.zeros((BR, BI), tl.float32)", "q = tl.zeros((BR, BI), tl.float32)", *LOOP, f"    {load('0.0')}",
-             "    d = tl.where(mask, x - k[None, :], 0.0)", "    s += d", "    q += d * d", "shift = tl.sum(s, 0) / R"],
-            dim="0", out="torch.empty((2, {x}.shape[1]), device={x}.device, dtype={x}.dtype)", reduced=True, value="shift",
-            tail=["tl.store(out_ptr + i, k + shift, mask=i < I)", "tl.store(out_ptr + I + i, tl.maximum(tl.sum(q, 0) / R - shift * shift, 0.0), mask=i < I)"],
-        )  # fmt: skip
+            draft,
+            "batch_stats",
+            "each program finds mean and variance of a block of features over the batch",
+            [
+                "k = tl.load(x_ptr + i, mask=i < I, other=0.0)",
+                "s = tl.zeros((BR, BI), tl.float32)",
+                "q = tl.zeros((BR, BI), tl.float32)",
+                *LOOP,
+                f"    {load('0.0')}",
+                "    d = tl.where(mask, x - k[None, :], 0.0)",
+                "    s += d",
+                "    q += d * d",
+                "shift = tl.sum(s, 0) / R",
+            ],
+            dim="0",
+            out="torch.empty((2, {x}.shape[1]), device={x}.device, dtype={x}.dtype)",
+            reduced=True,
+            value="shift",
+            tail=[
+                "tl.store(out_ptr + i, k + shift, mask=i < I)",
+                "tl.store(out_ptr + I + i, tl.maximum(tl.sum(q, 0) / R - shift * shift, 0.0), mask=i < I)",
+            ],
+        )
         stats = kernel.out
         combine = f"mean, var = {stats}"
     else:
-        kernel = _rows(draft, "batch_stats", [f"C = {source}.shape[1]", f"R = {source}.numel() // ({source}.shape[0] * C)"], "each program finds mean and variance of one channel of one sample", "0.0")
+        kernel = _rows(
+            draft,
+            "batch_stats",
+            [f"C = {source}.shape[1]", f"R = {source}.numel() // ({source}.shape[0] * C)"],
+            "each program finds mean and variance of one channel of one sample",
+            "0.0",
+        )
         kernel.scalars.pop()
         stats = kernel.out
         kernel.head = list(STATISTICS)
         kernel.pointers[1] = ("out_ptr", stats)
-        kernel.setup[-1] = f"{stats} = torch.empty((2, {source}.shape[0], C), device={source}.device, dtype={source}.dtype)"
+        kernel.setup[-1] = (
+            f"{stats} = torch.empty((2, {source}.shape[0], C), device={source}.device, dtype={source}.dtype)"
+        )
         kernel.indent = ""
         kernel.tail = ["tl.store(out_ptr + row, k + shift)", "tl.store(out_ptr + tl.num_programs(0) + row, var)"]
         combine = f"mean, var = {stats}[0].mean(0), {stats}[1].mean(0) + {stats}[0].var(0, unbiased=False)"
@@ -218,11 +315,18 @@ def batch_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
         (at, f"scale = self.{layer}.weight / (var + self.{layer}.eps).sqrt()"),
     ]
     draft.value = source
-    second = flat_kernel(draft, "normalize", [("mean_ptr", "mean"), ("scale_ptr", "scale"), ("b_ptr", f"self.{layer}.bias")])
+    second = flat_kernel(
+        draft, "normalize", [("mean_ptr", "mean"), ("scale_ptr", "scale"), ("b_ptr", f"self.{layer}.bias")]
+    )
     second.is_flat = False
+    draft.taken |= {"mean_ptr", "scale_ptr", "b_ptr"}
     second.scalars += [("C", f"{source}.shape[1]"), *[("S", "R")] * (ndim > 0)]
     channel = "i // S % C" if ndim else "i % C"
-    second.head += [f"c = {channel}", "x = (x - tl.load(mean_ptr + c, mask=mask)) * tl.load(scale_ptr + c, mask=mask) + tl.load(b_ptr + c, mask=mask)"]
+    second.head += [
+        f"c = {channel}",
+        "x = (x - tl.load(mean_ptr + c, mask=mask)) * tl.load(scale_ptr + c, mask=mask)",
+        "x = x + tl.load(b_ptr + c, mask=mask)",
+    ]
     second.channel = "tl.load({p} + c, mask=mask)"
     second.thought = "each program normalizes a block of elements"
 
@@ -231,7 +335,9 @@ def _maps(draft: Draft, channels: int, small: int) -> int:
     """An input of shape (batch, channels, *space); returns the number of spatial dimensions."""
     rng = draft.rng
     ndim = rng.choices((1, 2, 3), weights=(1, 4, 1))[0]
-    names = rng.choice((("batch_size", "features"), ("batch_size", "channels"), ("N", "C"), ("batch_size", "num_channels")))
+    names = rng.choice(
+        (("batch_size", "features"), ("batch_size", "channels"), ("N", "C"), ("batch_size", "num_channels"))
+    )
     batch = rng.choice((2, 4, 8, 16, 32, 64, 112))
     side = max(4, (elements(rng) / batch / channels) ** (1 / ndim))
     B, C = draft.size(names[0], batch, 2), draft.size(names[1], channels, small)
@@ -240,6 +346,3 @@ def _maps(draft: Draft, channels: int, small: int) -> int:
     space = tuple(draft.size(name, equal, rng.choice((5, 6, 7))) for name in extents)
     draft.input("x", (B, C, *space), is_first=True)
     return ndim
-
-
-__all__ = ["HEAD", "NO_DEFAULT", "batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]

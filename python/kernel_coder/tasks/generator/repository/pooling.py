@@ -17,7 +17,9 @@ def pool_kernel(draft: Draft, ndim: int, kind: str, size: str, stride: str, padd
     head = [line if not line.startswith(f"{first} =") else f"{line} % O{axes[0][0]}" for line in head]
     head += [f"nc = i // ({space})" if ndim > 1 else "nc = i // OL"]
     is_max = kind == "max"
-    head.append('acc = tl.full((BLOCK,), float("-inf"), tl.float32)' if is_max else "acc = tl.zeros((BLOCK,), tl.float32)")
+    head.append(
+        'acc = tl.full((BLOCK,), float("-inf"), tl.float32)' if is_max else "acc = tl.zeros((BLOCK,), tl.float32)"
+    )
     indent, inside, index = "", ["mask"], "nc"
     for axis, low in axes:
         head.append(f"{indent}for k{low} in range(K):")
@@ -40,15 +42,21 @@ def pool_kernel(draft: Draft, ndim: int, kind: str, size: str, stride: str, padd
     span = "dilation * (K - 1) - 1" if is_max else "K"
     setup += [f"O{axis} = ({axis} + 2 * padding - {span}) // stride + 1" for axis in names]
     setup += [
-        f"{out} = torch.empty((B, C, {', '.join(f'O{axis}' for axis in names)}), device={source}.device, dtype={source}.dtype)",
+        f"{out} = torch.empty((B, C, {', '.join(f'O{axis}' for axis in names)}),"
+        f" device={source}.device, dtype={source}.dtype)",
         f"n = {out}.numel()",
     ]
     return draft.open(
         Kernel(
             name=f"{kind}_pool{ndim}d_kernel",
-            thought=f"each program takes the {'maximum' if is_max else 'mean'} over the window of every element of a block",
+            thought=f"each program takes the {'maximum' if is_max else 'mean'} over the windows of a block of outputs",
             pointers=[("x_ptr", source), ("out_ptr", out)],
-            scalars=[("n", "n"), *[(name, name) for name in names], *[(f"O{name}", f"O{name}") for name in names], *[(name, name) for name, _ in numbers]],
+            scalars=[
+                ("n", "n"),
+                *[(name, name) for name in names],
+                *[(f"O{name}", f"O{name}") for name in names],
+                *[(name, name) for name, _ in numbers],
+            ],
             blocks=[("K", "K"), ("BLOCK", "512")],
             head=head,
             value="acc",
@@ -71,13 +79,18 @@ def pool(draft: Draft, ndim: int, kind: str) -> None:
     padding = min(padding, size // 2)
     dilation = rng.choice((1, 1, 1, 2, 3)) if kind == "max" else 1
     least = dilation * (size - 1) + 1
-    names = rng.choice((("batch_size", "channels"), ("batch_size", "features"), ("batch_size", "in_channels"), ("N", "C")))
+    names = rng.choice(
+        (("batch_size", "channels"), ("batch_size", "features"), ("batch_size", "in_channels"), ("N", "C"))
+    )
     batch, channels = rng.choice((1, 2, 8, 16, 32, 64)), rng.choice((3, 16, 32, 64, 128))
     side = max(least + 2, int((elements(rng) / batch / channels) ** (1 / ndim)))
     B, C = draft.size(names[0], batch, 2), draft.size(names[1], channels, 3)
     extents = rng.choice(EXTENTS[ndim])
     equal = large(rng, side, least + 1)
-    space = tuple(draft.size(name, equal if rng.random() < 0.7 else large(rng, side, least + 1), least + rng.choice((1, 2, 3, 5))) for name in extents)
+    space = tuple(
+        draft.size(name, equal if rng.random() < 0.7 else large(rng, side, least + 1), least + rng.choice((1, 2, 3, 5)))
+        for name in extents
+    )
     numbers = _layer(draft, ndim, kind, size, stride, padding, dilation, in_chain=False)
     draft.input("x", (B, C, *space), is_first=True)
     pool_kernel(draft, ndim, kind, *numbers)
@@ -92,14 +105,18 @@ def pool_after(draft: Draft, ndim: int, kind: str) -> None:
     stride = None if rng.random() < 0.6 else 2
     pool_kernel(draft, ndim, kind, *_layer(draft, ndim, kind, size, stride, 0, 1, in_chain=True))
     step = stride or size
-    draft.shape = tuple((*shape[:2], *((one - size) // step + 1 for one in shape[2:])) for shape in draft.shape)  # type: ignore[assignment]
+    before = draft.shape
+    draft.shape = draft.both(lambda side: [*before[side][:2], *((one - size) // step + 1 for one in before[side][2:])])
 
 
-def _layer(draft: Draft, ndim: int, kind: str, size: int, stride: int | None, padding: int, dilation: int, *, in_chain: bool
+def _layer(
+    draft: Draft, ndim: int, kind: str, size: int, stride: int | None, padding: int, dilation: int, *, in_chain: bool
 ) -> tuple[str, str, str, str]:
     """Adds the layer and its arguments; returns size, stride, padding and dilation as text of ``forward``."""
     rng = draft.rng
-    argument = draft.free(rng.choice(("pool_kernel_size", "pool_kernel_size", "pool_size")) if in_chain else "kernel_size")
+    argument = draft.free(
+        rng.choice(("pool_kernel_size", "pool_kernel_size", "pool_size")) if in_chain else "kernel_size"
+    )
     draft.argument(argument, (size, size), doc="Size of the window")
     draft.line(f"self.{argument} = {argument}", is_shown=False)
     call, forward = [f"kernel_size={argument}" if rng.random() < 0.5 else argument], {"K": f"self.{argument}"}
@@ -111,8 +128,21 @@ def _layer(draft: Draft, ndim: int, kind: str, size: int, stride: int | None, pa
         for name, value, default in given:
             is_default = value == default
             if rng.random() < (0.6 if is_default else 0.9):
-                draft.argument(name, (value, value), "int", default, {"stride": "Step of the window", "padding": "Padding on each side", "dilation": "Spacing of the window's elements"}[name])
-                draft.line(f"self.{name} = {name}" if name != "stride" else f"self.stride = stride or {argument}", is_shown=False)
+                draft.argument(
+                    name,
+                    (value, value),
+                    "int",
+                    default,
+                    {
+                        "stride": "Step of the window",
+                        "padding": "Padding on each side",
+                        "dilation": "Spacing of the window's elements",
+                    }[name],
+                )
+                draft.line(
+                    f"self.{name} = {name}" if name != "stride" else f"self.stride = stride or {argument}",
+                    is_shown=False,
+                )
                 call.append(f"{name}={name}")
                 forward[name] = f"self.{name}"
             else:
@@ -124,7 +154,9 @@ def _layer(draft: Draft, ndim: int, kind: str, size: int, stride: int | None, pa
                 call.append(f"{name}={name}")
         forward.setdefault("dilation", "1")
     layer = draft.free(rng.choice(("pool", f"{kind}_pool", f"{kind}pool")))
-    draft.line(f"self.{layer} = nn.{'MaxPool' if kind == 'max' else 'AvgPool'}{ndim}d({', '.join(call)})", is_kept=False)
+    draft.line(
+        f"self.{layer} = nn.{'MaxPool' if kind == 'max' else 'AvgPool'}{ndim}d({', '.join(call)})", is_kept=False
+    )
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op(f"{kind}_pool{ndim}d", f"{'max' if kind == 'max' else 'average'} pooling in {ndim}D")
     return forward["K"], forward["stride"], forward["padding"], forward["dilation"]

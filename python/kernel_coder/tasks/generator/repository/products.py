@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.repository.draft import Draft, Kernel
-from kernel_coder.tasks.generator.repository.sizes import budget, elements, large, small
+from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
+from kernel_coder.tasks.generator.repository.sizes import budget, elements, large, shape, small
 
 TILE = {"BM": 64, "BN": 64, "BK": 32}
 """Rows, columns and depth of a program's tile. Multiples of 16, as ``tl.dot`` needs."""
@@ -12,7 +13,15 @@ BLOCKS = [(name, str(size)) for name, size in TILE.items()]
 
 
 def tile_kernel(
-    draft: Draft, name: str, a: str, b: str, *, dims: list[str], allocate: str, batched: str = "", loop: str = "range(0, K, BK)"
+    draft: Draft,
+    name: str,
+    a: str,
+    b: str,
+    *,
+    dims: list[str],
+    allocate: str,
+    batched: str = "",
+    loop: str = "range(0, K, BK)",
 ) -> Kernel:
     """Opens a product of `a` and `b`, which are variables of ``forward``.
 
@@ -45,12 +54,10 @@ def tile_kernel(
         "acc = tl.zeros((BM, BN), tl.float32)",
         f"for k0 in {loop}:",
         "    k = (k0 + tl.arange(0, BK)).to(tl.int64)",
-        "    a = tl.load(a_ptr + {}m[:, None] * a_sm + k[None, :] * a_sk, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)".format(
-            "batch * a_sb + " if batched else ""
-        ),
-        "    b = tl.load(b_ptr + {}k[:, None] * b_sk + n[None, :] * b_sn, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)".format(
-            "batch * b_sb + " if batched else ""
-        ),
+        f"    a_offset = {'batch * a_sb + ' if batched else ''}m[:, None] * a_sm + k[None, :] * a_sk",
+        "    a = tl.load(a_ptr + a_offset, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)",
+        f"    b_offset = {'batch * b_sb + ' if batched else ''}k[:, None] * b_sk + n[None, :] * b_sn",
+        "    b = tl.load(b_ptr + b_offset, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)",
         '    acc = tl.dot(a, b, acc, input_precision="ieee")',
         "mask = (m[:, None] < M) & (n[None, :] < N)",
     ]
@@ -85,7 +92,11 @@ def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
         long = large(rng, min((budget(rng) / 2 / narrow) ** 0.5, 32768), 64)
         return rng.choice(((long, narrow, long // 2 + 1), (long, long // 2 + 1, narrow), (narrow, long, long // 3 + 2)))
     if kind == "deep":
-        return rng.choice((128, 256, 200)), rng.choice((128, 256, 100)), large(rng, 4 * side**1.5, 256) * rng.choice((1, 4))
+        return (
+            rng.choice((128, 256, 200)),
+            rng.choice((128, 256, 100)),
+            large(rng, 4 * side**1.5, 256) * rng.choice((1, 4)),
+        )
     factors = rng.choice(((1.0, 1.0, 1.0), (0.5, 2.0, 1.0), (2.0, 0.5, 1.0), (1.0, 0.5, 2.0)))
     return tuple(large(rng, max(16, side * factor), 16) for factor in factors)  # type: ignore[return-value]
 
@@ -110,11 +121,21 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
     bt = rng.choice((f"{b}.T", f"{b}.t()", f"{b}.transpose(0, 1)", f"{b}.transpose(-2, -1)")) if right else b
     draft.before.clear()
     draft.before += [f"{a} = {a}.T"] * left + [f"{b} = {b}.T"] * right
-    draft.steps.append(rng.choice((f"torch.matmul({at}, {bt})", f"{at} @ {bt}", f"torch.mm({at}, {bt})", f"{at}.matmul({bt})")))
+    draft.steps.append(
+        rng.choice((f"torch.matmul({at}, {bt})", f"{at} @ {bt}", f"torch.mm({at}, {bt})", f"{at}.matmul({bt})"))
+    )
     if not left and not right and rng.random() < 0.15:
         draft.steps[-1] = f'torch.einsum("ij,jk->ik", {a}, {b})'
     name = "matmul" + "_at" * left + "_bt" * right
-    draft.op(name, "a matrix product" + {(False, False): "", (True, False): " with the left matrix transposed", (False, True): " with the right matrix transposed"}.get((left, right), " of two transposed matrices"))
+    draft.op(
+        name,
+        "a matrix product"
+        + {
+            (False, False): "",
+            (True, False): " with the left matrix transposed",
+            (False, True): " with the right matrix transposed",
+        }.get((left, right), " of two transposed matrices"),
+    )
     tile_kernel(draft, "matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
 
 
@@ -130,9 +151,19 @@ def deep(draft: Draft) -> None:
     draft.steps.append(rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f"torch.mm({a}, {b})")))
     draft.op("matmul_large_k", "a matrix product with a long inner dimension")
     kernel = tile_kernel(
-        draft, "split_matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]", "split = min(32, triton.cdiv(K, 1024))", "span = triton.cdiv(triton.cdiv(K, split), 32) * 32"],
-        allocate="(split, M, N)", loop="range(part * span, min(K, part * span + span), BK)",
-    )  # fmt: skip
+        draft,
+        "split_matmul",
+        a,
+        b,
+        dims=[
+            f"M, K = {a}.shape",
+            f"N = {b}.shape[1]",
+            "split = min(32, triton.cdiv(K, 1024))",
+            "span = triton.cdiv(triton.cdiv(K, split), 32) * 32",
+        ],
+        allocate="(split, M, N)",
+        loop="range(part * span, min(K, part * span + span), BK)",
+    )
     kernel.head[1:2] = [
         "pid = tl.program_id(0)",
         "part = pid // (tl.cdiv(M, BM) * tiles)",
@@ -154,7 +185,10 @@ def batched(draft: Draft, *, right: bool = False) -> None:
     side = (budget(rng) / 2 / count) ** (1 / 3)
     names = rng.choice((("batch_size", "m", "n", "k"), ("B", "M", "N", "K"), ("batch", "rows", "cols", "inner")))
     B = draft.size(names[0], count, rng.choice((2, 3)))
-    M, N, K = (draft.size(name, large(rng, max(8, side * rng.choice((0.5, 1, 2))), 8), small(rng) * 2 + 1) for name in names[1:])
+    M, N, K = (
+        draft.size(name, large(rng, max(8, side * rng.choice((0.5, 1, 2))), 8), small(rng) * 2 + 1)
+        for name in names[1:]
+    )
     draft.input(a, (B, M, K), is_first=True, doc="Left matrices")
     draft.input(b, (B, N, K) if right else (B, K, N), doc="Right matrices")
     draft.before.clear()
@@ -162,7 +196,9 @@ def batched(draft: Draft, *, right: bool = False) -> None:
     draft.before += [f"{b} = {b}.transpose(1, 2)"] * right
     draft.steps.append(rng.choice((f"torch.bmm({a}, {bt})", f"torch.matmul({a}, {bt})", f"{a} @ {bt}")))
     draft.op("bmm" + "_bt" * right, "a batched matrix product" + " with the right operand transposed" * right)
-    tile_kernel(draft, "bmm", a, b, dims=[f"Z, M, K = {a}.shape", f"N = {b}.shape[2]"], allocate="(Z, M, N)", batched="ab")
+    tile_kernel(
+        draft, "bmm", a, b, dims=[f"Z, M, K = {a}.shape", f"N = {b}.shape[2]"], allocate="(Z, M, N)", batched="ab"
+    )
 
 
 def tensor_matrix(draft: Draft, ndim: int) -> None:
@@ -174,13 +210,24 @@ def tensor_matrix(draft: Draft, ndim: int) -> None:
     for each in lead:
         rows *= each
     side = max(8.0, (budget(rng) / 2 / rows) ** 0.5)
-    leading = rng.choice(({3: ("batch_size", "seq_len"), 4: ("batch_size", "heads", "seq_len")}[ndim], ("b", "i", "j")[: ndim - 1], ("N", "M", "T")[: ndim - 1]))
+    leading = rng.choice(
+        (
+            {3: ("batch_size", "seq_len"), 4: ("batch_size", "heads", "seq_len")}[ndim],
+            ("b", "i", "j")[: ndim - 1],
+            ("N", "M", "T")[: ndim - 1],
+        )
+    )
     names = [draft.size(name, size, rng.choice((2, 3, 5))) for name, size in zip(leading, lead, strict=True)]
-    K, L = draft.size(rng.choice(("K", "in_dim", "l")), large(rng, side, 8), small(rng) * 2), draft.size(rng.choice(("L", "out_dim", "k")), large(rng, side, 8), small(rng) + 8)
+    K, L = (
+        draft.size(rng.choice(("K", "in_dim", "l")), large(rng, side, 8), small(rng) * 2),
+        draft.size(rng.choice(("L", "out_dim", "k")), large(rng, side, 8), small(rng) + 8),
+    )
     draft.input(a, (*names, K), is_first=True)
     draft.input(b, (K, L), doc="Matrix")
     letters = "abcd"[: ndim - 1]
-    draft.steps.append(rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f'torch.einsum("{letters}l,lk->{letters}k", {a}, {b})')))
+    draft.steps.append(
+        rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f'torch.einsum("{letters}l,lk->{letters}k", {a}, {b})'))
+    )
     draft.op(f"matmul_{ndim}d", f"a product of a {ndim}-D tensor with a matrix")
     draft.before[0] = f"x2 = {a}.reshape(-1, {a}.shape[-1])"
     kernel = tile_kernel(draft, "matmul", "x2", b, dims=["M, K = x2.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
@@ -198,7 +245,9 @@ def matvec(draft: Draft) -> None:
     draft.input(a, (M, K), is_first=True, doc="Matrix")
     draft.input(b, (K, "1") if column else (K,), doc="Vector")
     draft.before.append(f"{b} = {b}.contiguous()")
-    draft.steps.append(rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f"torch.{'mm' if column else 'mv'}({a}, {b})")))
+    draft.steps.append(
+        rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f"torch.{'mm' if column else 'mv'}({a}, {b})"))
+    )
     draft.op("matvec", "a matrix-vector product")
     out = draft.variable()
     draft.open(
@@ -220,11 +269,14 @@ def matvec(draft: Draft) -> None:
             offset="row",
             mask="None",
             tail=["tl.store(out_ptr + row, tl.sum(acc, 0))"],
-            setup=[f"M, K = {a}.shape", f"{out} = torch.empty({'(M, 1)' if column else 'M'}, device={a}.device, dtype={a}.dtype)"],
+            setup=[
+                f"M, K = {a}.shape",
+                f"{out} = torch.empty({'(M, 1)' if column else 'M'}, device={a}.device, dtype={a}.dtype)",
+            ],
             grid="(M,)",
             out=out,
         )
-    )  # fmt: skip
+    )
 
 
 def diagonal(draft: Draft) -> None:
@@ -240,12 +292,18 @@ def diagonal(draft: Draft) -> None:
     draft.value = b
     draft.before.append(f"{d} = {d}.contiguous()")
     draft.steps.append(
-        rng.choice((f"torch.diag({d}) @ {b}", f"torch.matmul(torch.diag({d}), {b})", f"torch.diag_embed({d}) @ {b}", f"torch.mm(torch.diag({d}), {b})"))
+        rng.choice(
+            (
+                f"torch.diag({d}) @ {b}",
+                f"torch.matmul(torch.diag({d}), {b})",
+                f"torch.diag_embed({d}) @ {b}",
+                f"torch.mm(torch.diag({d}), {b})",
+            )
+        )
         if on_left
         else rng.choice((f"{b} @ torch.diag({d})", f"torch.matmul({b}, torch.diag({d}))"))
-    )  # fmt: skip
+    )
     draft.op("matmul_diagonal" if on_left else "matmul_diagonal_right", "a product with a diagonal matrix")
-    from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
 
     kernel = flat_kernel(draft, "diag_matmul", [("d_ptr", d)])
     kernel.scalars.append(("M", f"{b}.shape[1]"))
@@ -266,14 +324,28 @@ def triangular(draft: Draft, upper: bool) -> None:
     draft.input(b, (N, N), make, doc=f"{'Upper' if upper else 'Lower'} triangular matrix")
     draft.before.clear()
     draft.steps.append(
-        rng.choice((f"torch.{word}(torch.matmul({a}, {b}))", f"torch.{word}({a} @ {b})", f"torch.matmul({a}, {b}).{word}()", f"torch.{word}(torch.mm({a}, {b}))"))
+        rng.choice(
+            (
+                f"torch.{word}(torch.matmul({a}, {b}))",
+                f"torch.{word}({a} @ {b})",
+                f"torch.matmul({a}, {b}).{word}()",
+                f"torch.{word}(torch.mm({a}, {b}))",
+            )
+        )
     )
     side = "upper" if upper else "lower"
     draft.op(f"matmul_{side}", f"a product of {side} triangular matrices")
     kernel = tile_kernel(
-        draft, f"{word}_matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"], allocate="(M, N)",
-        loop="range(pid // tiles * BM // BK * BK, min(K, pid % tiles * BN + BN), BK)" if upper else "range(pid % tiles * BN // BK * BK, min(K, pid // tiles * BM + BM), BK)",
-    )  # fmt: skip
+        draft,
+        f"{word}_matmul",
+        a,
+        b,
+        dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"],
+        allocate="(M, N)",
+        loop="range(pid // tiles * BM // BK * BK, min(K, pid % tiles * BN + BN), BK)"
+        if upper
+        else "range(pid % tiles * BN // BK * BK, min(K, pid // tiles * BM + BM), BK)",
+    )
     kernel.steps.append(f"acc = tl.where(m[:, None] {'<=' if upper else '>='} n[None, :], acc, 0.0)")
     kernel.thought = "each program skips the blocks that are zero in one of the matrices"
 
@@ -282,7 +354,9 @@ def symmetric(draft: Draft) -> None:
     """A product of two symmetric matrices."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
-    N = draft.size(rng.choice(("N", "n", "size")), large(rng, max(32, (budget(rng) / 2) ** (1 / 3)), 16), small(rng) + 8)
+    N = draft.size(
+        rng.choice(("N", "n", "size")), large(rng, max(32, (budget(rng) / 2) ** (1 / 3)), 16), small(rng) + 8
+    )
     for name in (a, b):
         draft.input(name, (N, N), "torch.rand({shape})", is_first=name == a, doc="Symmetric matrix")
     draft.before.clear()
@@ -302,13 +376,18 @@ def outer(draft: Draft) -> None:
     draft.input(a, (N,), is_first=True, doc="Vector")
     draft.input(b, (M,), doc="Vector")
     draft.before.append(f"{b} = {b}.contiguous()")
-    draft.steps.append(rng.choice((f"torch.outer({a}, {b})", f"{a}[:, None] * {b}[None, :]", f"{a}.unsqueeze(1) * {b}.unsqueeze(0)")))
+    draft.steps.append(
+        rng.choice((f"torch.outer({a}, {b})", f"{a}[:, None] * {b}[None, :]", f"{a}.unsqueeze(1) * {b}.unsqueeze(0)"))
+    )
     draft.op("outer", "an outer product")
-    from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
 
     kernel = flat_kernel(draft, "outer", [("b_ptr", b)])
     kernel.head[-1] = "x = tl.load(x_ptr + i // M, mask=mask) * tl.load(b_ptr + i % M, mask=mask)"
-    kernel.setup = ["M = " + f"{b}.numel()", f"n = {a}.numel() * M", f"{kernel.out} = torch.empty(({a}.numel(), M), device={a}.device, dtype={a}.dtype)"]
+    kernel.setup = [
+        "M = " + f"{b}.numel()",
+        f"n = {a}.numel() * M",
+        f"{kernel.out} = torch.empty(({a}.numel(), M), device={a}.device, dtype={a}.dtype)",
+    ]
     kernel.scalars.append(("M", "M"))
     kernel.thought = "each program computes a block of the products"
     kernel.is_flat = False
@@ -316,8 +395,6 @@ def outer(draft: Draft) -> None:
 
 def matrix_scalar(draft: Draft) -> None:
     """A matrix times a number that ``forward`` is given."""
-    from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
-    from kernel_coder.tasks.generator.repository.sizes import shape
 
     rng = draft.rng
     dims = shape(draft, elements(rng), 2)
@@ -337,7 +414,14 @@ def linear(draft: Draft) -> str:
     rng = draft.rng
     batch = large(rng, 2048, 8)
     side = (budget(rng) / 2 / batch) ** 0.5
-    names = rng.choice((("in_features", "out_features"), ("in_features", "out_features"), ("input_size", "hidden_size"), ("in_dim", "out_dim")))
+    names = rng.choice(
+        (
+            ("in_features", "out_features"),
+            ("in_features", "out_features"),
+            ("input_size", "hidden_size"),
+            ("in_dim", "out_dim"),
+        )
+    )
     groups = rng.choice((2, 3))
     rows = draft.size("batch_size", batch, rng.choice((5, 6, 7, 9)))
     inner = draft.size(names[0], large(rng, max(16, side), 16), small(rng) * 2 + 1)
@@ -351,11 +435,21 @@ def linear(draft: Draft) -> str:
     draft.input("x", (rows, inner), is_first=True)
     draft.before.clear()
     draft.steps.append(f"self.{layer}({{x}})")
-    draft.op("linear" if has_bias else "linear_no_bias", rng.choice(("a linear layer", "a matrix product with learnt weights", "a fully connected layer")))
-    kernel = tile_kernel(draft, "linear", "x", "w", dims=[f"w = self.{layer}.weight.T", "M, K = x.shape", "N = w.shape[1]"], allocate="(M, N)")
+    draft.op(
+        "linear" if has_bias else "linear_no_bias",
+        rng.choice(("a linear layer", "a matrix product with learnt weights", "a fully connected layer")),
+    )
+    kernel = tile_kernel(
+        draft,
+        "linear",
+        "x",
+        "w",
+        dims=[f"w = self.{layer}.weight.T", "M, K = x.shape", "N = w.shape[1]"],
+        allocate="(M, N)",
+    )
     if has_bias:
         pointer = draft.free("bias_ptr")
         kernel.pointers.append((pointer, f"self.{layer}.bias"))
         kernel.steps.append(f"acc += tl.load({pointer} + n, mask=n < N)[None, :]")
-    draft.shape = tuple((draft.constants[rows][side], draft.constants[outer_size][side]) for side in (0, 1))  # type: ignore[assignment]
+    draft.shape = draft.both(lambda side: (draft.constants[rows][side], draft.constants[outer_size][side]))
     return outer_size

@@ -8,12 +8,55 @@ from kernel_coder.tasks.generator.repository.draft import Draft
 
 NAMES = {
     1: (("n",), ("length",), ("size",)),
-    2: (("batch_size", "dim"), ("batch_size", "num_features"), ("rows", "cols"), ("N", "D"), ("batch_size", "hidden_size")),
-    3: (("batch_size", "seq_len", "hidden_size"), ("batch_size", "dim1", "dim2"), ("B", "T", "C"), ("batch", "channels", "length")),
-    4: (("batch_size", "features", "dim1", "dim2"), ("batch_size", "channels", "height", "width"), ("n", "c", "h", "w")),
-}  # fmt: skip
+    2: (
+        ("batch_size", "dim"),
+        ("batch_size", "num_features"),
+        ("rows", "cols"),
+        ("N", "D"),
+        ("batch_size", "hidden_size"),
+    ),
+    3: (
+        ("batch_size", "seq_len", "hidden_size"),
+        ("batch_size", "dim1", "dim2"),
+        ("B", "T", "C"),
+        ("batch", "channels", "length"),
+    ),
+    4: (
+        ("batch_size", "features", "dim1", "dim2"),
+        ("batch_size", "channels", "height", "width"),
+        ("n", "c", "h", "w"),
+    ),
+}
 
-LARGE = (16, 24, 32, 48, 64, 96, 100, 112, 128, 160, 192, 200, 255, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 4095, 4096, 8192, 16384)
+LARGE = (
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    100,
+    112,
+    128,
+    160,
+    192,
+    200,
+    255,
+    256,
+    320,
+    384,
+    512,
+    640,
+    768,
+    1000,
+    1024,
+    1536,
+    2048,
+    4095,
+    4096,
+    8192,
+    16384,
+)
 SMALL = (3, 4, 5, 6, 7, 9, 10, 13)
 """Sizes of the small twin: not powers of two, mostly, so that a missing mask shows."""
 
@@ -61,7 +104,9 @@ def shape(draft: Draft, count: float, ndim: int | None = None) -> tuple[str, ...
     values: list[int] = []
     left = count
     for place in range(ndim - 1, 0, -1):
-        value = large(rng, max(4.0, left ** (1.0 if place == 1 and ndim == 2 and rng.random() < 0.3 else 1 / (place + 0.7))), 2)
+        value = large(
+            rng, max(4.0, left ** (1.0 if place == 1 and ndim == 2 and rng.random() < 0.3 else 1 / (place + 0.7))), 2
+        )
         values.insert(0, value)
         left = max(left / value, 1.0)
     values.insert(0, max(1, int(left)) if ndim == 1 else large(rng, left))
