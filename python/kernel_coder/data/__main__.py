@@ -21,7 +21,7 @@ from kernel_coder import __version__
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.mix import add_mix, run_mix
-from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, Verifier
+from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, OncePerSolution, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
 from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
@@ -99,9 +99,10 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit for one candidate")
     add(
         "--verifier",
-        choices=("interpreter", "arrays", "judge"),
+        choices=("interpreter", "solutions", "arrays", "judge"),
         default="interpreter",
-        help="how pairs are verified; arrays is quick, for kernels that work on single elements",
+        help="how pairs are verified; solutions: by the interpreter, each distinct solution once; arrays is quick, for "
+        "kernels that work on single elements",
     )
 
 
@@ -122,7 +123,9 @@ def _build(options: argparse.Namespace) -> int:
         max_elements=options.max_elements or None,
         allow_kernelbench=options.allow_kernelbench,
     )
-    make = {"interpreter": InterpreterVerifier, "arrays": _arrays, "judge": _judge}[options.verifier]
+    make = {"interpreter": InterpreterVerifier, "solutions": _solutions, "arrays": _arrays, "judge": _judge}[
+        options.verifier
+    ]
     started = time.monotonic()
     with make(options.workers, options.timeout) as verifier, tqdm(total=plan.count, unit="pair") as bar:
 
@@ -135,6 +138,10 @@ def _build(options: argparse.Namespace) -> int:
         )
     _print(report, options.out, time.monotonic() - started)
     return 0 if report.complete else 1
+
+
+def _solutions(workers: int, timeout_s: float) -> Verifier:
+    return OncePerSolution(InterpreterVerifier(workers, timeout_s))
 
 
 def _judge(workers: int, timeout_s: float) -> Verifier:

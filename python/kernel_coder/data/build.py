@@ -47,6 +47,10 @@ MORE_COLUMNS = (
     "versions",
 )
 NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
+SMALL = "small_python_code"
+"""Column and metadata of the family ``repository``: the module at small sizes, which is what a verifier here runs."""
+REPOSITORY_COLUMNS = ("thinking", SMALL)
+"""Columns that only a table with pairs of that family has, so that the hashes of older tables stay."""
 READ_AHEAD = 64
 """Attempts that are looked at while one before them is being lowered."""
 PATIENCE = 30
@@ -213,7 +217,9 @@ def build(
         report.negatives = len(negatives)
     report.rows, report.content_hash = len(rows), content_hash(rows)
     report.rows_by_source = dict(sorted(Counter(sources).items()))
-    write_table(out, rows, (*COLUMNS, *MORE_COLUMNS))
+    write_table(
+        out, rows, (*COLUMNS, *MORE_COLUMNS, *(REPOSITORY_COLUMNS if any(SMALL in one for one in rows) else ()))
+    )
     record = {
         **header,
         "rows": report.rows,
@@ -380,7 +386,10 @@ def _journalled(
             if attempt.drop is None:
                 assert attempt.code is not None
                 is_generated = "generator" in attempt.task.metadata  # whose modules are known to be sound
-                yield Candidate(attempt.task, attempt.code, attempt.with_nan, not is_generated)
+                task, small = attempt.task, attempt.task.metadata.get(SMALL)
+                if small is not None:  # the same module at sizes that the interpreter can run
+                    task = replace(task, reference=small)
+                yield Candidate(task, attempt.code, attempt.with_nan, not is_generated, small is not None)
 
     def settled(attempt: Attempt, finding: Finding | None) -> dict[str, Any]:
         if finding is not None and not finding.correct:
@@ -421,7 +430,8 @@ def _row(attempt: Attempt, finding: Finding, verifier: Verifier, versions: dict[
         attempt.fingerprint,
         json.dumps(versions, sort_keys=True),
     )
-    return {**values, **dict(zip(MORE_COLUMNS, more, strict=True))}
+    of_repository = {name: made[name] for name in REPOSITORY_COLUMNS} if SMALL in made else {}
+    return {**values, **dict(zip(MORE_COLUMNS, more, strict=True)), **of_repository}
 
 
 def _drop(attempt: Attempt) -> dict[str, Any]:

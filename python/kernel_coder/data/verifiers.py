@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -22,12 +23,14 @@ class Candidate:
         code: its source.
         with_nan: also check that NaNs in the inputs give the reference's NaNs (interpreter only).
         with_other_inputs: also check that the module's results depend on its inputs (the judge always does).
+        as_constructed: leave the modules in training mode (interpreter only; the judge always does).
     """
 
     task: Task
     code: str
     with_nan: bool = False
     with_other_inputs: bool = False
+    as_constructed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,41 @@ class InterpreterVerifier:
                 "candidate": each.code,
                 "with_nan": each.with_nan,
                 "with_other_inputs": each.with_other_inputs,
+                "evaluation": not each.as_constructed,
             }
             for each in candidates
         )
         for result in self._workers.map(jobs):
             reason = result.get("failure") or result.get("reason")
             yield Finding(reason is None, reason, result.get("error"))
+
+
+class OncePerSolution:
+    """Verifies each distinct solution once, with another verifier; later candidates of the same code get its finding.
+
+    For a generator whose solutions never name a size, so many tasks share one. It does not see a later task whose
+    module is wrong: check those on a GPU, where it takes milliseconds (``benchmarks/training/kernelbench``).
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._known: dict[str, Finding] = {}
+        self.name = f"{verifier.name}, once per solution"
+
+    def __enter__(self) -> OncePerSolution:
+        self._verifier.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._verifier.__exit__(kind, error, at)
+
+    def verify(self, candidates: Iterable[Candidate]) -> Iterator[Finding]:
+        stream = iter(candidates)
+        while batch := list(islice(stream, 64)):
+            new = {each.code: each for each in batch if each.code not in self._known}
+            for code, finding in zip(new, self._verifier.verify(new.values()), strict=True):
+                self._known[code] = finding
+            yield from (self._known[each.code] for each in batch)
 
 
 class JudgeVerifier:

@@ -121,6 +121,7 @@ def _check(job: Job) -> dict[str, Any]:
             new_name=job["new_name"],
             with_nan=job["with_nan"],
             with_other_inputs=job["with_other_inputs"],
+            evaluation=job["evaluation"],
         )
     return {"error": found.error, "reason": found.reason}
 
@@ -193,7 +194,7 @@ def _warm_up() -> None:
         import_inductor()
         _lower({**WARM_UP, "max_elements": 32})
     else:
-        _check({**WARM_UP, "new_name": "ModelNew", "with_nan": False, "with_other_inputs": True})
+        _check({**WARM_UP, "new_name": "ModelNew", "with_nan": False, "with_other_inputs": True, "evaluation": True})
 
 
 JOBS: dict[str, Callable[[Job], dict[str, Any]]] = {"check": _check, "lower": _lower}

@@ -81,6 +81,7 @@ def check(
     new_name: str | None = None,
     with_nan: bool = True,
     with_other_inputs: bool = False,
+    evaluation: bool = True,
 ) -> Check:
     """Checks one pair in this process.
 
@@ -95,6 +96,7 @@ def check(
             kernels often fail this.
         with_other_inputs: also refuse a module whose outputs do not depend on its inputs, because any candidate with
             the same constant would pass.
+        evaluation: put both modules in evaluation mode; False leaves them as constructed, as KernelBench does.
     """
     import torch
 
@@ -104,21 +106,21 @@ def check(
     worst = 0.0
     for seed in (*SEEDS, NAN_SEED) if with_nan else SEEDS:
         torch.manual_seed(seed)
-        module = getattr(original, name)(*args, **kwargs).eval()
+        module = getattr(original, name)(*args, **kwargs).train(not evaluation)
         _perturb(module)
-        new = getattr(candidate, new_name or f"{name}New")(*args, **kwargs).eval()
+        new = getattr(candidate, new_name or f"{name}New")(*args, **kwargs).train(not evaluation)
         new.load_state_dict(module.state_dict())
         module, new = module.to(device), new.to(device)
-        inputs = [value.to(device) for value in original.get_inputs()]
+        inputs = [_moved(value, device) for value in original.get_inputs()]
         if seed == NAN_SEED:
             for value in inputs:
-                if value.is_floating_point():
+                if _is_floating(value):
                     value.view(-1)[0] = float("nan")
-        before = [value.clone() for value in inputs]
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
         with torch.no_grad():
             got = _outputs(new(*inputs))
             plain = _outputs(module(*before))
-            exact = _outputs(module.double()(*[v.double() if v.is_floating_point() else v for v in before]))
+            exact = _outputs(module.double()(*[v.double() if _is_floating(v) else v for v in before]))
         if any(not _same(a, b) for a, b in zip(inputs, before, strict=True)):
             return Check(name, worst, f"seed {seed}: an input was written to")
         if len(got) != len(plain):
@@ -130,10 +132,10 @@ def check(
             if not worst <= RTOL:
                 return Check(name, worst, f"seed {seed}: output {index} is off by {worst:.1e}")
         if with_other_inputs and seed == SEEDS[0]:
-            others = [value.to(device) for value in original.get_inputs()]
+            others = [_moved(value, device) for value in original.get_inputs()]
             with torch.no_grad():
-                again = _outputs(module(*[v.double() if v.is_floating_point() else v for v in others]))
-            is_drawn = any(not torch.equal(a, b) for a, b in zip(inputs, others, strict=True))
+                again = _outputs(module(*[v.double() if _is_floating(v) else v for v in others]))
+            is_drawn = any(not _same(a, b) for a, b in zip(inputs, others, strict=True))
             if is_drawn and all(_alike(a, b) for a, b in zip(exact, again, strict=True)):
                 return Check(name, worst, "the module's outputs are the same for other inputs")
     return Check(name, worst)
@@ -169,9 +171,23 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and (torch.allclose(a, b, rtol=RTOL) if a.is_floating_point() else torch.equal(a, b))
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _moved(value: Any, device: str) -> Any:
     import torch
 
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _is_floating(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _same(a: Any, b: Any) -> bool:
+    import torch
+
+    if not isinstance(a, torch.Tensor):
+        return bool(a == b)
     return torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 

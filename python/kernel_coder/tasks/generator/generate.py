@@ -82,12 +82,14 @@ def _finished(sketch: Sketch, seed: int, family: str, level: int) -> GeneratedTa
         "split": split_of_composition(family, composition),
         "seed": seed,
         "generator": VERSION,
+        **sketch.more,
     }
     task = Task(
-        id=f"Model/{uuid}",
+        id=f"{sketch.entry_point}/{uuid}",
         source=f"generator v{VERSION}",
         reference=reference,
         solution=solution,
+        entry_point=sketch.entry_point,
         licence=LICENCE,
         metadata=metadata,
     )

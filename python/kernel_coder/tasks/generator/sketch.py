@@ -85,6 +85,8 @@ class Sketch:
         self.result = "out"
         self.variable = "x"
         self.texts: tuple[str, str] | None = None  # reference and solution, of a family that writes them itself
+        self.entry_point = "Model"
+        self.more: dict[str, str] = {}  # metadata of the task beyond what every family has
 
     # Declarations -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from kernel_coder.tasks.generator.families import (
     windows,
 )
 from kernel_coder.tasks.generator.ordinary import ordinary
+from kernel_coder.tasks.generator.repository import repository
 from kernel_coder.tasks.generator.sketch import Sketch
 
 FAMILIES: dict[str, Callable[[Sketch], None]] = {
@@ -42,5 +43,6 @@ FAMILIES: dict[str, Callable[[Sketch], None]] = {
 }
 """The families that a seed chooses among when none is named."""
 
-NAMED: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary}
-"""Every family that can be asked for. A seed without a family never gives ``ordinary``: its texts came before it."""
+NAMED: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary, "repository": repository}
+"""Every family that can be asked for. A seed without a family never gives ``ordinary`` or ``repository``, which are
+newer: its texts stay what they were."""

@@ -1,0 +1,161 @@
+"""Judges the answers of an evaluation again: strictly by our judge, and by KernelBench's own evaluator.
+
+    python benchmarks/training/kernelbench/rejudge.py runs/kernelbench-135m/level1 --tasks kernelbench:level1 \
+        --kernelbench-dir DIR --kernelbench-src KernelBench/src
+
+The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the task's own shapes. Here every answer that
+compiled is judged by the default :class:`JudgeConfig` with hidden shapes, and by KernelBench's
+``eval_kernel_against_ref`` in a fresh process. ``rejudged.jsonl`` in the same folder gets a line for each answer, so a
+repeated command continues; ``rejudged.md`` counts them and lists each difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from kernel_coder.judge import JudgeConfig
+from kernel_coder.judge.supervisor.open import open_judge
+from kernel_coder.tasks import load_tasks
+
+THEIRS = """
+import json, sys, torch
+sys.path.insert(0, sys.argv[1])
+from kernelbench.eval import eval_kernel_against_ref
+result = eval_kernel_against_ref(
+    open(sys.argv[2]).read(), open(sys.argv[3]).read(), measure_performance=False, num_correct_trials=5,
+    device=torch.device("cuda:0"), backend="triton",
+)
+compiled, correct = (result.compiled, result.correctness) if result is not None else (False, False)
+said = str(getattr(result, "metadata", ""))[:400]
+print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correct), "said": said}))
+"""
+
+
+def theirs(source: str, reference: str, code: str, limit_s: float) -> dict[str, Any]:
+    """KernelBench's result for one answer, from a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("run.py", "reference.py", "answer.py")]
+        for path, text in zip(paths, (THEIRS, reference, code), strict=True):
+            path.write_text(text)
+        try:
+            done = subprocess.run(
+                [sys.executable, str(paths[0]), source, str(paths[1]), str(paths[2])],
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                cwd=folder,
+                check=False,
+                env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"},
+            )
+        except subprocess.TimeoutExpired:
+            return {"compiled": None, "correct": False, "said": f"no result within {limit_s:.0f} s"}
+        line = next((each for each in done.stdout.splitlines() if each.startswith("RESULT ")), None)
+        if line is None:
+            return {"compiled": None, "correct": False, "said": done.stderr.strip()[-400:]}
+        found: dict[str, Any] = json.loads(line[7:])
+        return found
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON lines file; empty if there is none."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> int:
+    """Runs the command and returns its exit code: 0 done, 75 out of time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flag = parser.add_argument
+    flag("folder", type=Path, help="output folder of the evaluation")
+    flag("--tasks", required=True, help="the evaluation's task set")
+    flag("--kernelbench-dir", help="copy of KernelBench's tasks")
+    flag("--kernelbench-src", help="folder with the package kernelbench (commit 423217d); default: only our judge")
+    flag("--device", default="cuda:0")
+    flag("--workers", type=int, default=6, help="answers judged at once by our judge")
+    flag("--processes", type=int, default=2, help="processes of KernelBench's evaluator at once")
+    flag("--limit-s", type=float, default=120.0, help="time limit of one of those, in seconds")
+    flag("--seconds", type=float, default=540.0, help="stop after this many seconds; the same command continues")
+    options = parser.parse_args()
+    began = time.monotonic()
+    overrides = {"kernelbench_dir": options.kernelbench_dir} if options.kernelbench_dir else {}
+    tasks = {task.id: task for task in load_tasks(options.tasks, **overrides)}
+    samples = {(one["task"], one["sample"]): one for one in lines(options.folder / "samples.jsonl")}
+    verdicts = {(one["task"], one["sample"]): one["verdict"] for one in lines(options.folder / "verdicts.jsonl")}
+    out = options.folder / "rejudged.jsonl"
+    known = {(one["task"], one["sample"]): one for one in lines(out)}
+    compiled = [key for key, verdict in verdicts.items() if verdict.get("compiled") and key in samples]
+    todo = [key for key in compiled if key not in known]
+    print(f"{len(verdicts)} answers, {len(compiled)} compiled, {len(todo)} to judge", flush=True)
+    strict = JudgeConfig(workers=options.workers, timing=False, timeout_s=60.0)
+    with open_judge(options.device, "triton", config=strict) as judge, ThreadPoolExecutor(options.processes) as pool:
+        for at in range(0, len(todo), 24):
+            if time.monotonic() - began > options.seconds:
+                break
+            part = todo[at : at + 24]
+            codes = [samples[key]["code"] for key in part]
+            ours = list(judge.evaluate_many((tasks[key[0]], code) for key, code in zip(part, codes, strict=True)))
+            other: list[dict[str, Any]] = [{}] * len(part)
+            if options.kernelbench_src:
+                other = list(
+                    pool.map(
+                        lambda pair: theirs(
+                            options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s
+                        ),
+                        zip(part, codes, strict=True),
+                    )
+                )
+            with out.open("a") as file:
+                for key, verdict, found in zip(part, ours, other, strict=True):
+                    record = {
+                        "task": key[0],
+                        "sample": key[1],
+                        "first": verdicts[key]["outcome"],
+                        "strict": str(verdict.outcome),
+                        "reason": (verdict.reason or "")[:400],
+                        "kernelbench": found,
+                    }
+                    known[key] = record
+                    file.write(json.dumps(record) + "\n")
+    write_summary(options.folder / "rejudged.md", list(known.values()), len(verdicts))
+    print((options.folder / "rejudged.md").read_text())
+    return 75 if len(known) < len(compiled) else 0
+
+
+def write_summary(path: Path, records: list[dict[str, Any]], answers: int) -> None:
+    """Markdown: how many answers each judge finds correct, and each answer on which two judges differ."""
+    first = sum(one["first"] == "correct" for one in records)
+    strict = sum(one["strict"] == "correct" for one in records)
+    has_theirs = any(one["kernelbench"] for one in records)
+    their = sum(bool(one["kernelbench"].get("correct")) for one in records)
+    text = [
+        "| judge | correct |",
+        "|---|---|",
+        f"| ours, the task's shapes | {first} of {answers} |",
+        f"| ours, strict | {strict} of {answers} |",
+        f"| KernelBench's | {f'{their} of {answers}' if has_theirs else 'not run'} |",
+        "",
+        "## Differences",
+        "",
+    ]
+    for one in records:
+        said = {one["first"] == "correct", one["strict"] == "correct"}
+        if has_theirs:
+            said.add(bool(one["kernelbench"].get("correct")))
+        if len(said) > 1:
+            text.append(
+                f"- {one['task']} sample {one['sample']}: ours {one['first']}, strict {one['strict']} "
+                f"({one['reason']}), KernelBench {one['kernelbench']}"
+            )
+    path.write_text("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# The result on KernelBench from nothing, in stages that each end within SECONDS_LIMIT and continue when repeated:
+#   configs/kernelbench-135m.sh STAGE...      stages: build verify base lengths sft rl evaluate rejudge, or all
+# build needs CPU cores only; verify, sft, rl, evaluate and rejudge need one GPU.
+#   COUNT             pairs of the supervised run (40000)
+#   WORKERS           processes of the build and candidates judged at once
+#   SHARDS            parts of the pairs that are built at the same time
+#   KERNELBENCH_DIR   copy of KernelBench's tasks, for the contamination check and the evaluation; never trained on
+#   KERNELBENCH_SRC   KernelBench/src at commit 423217d, for the stage rejudge
+#   BASE              empty: random weights and a tokenizer of its own; otherwise flags such as
+#                     "--model.name_or_path DIR --model.gguf_file SmolLM2-135M-Instruct.Q4_1.gguf"
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python}
+COUNT=${COUNT:-40000}
+WORKERS=${WORKERS:-2}
+SHARDS=${SHARDS:-1}
+SECONDS_LIMIT=${SECONDS_LIMIT:-540}
+KERNELBENCH_DIR=${KERNELBENCH_DIR:-../shared/data/kernelbench}
+BASE=${BASE:-}
+D=data
+R=runs/kernelbench-135m
+NAME=$D/kernelbench-135m
+
+pairs() {  # FILE COUNT SEED LEVELS SPLIT
+  [ -e "$1" ] || $PYTHON -m kernel_coder.data build --families repository --out "$1" --count "$2" --seed "$3" --levels $4 \
+    --splits "$5" --against "$KERNELBENCH_DIR" --per-structure "${PER_STRUCTURE:-24}" --workers "$WORKERS"
+}
+newest() { ls -d "$1"/checkpoint-* | sort -V | tail -1; }
+join() {  # OUT FILES...
+  $PYTHON - "$@" <<'END'
+import sys
+from pyarrow import concat_tables, parquet
+table = concat_tables(map(parquet.read_table, sys.argv[2:]))
+first = {}
+for at, uuid in enumerate(table["uuid"].to_pylist()):
+    first.setdefault(uuid, at)
+parquet.write_table(table.take(sorted(first.values())), sys.argv[1], compression="zstd")
+END
+}
+
+build() {
+  mkdir -p $D/shards
+  for shard in $(seq 1 "$SHARDS"); do
+    pairs "$D/shards/$shard.parquet" $((COUNT / SHARDS)) $((100 + shard)) "1 1 1 2 2 3" train &
+  done
+  wait
+  [ -e $NAME.parquet ] || join $NAME.parquet $D/shards/*.parquet
+  pairs $NAME-rl.parquet $((COUNT / 20)) 300 "1 1 2 3" train
+  pairs $NAME-compositions.parquet $((COUNT / 200)) 400 "2 3" heldout_composition
+  pairs $NAME-operations.parquet $((COUNT / 200)) 500 "1 1 2" heldout_operation
+  pairs $NAME-families.parquet $((COUNT / 400)) 600 "1" heldout_family
+  [ -e $NAME-heldout.parquet ] || join $NAME-heldout.parquet $NAME-compositions.parquet $NAME-operations.parquet
+}
+verify() {
+  $PYTHON benchmarks/training/kernelbench/verify.py $NAME.parquet --out $NAME-gpu.parquet --workers "$WORKERS" \
+    --seconds "$SECONDS_LIMIT"
+}
+base() {
+  [ -n "$BASE" ] && return
+  [ -e $R/tokenizer ] || $PYTHON -m kernel_coder.models.nano tokenizer $NAME-rl.parquet $NAME-heldout.parquet \
+    --vocab-size 4096 --output $R/tokenizer
+  $PYTHON -m kernel_coder.models.nano init --tokenizer $R/tokenizer --output $R/base --config '{"hidden_size": 576,
+    "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+    "max_position_embeddings": 4096, "rope_theta": 100000.0, "rms_norm_eps": 1e-05}'
+}
+lengths() { $PYTHON benchmarks/training/kernelbench/lengths.py $NAME-rl.parquet --tokenizer $R/tokenizer; }
+sft() {
+  local resume=()
+  [ -e $R/sft/metrics.jsonl ] && resume=(--resume)
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --config configs/kernelbench-135m-sft.yaml $BASE "${resume[@]}" || [ $? -eq 124 ]
+}
+rl() {
+  local resume=()
+  [ -e $R/rl/metrics.jsonl ] && resume=(--resume)
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.train --config configs/kernelbench-135m-rl.yaml \
+    --model.name_or_path "$(newest $R/sft)" "${resume[@]}" || [ $? -eq 124 ]
+}
+evaluate() {
+  for model in sft rl; do
+    [ -e $R/$model ] || continue
+    for tasks in kernelbench:level1 kernelbench:level2 $NAME-compositions.parquet $NAME-operations.parquet $NAME-families.parquet; do
+      out=$R/evaluations/$model-$(basename "${tasks/:/-}" .parquet)
+      [ -e "$out/summary.json" ] && continue
+      timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --model "$(newest $R/$model)" --tasks "$tasks" \
+        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template nano --temperature 1.0 --top-p 0.97 --samples 1 --seeds 0 1 2 \
+        --max-new-tokens 1792 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
+        --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
+        --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 6 || [ $? -eq 124 ]
+    done
+  done
+}
+rejudge() {
+  for level in level1 level2; do
+    $PYTHON benchmarks/training/kernelbench/rejudge.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-$level 2>/dev/null | head -1)" \
+      --tasks kernelbench:$level --kernelbench-dir "$KERNELBENCH_DIR" --seconds "$SECONDS_LIMIT" \
+      ${KERNELBENCH_SRC:+--kernelbench-src "$KERNELBENCH_SRC"}
+  done
+}
+
+[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
+[ "$1" = all ] && set -- build verify base lengths sft rl evaluate rejudge
+for stage in "$@"; do
+  echo "== $stage"
+  "$stage"
+done

@@ -1,0 +1,181 @@
+"""Modules in the manner of real repositories, with hand-style Triton solutions that are right at any size.
+
+Level 1 is one operation alone, level 2 two or three operations, level 3 four to six. Each task has a small twin, the
+same module with other constants, which Triton's interpreter can check in milliseconds; solution and twin belong
+together because a solution never names a size.
+
+An operation kind is a function that fills a :class:`~.draft.Draft`; :data:`KINDS` lists them by group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from kernel_coder.tasks.generator.repository import convolutions, elementwise, norms, others, pooling, products, rows
+from kernel_coder.tasks.generator.repository.chains import chain
+from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
+from kernel_coder.tasks.generator.sketch import Sketch
+
+Kind = Callable[[Draft], None]
+
+KINDS: dict[str, dict[str, Kind]] = {
+    "products": {
+        "matmul": products.matmul,
+        "matmul_square": partial(products.matmul, square=True),
+        "matmul_tall": partial(products.matmul, kind="tall"),
+        "matmul_large_k": products.deep,
+        "matmul_at": partial(products.matmul, left=True),
+        "matmul_bt": partial(products.matmul, right=True),
+        "matmul_at_bt": partial(products.matmul, left=True, right=True),
+        "bmm": products.batched,
+        "bmm_bt": partial(products.batched, right=True),
+        "matmul_3d": partial(products.tensor_matrix, ndim=3),
+        "matmul_4d": partial(products.tensor_matrix, ndim=4),
+        "matvec": products.matvec,
+        "matmul_diagonal": products.diagonal,
+        "matmul_upper": partial(products.triangular, upper=True),
+        "matmul_lower": partial(products.triangular, upper=False),
+        "matmul_symmetric": products.symmetric,
+        "outer": products.outer,
+        "matrix_scalar": products.matrix_scalar,
+    },
+    "activations": {
+        each.name: partial(elementwise.alone, name=each.name)
+        for each in (*elementwise.ACTIVATIONS, *elementwise.ARITHMETIC)
+    },
+    "rows": {name: partial(rows.along, name=name) for name in (*rows.ALL_REDUCTIONS, *rows.RESCALINGS)},
+    "scans": {name: partial(rows.along, name=name) for name in rows.SCANS},
+    "whole": {
+        **{name: partial(rows.whole, name=name) for name in ("sum_all", "mean_all", "max_all", "norm_all")},
+        "frobenius_normalize": rows.frobenius,
+    },
+    "norms": {
+        "layer_norm": norms.layer_norm,
+        "rms_norm": norms.rms_norm,
+        "group_norm": norms.group_norm,
+        "instance_norm": norms.instance_norm,
+        "batch_norm": norms.batch_norm,
+    },
+    "pooling": {
+        f"{kind}_pool{ndim}d": partial(pooling.pool, ndim=ndim, kind=kind)
+        for kind in ("max", "avg")
+        for ndim in (1, 2, 3)
+    },
+    "convolutions": {
+        f"conv{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style)
+        for ndim in (1, 2, 3)
+        for style in ("plain", "asymmetric", "strided", "dilated", "grouped", "depthwise", "pointwise")
+        if (ndim, style) != (1, "asymmetric")
+    }
+    | {"depthwise_separable": convolutions.separable},
+    "transposed": {
+        f"convtranspose{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style, transposed=True)
+        for ndim in (1, 2, 3)
+        for style in ("plain", "asymmetric", "strided", "dilated", "grouped")
+        if (ndim, style) != (1, "asymmetric")
+    },
+    "losses": {
+        **{name: partial(others.loss, name=name) for name in others.LOSSES},
+        "cross_entropy": others.cross_entropy,
+        "triplet_loss": others.triplet,
+        "cosine_loss": partial(others.cosine, is_loss=True),
+        "cosine_similarity": partial(others.cosine, is_loss=False),
+    },
+    "attention": {"attention": others.attention, "causal_attention": partial(others.attention, causal=True)},
+    "indexing": {"embedding": others.embedding, "glu": others.glu},
+}
+"""Operation kinds by group."""
+
+SHARES = {
+    "products": 17,
+    "activations": 17,
+    "rows": 14,
+    "scans": 6,
+    "whole": 3,
+    "norms": 10,
+    "pooling": 8,
+    "convolutions": 17,
+    "transposed": 14,
+    "losses": 8,
+    "attention": 2,
+    "indexing": 2,
+}
+"""How often a group is drawn for level 1. Within a group its kinds are equally frequent."""
+
+OPERATIONS = frozenset(name for group in KINDS.values() for name in group)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A generated module in its two sizes, and its solution."""
+
+    entry_point: str
+    reference: str
+    small_reference: str
+    solution: str
+    thinking: str
+    composition: tuple[str, ...]
+
+
+def make(rng: Random, level: int, kind: str | None = None) -> Made:
+    """One module.
+
+    Args:
+        rng: source of all choices.
+        level: 0 and 1: one operation; 2: two or three; 3 and 4: four to six.
+        kind: one of :data:`OPERATIONS`, for level 1; None: drawn.
+
+    Raises:
+        UnsuitableError: this draw came to nothing; another is needed.
+
+    >>> made = make(Random(0), 1, "softmax")
+    >>> made.composition, "class ModelNew" in made.solution
+    (('softmax',), True)
+    """
+    draft = Draft(rng, text_seed=rng.getrandbits(60))
+    if level <= 1 or kind is not None:
+        group = rng.choices(list(SHARES), weights=list(SHARES.values()))[0]
+        chosen = kind or rng.choice(list(KINDS[group]))
+        function = next(kinds[chosen] for kinds in KINDS.values() if chosen in kinds)
+        function(draft)
+    elif level == 2 and rng.random() < 0.15:
+        elementwise.several(draft, rng.choice((2, 3)))
+    elif level == 2 and rng.random() < 0.1:
+        rows.along(draft, rng.choice([*rows.REDUCTIONS, "logsumexp"]), prologue=rng.choice(list(elementwise.TABLE)))
+    else:
+        chain(draft, rng.choice((2, 3)) if level == 2 else rng.choice((4, 4, 5, 6)))
+    draft.entry_point = _class_name(draft)
+    made = Made(
+        draft.entry_point, draft.reference(0), draft.reference(1), draft.solution(), draft.thinking(), tuple(draft.ops)
+    )
+    if len(made.solution) > LONGEST:
+        raise UnsuitableError(f"the solution has {len(made.solution)} characters")
+    return made
+
+
+def repository(s: Sketch) -> None:
+    """The family ``repository`` of the generator: a whole module, with its small twin and its sentence of thinking."""
+    made = make(s.rng, s.level)
+    s.ops, s.texts, s.entry_point = list(made.composition), (made.reference, made.solution), made.entry_point
+    s.more = {"thinking": made.thinking, "small_python_code": made.small_reference}
+
+
+LONGEST = 5200
+"""Upper limit for a solution, in characters. Longer ones exceed about 2,000 tokens, which a small model rarely writes
+without a slip."""
+
+
+def _class_name(draft: Draft) -> str:
+    rng = draft.rng
+    if rng.random() < 0.5:
+        return "Model"
+    words = [word.title() for name in draft.ops[:2] for word in re.split(r"_", name)]
+    name = "".join(words[:3]) + rng.choice(("", "Module", "Layer", "Block", "Net", "Op"))
+    return f"{name}Module" if name in ("Model", "ModelNew") or not name.isidentifier() else name
+
+
+__all__ = ["KINDS", "OPERATIONS", "SHARES", "Draft", "Made", "UnsuitableError", "make", "repository"]

@@ -1,0 +1,175 @@
+"""The generator of modules in the manner of repositories: right at odd sizes, one text for all sizes, nothing leaks."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from kernel_coder.data.__main__ import main
+from kernel_coder.data.screen import Screen
+from kernel_coder.data.verifiers import Candidate, InterpreterVerifier
+from kernel_coder.tasks import load_tasks
+from kernel_coder.tasks.generator import NAMED, generate
+from kernel_coder.tasks.generator.repository import KINDS, OPERATIONS, SHARES, Made, UnsuitableError, make
+from kernel_coder.tasks.generator.split import HELDOUT_KINDS, HELDOUT_OPERATIONS
+from kernel_coder.tasks.task import Task, reference_problem, solution_problem
+
+_COPY = Path(__file__).resolve().parents[3] / "shared/data/kernelbench"
+KERNELBENCH = os.environ.get("KERNELBENCH_DIR", str(_COPY) if _COPY.is_dir() else None)
+
+TEMPLATES = (
+    "matmul",
+    "matmul_large_k",
+    "bmm_bt",
+    "matmul_4d",
+    "matmul_upper",
+    "matvec",
+    "outer",
+    "elu",
+    "argmax",
+    "logsumexp",
+    "var",
+    "softmax",
+    "l2_normalize",
+    "cumprod",
+    "masked_cumsum",
+    "norm_all",
+    "layer_norm",
+    "group_norm",
+    "batch_norm",
+    "max_pool2d",
+    "avg_pool3d",
+    "conv1d_dilated",
+    "conv2d_grouped",
+    "conv2d_depthwise",
+    "conv2d_pointwise",
+    "convtranspose2d_grouped",
+    "cross_entropy",
+    "huber_loss",
+    "triplet_loss",
+    "attention",
+    "embedding",
+)
+"""A kind for each kernel; the others differ from one of these in a line. The interpreter takes a second for each."""
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[InterpreterVerifier]:
+    with InterpreterVerifier(workers=2, timeout_s=120.0) as verifier:
+        yield verifier
+
+
+def drawn(seed: str, level: int, kind: str | None = None) -> Made:
+    for attempt in range(30):
+        try:
+            return make(Random(f"{seed} {attempt}"), level, kind)
+        except UnsuitableError:
+            continue
+    raise AssertionError(f"nothing came of {seed}")
+
+
+@pytest.mark.parametrize("kind", sorted(OPERATIONS))
+def test_texts(kind: str) -> None:
+    for seed in range(3):
+        made = drawn(f"{kind} {seed}", 1, kind)
+        for text in (made.reference, made.small_reference):
+            assert reference_problem(text, made.entry_point) is None, text
+        assert solution_problem(made.solution) is None, made.solution
+        assert made.thinking.endswith(".")
+        assert made.thinking.count(". ") == 0, made.thinking
+        assert "get_inputs" not in made.solution
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_small_module_is_the_same_text_with_other_numbers(level: int) -> None:
+    for seed in range(40):
+        made = drawn(f"twin {seed}", level)
+        words = [re.sub(r"\d+", "0", text) for text in (made.reference, made.small_reference)]
+        assert words[0] == words[1]
+
+
+def test_levels_have_their_number_of_operations() -> None:
+    counts = {level: [len(drawn(f"count {seed}", level).composition) for seed in range(40)] for level in (1, 2, 3)}
+    assert max(counts[1]) <= 2
+    assert min(counts[2]) >= 2
+    assert min(counts[3]) >= 4
+
+
+def test_the_same_seed_gives_the_same_task() -> None:
+    first, second = (generate(5, "repository", 3).task for _ in range(2))
+    assert first == second
+    assert "repository" in NAMED
+    assert first.metadata["thinking"]
+
+
+def test_required_arguments_come_first() -> None:
+    for seed in range(60):
+        made = drawn(f"arguments {seed}", 3)
+        ast.parse(made.reference)
+        ast.parse(made.solution)
+
+
+def check(verifier: InterpreterVerifier, cases: list[Made]) -> None:
+    candidates = [
+        Candidate(
+            Task(id=str(number), source="test", reference=made.small_reference, entry_point=made.entry_point),
+            made.solution,
+            as_constructed=True,
+        )
+        for number, made in enumerate(cases)
+    ]
+    for made, finding in zip(cases, verifier.verify(candidates), strict=True):
+        assert finding.correct, f"{made.composition}: {finding.reason}\n{made.solution}"
+
+
+def test_templates_are_right(verifier: InterpreterVerifier) -> None:
+    check(verifier, [drawn(f"right {kind}", 1, kind) for kind in TEMPLATES])
+
+
+def test_chains_are_right(verifier: InterpreterVerifier) -> None:
+    check(verifier, [drawn(f"chain {seed}", 2 + seed % 2) for seed in range(8)])
+
+
+def test_held_out_operations_exist_and_are_not_trained_on() -> None:
+    assert HELDOUT_OPERATIONS <= OPERATIONS
+    assert len(HELDOUT_OPERATIONS) >= 6
+    found = {generate(seed, "repository", 1 + seed % 2).split for seed in range(200)}
+    assert {"train", "heldout_operation", "heldout_family", "heldout_composition"} == found
+    for seed in range(200):
+        task = generate(seed, "repository", 1 + seed % 2)
+        held_out = bool((HELDOUT_OPERATIONS | HELDOUT_KINDS) & set(task.composition))
+        assert held_out == (task.split in ("heldout_operation", "heldout_family"))
+
+
+def test_every_group_has_a_share() -> None:
+    assert set(KINDS) == set(SHARES)
+    assert len(OPERATIONS) > 140
+
+
+@pytest.mark.skipif(KERNELBENCH is None, reason="needs a copy of KernelBench")
+def test_no_kept_module_resembles_a_kernelbench_problem() -> None:
+    screen = Screen(splits=("train",), per_structure=100, against=KERNELBENCH)
+    kept = 0
+    for seed in range(150):
+        task = generate(seed, "repository", 1 + seed % 3).task
+        _, drop = screen.look(task)
+        kept += drop is None and screen.resemblance(task) is None
+    assert kept > 80  # the check must not empty the stream
+
+
+def test_build_writes_rows_with_thinking_and_small_modules(tmp_path: Path) -> None:
+    out = tmp_path / "pairs.parquet"
+    words = f"build --families repository --levels 1 --count 4 --seed 3 --out {out} --workers 2 --timeout 120"
+    assert main(words.split()) == 0
+    tasks = load_tasks(str(out))
+    assert len(tasks) == 4
+    assert all(task.solution and task.metadata["thinking"] for task in tasks)
+    from pyarrow import parquet
+
+    rows = parquet.read_table(out).to_pylist()
+    assert all(row["small_python_code"] != row["python_code"] and row["verified"] for row in rows)
