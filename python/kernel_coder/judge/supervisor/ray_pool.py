@@ -143,6 +143,7 @@ class RayJudge:
         self._changed = threading.Condition()
         self._failures: list[str] = []  # of judges that could not be opened
         self._is_closed = self._gives_up = False
+        self._closing = threading.Event()
         self._suspects = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self.profile = "the sandboxes of a Ray cluster"
@@ -243,6 +244,8 @@ class RayJudge:
             return
         if self._threads is not None:
             self._threads.shutdown(wait=wait, cancel_futures=not wait)
+        self._closing.set()
+        self._watcher.join()
         with self._changed:
             self._is_closed = True
             actors = [member.actor for member in self._members] + [actor for actor, _ in self._coming.values()]
@@ -261,8 +264,8 @@ class RayJudge:
     # ---- actors
 
     def _watch(self) -> None:
-        while not self._is_closed:
-            time.sleep(LOOK_S if self._members else 0.2)
+        # Asked anything after its shutdown, Ray starts a new cluster. So nothing is asked after `close`.
+        while not self._closing.wait(LOOK_S if self._members else 0.2):
             with contextlib.suppress(Exception):  # the cluster may be going down
                 self._look()
 
