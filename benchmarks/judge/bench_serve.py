@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,9 +103,9 @@ class Service:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def authorised(**more: Any) -> httpx.AsyncClient:
+def authorised() -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120, limits=limits, **more)
+    return httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120, limits=limits)
 
 
 async def load(service: Service, requests: int, clients: int) -> dict[str, Any]:
@@ -198,11 +200,11 @@ async def huge_body(service: Service, number: int) -> bool:
 async def malformed(service: Service, number: int) -> bool:
     """Bodies that are no JSON, or the wrong JSON: 422."""
     bad = (b"{", b"[1, 2", b"\xff\xfe", b"null", b'{"task": 1}', b'{"candidate": "x"}', json.dumps([[]] * 99).encode())
-    async with authorised(headers={}) as http:
+    async with authorised() as http:
         answer = await http.post(
             f"{service.url}/v1/judge",
             content=bad[number % len(bad)],
-            headers={"content-type": "application/json", "Authorization": f"Bearer {TOKEN}"},
+            headers={"content-type": "application/json"},
         )
         return answer.status_code in (400, 422) and "detail" in answer.json()
 
@@ -256,8 +258,6 @@ async def misuse(service: Service, kind: Any, count: int, at_once: int) -> dict[
 
 def restarts(service: Service, requests: int, kills: int) -> dict[str, Any]:
     """The project's own client sends requests while the service is killed and started again."""
-    import threading
-
     from kernel_coder.judge import Client
 
     found: list[Any] = []
@@ -276,7 +276,7 @@ def restarts(service: Service, requests: int, kills: int) -> dict[str, Any]:
             service.start()
         worker.join()
         took = time.perf_counter() - began
-    wanted = [__import__("hashlib").sha256(candidate.encode()).hexdigest() for _, candidate in pairs]
+    wanted = [hashlib.sha256(candidate.encode()).hexdigest() for _, candidate in pairs]
     failed = sum(one.outcome.value != "correct" for one in found) + ([v.candidate_hash for v in found] != wanted)
     return {"part": f"killed {kills} times", "requests": requests, "failed": failed, "rate": round(requests / took, 1)}
 

@@ -209,4 +209,4 @@ def test_the_tool_is_one_that_trl_takes(tmp_path: Path, judge: Judge) -> None:
     environment = kernel_environment(judge, "kernel_coder")()
     environment.reset(**{name: value for name, value in data[0].items() if name != "prompt"})
     assert environment.judge_kernel(data[0]["solution"]).startswith("correct")
-    assert environment.get_reward() > 1.0
+    assert environment.get_reward() == 1.0

@@ -25,7 +25,7 @@ def evaluated(folder: Path, model: str, judge: str, turns: int) -> list[dict[str
     command = [
         *(str(Path(sys.executable).with_name("vf-eval")), "kernel_coder.integrations.verifiers"),
         *("--model", "nano", "--client.base-url", model, "--client.api-key-var", "KC_NO_KEY"),
-        *("--num-tasks", str(TASKS), "--num-rollouts", "1", "--max-concurrent", "2"),
+        *("--select.limit", str(TASKS), "--num-rollouts", "1", "--max-concurrent", "2"),
         *("--env.turns", str(turns), "--env.taskset.tasks", "packaged:pointwise_heldout"),
         *("--env.taskset.prompt-template", "nano", "--env.taskset.task.feedback-template", "nano"),
         *("--env.taskset.task.url", judge, "--sampling.temperature", "1.0"),

@@ -94,12 +94,16 @@ class FusedGRPOTrainer(GRPOTrainer):
             return float(totals[0] / totals[1].clamp(min=1.0))
 
         metrics["entropy"].append(mean(out.entropy))
+        old, is_token_wise = inputs.get("old_per_token_logps"), self.spec.importance_sampling_level == "token"
+        log_ratio = torch.zeros_like(out.logprobs) if old is None else out.logprobs - old
+        if not is_token_wise:
+            log_ratio = (log_ratio * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+        ratio = log_ratio.exp()
         if self.beta != 0.0:
             gap = inputs["ref_per_token_logps"] - out.logprobs
-            metrics["kl"].append(mean(gap.exp() - gap - 1))
-        old = inputs.get("old_per_token_logps")
-        if self.spec.surrogate == "clip" and self.spec.importance_sampling_level == "token":
-            ratio = torch.ones_like(out.logprobs) if old is None else (out.logprobs - old).exp()
+            corrected = ratio if self.args.use_bias_correction_kl else 1.0
+            metrics["kl"].append(mean((gap.exp() - gap - 1) * corrected))
+        if self.spec.surrogate == "clip" and is_token_wise:
             advantages = inputs["advantages"]
             advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
             low = (ratio < 1 - self.epsilon_low) & (advantages < 0)

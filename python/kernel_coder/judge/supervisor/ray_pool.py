@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,6 +58,10 @@ class JudgeActor:
         """The judge's device, how many candidates it judges at a time, and its versions."""
         judge = self.judge
         return {"device": judge.device, "workers": judge.config.parallel(), "versions": judge.versions}
+
+    def pid(self) -> int:
+        """The actor's process id on its machine."""
+        return os.getpid()
 
     def evaluate(self, task: Task, candidate: str, backend: str | None) -> str:
         """One verdict as JSON."""
