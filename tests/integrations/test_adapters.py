@@ -64,7 +64,8 @@ def test_verdicts_come_in_order_and_equal_code_is_judged_once(judge: Judge) -> N
 def test_a_trl_reward_is_async_logs_its_parts_and_never_scores_a_failure_of_the_judge(judge: Judge) -> None:
     import inspect
 
-    reward = JudgedReward(judge, "kernel_coder")
+    parts = [{"name": "format", "weight": 0.1}, {"name": "correct"}]
+    reward = JudgedReward(judge, parts)
     assert inspect.iscoroutinefunction(reward.__call__)
     logged: dict[str, float] = {}
     completions = [[{"role": "assistant", "content": text}] for text in (RIGHT, WRONG, UNSCORED, "nothing")]
@@ -73,7 +74,6 @@ def test_a_trl_reward_is_async_logs_its_parts_and_never_scores_a_failure_of_the_
             ["?"] * 4,
             completions,
             reference=[REFERENCE] * 4,
-            solution=[None] * 4,
             completion_ids=[[1]] * 4,
             log_metric=logged.__setitem__,
             trainer_state=object(),

@@ -14,7 +14,7 @@ from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge
 from kernel_coder.judge.supervisor.client import AsyncClient
 from kernel_coder.prompts import Message, build_feedback
-from kernel_coder.rewards import RewardSet, reward_preset
+from kernel_coder.rewards import RewardSet, RewardTable, reward_preset
 from kernel_coder.tasks.task import Task
 
 
@@ -132,6 +132,16 @@ def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
     ]
 
 
+def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None]:
+    """The totals of answers, None where the judge itself failed, whatever other rewards say about the answer.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> totals(reward_set("kernel_coder")(["?"], ["!"], solution=[None]), [example_verdict("harness_failed")])
+    [None]
+    """
+    return [total if verdict.is_scored else None for total, verdict in zip(table.total, verdicts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Step:
     """What an answer led to.
@@ -177,7 +187,7 @@ class Episode:
         self.turns += 1
         (verdict,) = verdicts_on(self.judge, [self.task], [text])
         columns = {"verdict": [verdict], "reference": [self.task.reference], "solution": [self.task.solution]}
-        reward = self.rewards([""], [text], task=[self.task], **columns).total[0]
+        (reward,) = totals(self.rewards([""], [text], task=[self.task], **columns), [verdict])
         done = reward is None or verdict.correct or self.turns >= self.max_turns
         feedback: tuple[Message, ...] = ()
         if not done:

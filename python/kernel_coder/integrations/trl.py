@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernel_coder import ops
-from kernel_coder.integrations.scoring import format_error, reward_set, task_of, verdicts_on
+from kernel_coder.integrations.scoring import format_error, reward_set, task_of, totals, verdicts_on
 from kernel_coder.judge import Verdict
 from kernel_coder.judge.supervisor.batching import AnyJudge, askers
 from kernel_coder.prompts import build_messages, encode_prompt
@@ -76,12 +76,13 @@ class JudgedReward:
             verdict = await asyncio.to_thread(verdicts_on, self.judge, tasks, answers)
         columns = {**columns, "reference": reference, "verdict": list(verdict), "task": tasks}
         table = await asyncio.to_thread(self.rewards, prompts, answers, **columns)
+        found = totals(table, verdict)
         if log_metric is not None:
             for label, part in table.parts.items():
                 if scored := [value for value in part if value is not None]:
                     log_metric(f"kernel_coder/{label}", sum(scored) / len(scored))
-            log_metric("kernel_coder/unscored", sum(one is None for one in table.total) / len(table.total))
-        return list(table.total)
+            log_metric("kernel_coder/unscored", sum(one is None for one in found) / len(found))
+        return found
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,9 @@ def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts:
             """The reward of the last attempt; None if the judge could not score it."""
             answer = f"<answer>\n```python\n{self._code}\n```\n</answer>" if self._verdict is not None else ""
             verdict = self._verdict or format_error(self._task, answer, judge.device)
+            assert verdict is not None
             columns = {**self._columns, "reference": [self._task.reference], "verdict": [verdict], "task": [self._task]}
-            return chosen([""], [answer], **columns).total[0]
+            return totals(chosen([""], [answer], **columns), [verdict])[0]
 
     return KernelEnvironment
 

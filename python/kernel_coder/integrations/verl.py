@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel_coder.integrations import scoring
-from kernel_coder.integrations.scoring import client_of_loop, reward_set, task_of, verdict_on
+from kernel_coder.integrations.scoring import client_of_loop, reward_set, task_of, totals, verdict_on
 
 
 class _Mean:
@@ -79,7 +79,7 @@ async def compute_score(
     verdict = await verdict_on(client_of_loop(url), task, solution_str)
     columns = {"verdict": [verdict], "reference": [ground_truth], "solution": [extra.get("solution")], "task": [task]}
     table = await asyncio.to_thread(_rewards_of(repr(rewards), rewards), [""], [solution_str], **columns)
-    total = table.total[0]
+    (total,) = totals(table, [verdict])
     if total is not None:
         _mean.add(total)
     return {
