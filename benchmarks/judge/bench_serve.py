@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import csv
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -32,8 +34,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from bench_judge import _commit, write
+from bench_judge import _commit
 
+RESULTS = Path(__file__).parents[1] / "results"
+COLUMNS = (
+    *("part", "requests", "failed", "rate", "p50_ms", "p99_ms", "rss_first_mb", "rss_last_mb"),
+    *("fds_before", "fds_after", "cores", "commit", "command"),
+)
 STUB = Path(__file__).parents[2] / "tests" / "serve"
 TOKEN = "a secret of the benchmark"
 REFERENCE = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ..."
@@ -341,7 +348,7 @@ def same_verdict(one: Any, other: Any) -> bool:
 
 
 def real_pairs(count: int) -> Iterator[tuple[Any, str]]:
-    """The packaged solutions, and after each one a spoilt copy of it."""
+    """Packaged solutions, and after each one a spoilt copy of it."""
     from kernel_coder.tasks import load_tasks
 
     spoil = (
@@ -350,15 +357,9 @@ def real_pairs(count: int) -> Iterator[tuple[Any, str]]:
         lambda text: text.replace("class ModelNew", "class Other"),
         lambda text: text.replace("def forward", "def forwards"),
     )
-    number = 0
-    for task in load_tasks("packaged"):
-        if task.solution is None:
-            continue
-        for text in (task.solution, spoil[number % len(spoil)](task.solution)):
-            if number == count:
-                return
-            number += 1
-            yield task, text
+    tasks = [task for name in ("pointwise", "generated") for task in load_tasks(f"packaged:{name}") if task.solution]
+    pairs = ((task, text) for n, task in enumerate(tasks) for text in (task.solution, spoil[n % 4](task.solution)))
+    yield from itertools.islice(pairs, count)
 
 
 def main() -> None:
@@ -370,7 +371,7 @@ def main() -> None:
     parser.add_argument("--misuse", type=int, default=200, help="clients of each kind that misbehave")
     parser.add_argument("--real", type=int, default=0, metavar="N", help="also judge N real candidates")
     parser.add_argument("--only-real", action="store_true")
-    parser.add_argument("--out", default="serve_cpu.csv", help="file in benchmarks/results")
+    parser.add_argument("--out", default="serve_cpu.csv", help="file in benchmarks/results; rows are added to it")
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
@@ -393,12 +394,15 @@ def main() -> None:
     if options.real:
         rows.append(real(options.real, 2))
         print(rows[-1], flush=True)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    rows = [{name: row.get(name, "") for name in columns} for row in rows]
     command = " ".join(["python benchmarks/judge/bench_serve.py", *sys.argv[1:]])
-    for row in rows:
-        row |= {"cores": len(os.sched_getaffinity(0)), "commit": _commit(), "command": command}
-    write(rows, options.out)
+    facts = {"cores": len(os.sched_getaffinity(0)), "commit": _commit(), "command": command}
+    path = RESULTS / options.out
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if is_new:
+            writer.writeheader()
+        writer.writerows({name: (row | facts).get(name, "") for name in COLUMNS} for row in rows)
 
 
 if __name__ == "__main__":

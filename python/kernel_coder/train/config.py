@@ -351,18 +351,16 @@ class JudgeSection(JudgeConfig):
         return value
 
     @model_validator(mode="after")
-    def _place_is_one(self) -> JudgeSection:
+    def _addresses_are_valid(self) -> JudgeSection:
         check_address(self.url, "url", ("http://", "https://"))
         check_address(self.cluster, "cluster", ("ray://",))
-        given = {"device": None if self.device == "auto" else self.device, "url": self.url, "cluster": self.cluster}
-        named = [f"{name} {value}" for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise ValueError(f"only one of device, url and cluster may be given; got {' and '.join(named)}")
+        if self.url is not None and self.cluster is not None:
+            raise ValueError(f"only one of url and cluster may be given; got {self.url} and {self.cluster}")
         return self
 
     @property
     def place(self) -> str:
-        """Where the judge works: the address of a service or a cluster, or its device."""
+        """Where the judge works: the address of a service or a cluster, if there is one, or else its device."""
         return self.url or self.cluster or self.device
 
     def judge_config(self) -> JudgeConfig:
