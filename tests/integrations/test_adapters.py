@@ -131,7 +131,7 @@ def test_a_trl_conversation_is_one_sequence_whose_feedback_is_masked(judge: Judg
 
 
 def test_the_tool_of_trl_judges_a_bounded_number_of_times(judge: Judge) -> None:
-    environment = kernel_environment(judge, "kernel_coder", max_attempts=2)()
+    environment = kernel_environment(judge, [{"name": "correct"}], max_attempts=2)()
     environment.reset(reference=REFERENCE, solution=None, prompt=[])
     assert environment.get_reward() == 0.0, "no attempt"
     assert environment.judge_kernel("class ModelNew: ...  # wrong").startswith("wrong_output")
