@@ -279,17 +279,17 @@ class RayJudge:
         coming = list(self._coming)
         ready = self._ray.wait(coming, num_returns=len(coming), timeout=0)[0] if coming else []
         for reference in ready:
-            actor, node = self._coming.pop(reference)
+            actor, node = self._coming[reference]
             try:
                 facts = self._ray.get(reference)
             except Exception as error:
                 LOG.error("a judge could not be opened on the Ray cluster: %s", error)
-                self._failures.append(str(error).strip().splitlines()[-1])
+                with self._changed:
+                    del self._coming[reference]
+                    self._failures.append(str(error).strip().splitlines()[-1])
                 continue
             with self._changed:
-                if self._is_closed:
-                    self._end(actor)
-                    continue
+                del self._coming[reference]
                 self.versions = facts["versions"]
                 self._members.append(_Member(actor, node, facts["workers"]))
                 self._changed.notify_all()
