@@ -214,7 +214,8 @@ def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts:
             names = ("task_id", "backend", "precision", "entry_point")
             self._task = task_of(reference, **{name: columns.get(name) for name in names})
             self._columns = {name: [value] for name, value in columns.items()}
-            self._code, self._attempts, self._verdict = "", 0, None
+            self._code, self._attempts = "", 0
+            self._verdict: Verdict | None = None
 
         def judge_kernel(self, code: str) -> str:
             """Compile a kernel, compare it with the PyTorch reference and measure its speed.
