@@ -13,7 +13,9 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(PYTEST) -n $(WORKERS)
 CORE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard cmake/*) $(shell find csrc -type f)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: train test test-all test-gpu lint format docs bench cuda wheel clean
+INTEGRATIONS := .venv-integrations
+
+.PHONY: train test test-all test-gpu test-integrations lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
@@ -29,6 +31,10 @@ test-all: $(VENV)/.built $(VENV)/.dev  ## every CPU test
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
+
+test-integrations: $(INTEGRATIONS)/trainers/.made $(INTEGRATIONS)/clusters/.made  ## the adapters with the real libraries, on the CPU
+	KC_INTEGRATIONS=1 HF_HUB_OFFLINE=1 $(INTEGRATIONS)/trainers/bin/python -m pytest --durations=10 tests/integrations
+	KC_INTEGRATIONS=1 $(INTEGRATIONS)/clusters/bin/python -m pytest --durations=10 tests/integrations
 
 lint: $(VENV)/.dev  ## formatting, types, and which package imports which; nothing is rewritten
 	$(BIN)/ruff check .
@@ -57,7 +63,7 @@ wheel: $(VENV)/.torch  ## a wheel in dist/
 	$(BIN)/python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) $(INTEGRATIONS)
 
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Kernel Coder needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
@@ -76,4 +82,16 @@ $(VENV)/.dev: $(VENV)/.built pyproject.toml
 
 $(VENV)/.docs: $(VENV)/.built pyproject.toml
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation -e '.[docs]' -c constraints.txt
+	touch $@
+
+# Libraries that no environment can hold together have one each. The package itself is compiled once, into a wheel.
+$(INTEGRATIONS)/wheel/.made: $(VENV)/.built
+	rm -rf $(@D)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --no-build-isolation --no-deps -w $(@D) .
+	touch $@
+
+$(INTEGRATIONS)/%/.made: tests/integrations/%.txt $(INTEGRATIONS)/wheel/.made
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install '$(TORCH)' -r $<
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install --no-deps --force-reinstall $(INTEGRATIONS)/wheel/kernel_coder-*.whl
 	touch $@

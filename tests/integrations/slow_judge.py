@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -14,19 +15,21 @@ from kernel_coder.tasks.task import Task
 
 
 class SlowJudge:
-    """Correct after ``# cost S`` seconds (1 by default); ``# kill`` ends the whole process."""
+    """Correct after ``# cost S`` seconds (1 by default), ``config.workers`` at a time; ``# kill`` ends the process."""
 
     profile = "none"
     versions = {"slow": "1"}  # noqa: RUF012
 
     def __init__(self, device: str, backend: str | None = None, *, config: JudgeConfig | None = None) -> None:
         self.device, self.backend, self.config = device, backend, config or JudgeConfig()
+        self.workers = threading.Semaphore(self.config.parallel())
 
     def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
         assert isinstance(task, Task)
         if "# kill" in candidate:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(float(candidate.rpartition("# cost ")[2]) if "# cost " in candidate else 1.0)
+        with self.workers:
+            time.sleep(float(candidate.rpartition("# cost ")[2]) if "# cost " in candidate else 1.0)
         return example_verdict(
             "correct",
             task=task.id,

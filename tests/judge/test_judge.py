@@ -763,8 +763,8 @@ def test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on(
         asked.append(maker.task.id)
         raise HarnessError("CUDA error: an uncorrectable ECC error was encountered")
 
-    monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1)) as judge:
+        monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
         verdicts = list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 5))
     assert {verdict.outcome for verdict in verdicts} == {Outcome.HARNESS_FAILED}
     assert asked.count("probe") == MAX_PROBES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,16 @@ def test_presets() -> None:
     assert [part.name for part in reward_preset("kernel_coder")] == ["format", "similarity"]
     with pytest.raises(RewardError, match="unknown reward preset kevn; known are kernel_coder, kevin, "):
         reward_preset("kevn")
+
+
+async def waits(prompts: Any, completions: Any, *, solution: Any, length: float = 1.0) -> list[float]:
+    return [length] * len(completions)
+
+
+def test_a_reward_around_an_async_function_is_async_itself() -> None:
+    reward = load_reward(f"{__name__}:waits", {"length": 2.0})
+    assert inspect.iscoroutinefunction(reward.__call__), "TRL tells the two kinds apart by this"
+    assert not inspect.iscoroutinefunction(load_reward("format").__call__)
+    assert asyncio.run(reward(["?"], ["!"], solution=["x"], other=["y"])) == [2.0]
+    with pytest.raises(RewardError, match="needs the column solution"):
+        asyncio.run(reward(["?"], ["!"]))

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.supervisor.batching import devices_of
+from kernel_coder.judge.supervisor.batching import check_address, devices_of, is_remote
 from kernel_coder.run.flags import UsageError, rule
 from kernel_coder.run.recipe import flag_values, read_recipe
 
@@ -41,7 +41,7 @@ MAY_CHANGE = frozenset(
         "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "refused_tasks",
         "samples", "pass_at", "bootstrap_seed", "report_samples", "output", "api_key_env", "concurrency",
         "request_timeout_s", "max_retries", "batch_size", "num_threads", "judge.workers", "judge.retries",
-        "judge.audit_dir", "remember",
+        "judge.audit_dir", "judge_url", "remember",
     }
 )  # fmt: skip
 """Fields that may differ when a run is resumed: they choose tasks, speed and reports, not answers or verdicts."""
@@ -90,7 +90,17 @@ class AnswerConfig(BaseModel):
     device: str = Field(
         default="auto", description="device of model and judge: auto (a GPU if there is one), cpu, cuda or cuda:N"
     )
+    judge_url: str | None = Field(
+        default=None,
+        description="address of a judge elsewhere: a service such as http://127.0.0.1:8400 (kernel-coder serve), or a "
+        "Ray cluster as in ray://auto?device=cuda",
+    )
     judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
+
+    @model_validator(mode="after")
+    def _judge_url_is_valid(self) -> AnswerConfig:
+        check_address(self.judge_url, "judge_url")
+        return self
 
 
 class EvaluateConfig(AnswerConfig):
@@ -132,8 +142,7 @@ class EvaluateConfig(AnswerConfig):
     )
 
     judge_device: str | None = Field(
-        default=None,
-        description="device of the judge, if another: several GPUs as in cuda:1,cuda:2, or the address of a service",
+        default=None, description="device of the judge, if another; also several GPUs, as in cuda:1,cuda:2"
     )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
 
@@ -173,6 +182,10 @@ class EvaluateConfig(AnswerConfig):
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
         if self.judge_device is not None:
+            if self.judge_url is not None:
+                raise ValueError(f"judge_device and judge_url exclude each other; got {self.judge_device} and a url")
+            if is_remote(self.judge_device):
+                raise ValueError(f"judge_device must be a device; judge_url takes addresses; got {self.judge_device}")
             try:
                 devices_of(self.judge_device)
             except ValueError as error:
@@ -199,8 +212,8 @@ class EvaluateConfig(AnswerConfig):
 
     @property
     def judged_on(self) -> str:
-        """The judge's device, or its devices separated by commas."""
-        return self.judge_device or self.device
+        """The judge's device, its devices separated by commas, or its address."""
+        return self.judge_url or self.judge_device or self.device
 
     @property
     def judged_elsewhere(self) -> bool:
@@ -240,6 +253,8 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
         flat["base_url"] = None if flat["base_url"] is None else "given"
     if "device" in flat:
         flat["judge_device"] = (flat.get("judge_device") or flat["device"]).partition(":")[0]
+        if flat.get("judge_url") is not None:  # the same judge can move to another address
+            flat["judge_device"] = "that of judge_url"
         flat["device"] = flat["device"].partition(":")[0]
     return flat | {f"judge.{name}": value for name, value in (values.get("judge") or {}).items()}
 

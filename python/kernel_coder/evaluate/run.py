@@ -35,7 +35,7 @@ from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
 from kernel_coder.judge.feedback import unjudged
-from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, is_remote, tasks_at_once
+from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.run.errors import StopRequested
@@ -83,7 +83,7 @@ def evaluate(
         HarnessFailed: the judge failed on every answer. The results are still written.
     """
     config = config.model_copy(update={"device": resolve_device(config.device)})
-    if config.judge_device is not None and not is_remote(config.judge_device):
+    if config.judge_device is not None:
         for name in devices_of(config.judge_device):
             resolve_device(name, "--judge-device")
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
@@ -198,7 +198,9 @@ def load_judge(**arguments: Any) -> Any:
     from kernel_coder.judge.supervisor.open import open_judge
 
     try:
-        return open_judge(**arguments)
+        judge = open_judge(**arguments)
+        judge.__enter__()  # the caller enters it again, which does nothing
+        return judge
     except SandboxError as error:
         raise HarnessFailed(f"the judge cannot start on this machine: {error}") from None
     except ValueError as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kernel_coder import ops
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge
 from kernel_coder.judge.supervisor.client import AsyncClient
-from kernel_coder.rewards import RewardSet, reward_preset
+from kernel_coder.prompts import Message, build_feedback
+from kernel_coder.rewards import RewardSet, RewardTable, reward_preset
 from kernel_coder.tasks.task import Task
 
 
@@ -64,6 +68,17 @@ def verdicts_on(judge: AnyJudge, tasks: Sequence[Task], answers: Sequence[str]) 
     return [found[index] for index in range(len(answers))]
 
 
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncClient]] = WeakKeyDictionary()
+
+
+def client_of_loop(url: str) -> AsyncClient:
+    """The client of a service on the running event loop, whose connections belong to that loop."""
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    if url not in clients:
+        clients[url] = AsyncClient(url)
+    return clients[url]
+
+
 async def verdict_on(client: AsyncClient, task: Task, answer: str) -> Verdict:
     """The verdict on one answer, from the HTTP service."""
     if (verdict := format_error(task, answer, "none")) is not None:
@@ -84,3 +99,98 @@ def reward_set(rewards: RewardSet | str | Sequence[Any] | Mapping[str, Any]) -> 
     if isinstance(rewards, str):
         return RewardSet(reward_preset(rewards))
     return RewardSet([rewards] if isinstance(rewards, Mapping) else rewards)
+
+
+def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
+    """The tasks of a data set as rows for other libraries.
+
+    Args:
+        path: what ``data.path`` of a recipe takes: ``packaged``, a hub data set, a file, a folder.
+        template: of the prompt.
+
+    Returns:
+        For each task ``prompt`` (messages), ``reference``, ``solution``, ``task_id``, ``backend``, ``precision`` and
+        ``entry_point``.
+
+    >>> sorted(rows("packaged:pointwise", "nano")[0])
+    ['backend', 'entry_point', 'precision', 'prompt', 'reference', 'solution', 'task_id']
+    """
+    from kernel_coder.prompts import build_messages
+    from kernel_coder.tasks import load_tasks
+
+    return [
+        {
+            "prompt": [dict(message) for message in build_messages(task, template)],
+            "reference": task.reference,
+            "solution": task.solution,
+            "task_id": task.id,
+            "backend": task.backend,
+            "precision": task.precision,
+            "entry_point": task.entry_point,
+        }
+        for task in load_tasks(path)
+    ]
+
+
+def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None]:
+    """The totals of answers, None where the judge itself failed, whatever other rewards say about the answer.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> totals(reward_set("kernel_coder")(["?"], ["!"], solution=[None]), [example_verdict("harness_failed")])
+    [None]
+    """
+    return [total if verdict.is_scored else None for total, verdict in zip(table.total, verdicts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an answer led to.
+
+    Attributes:
+        verdict: on the answer.
+        reward: the weighted sum; None if the judge could not score it.
+        done: the conversation ends: the answer is correct, could not be scored, or was the last one.
+        feedback: messages for the model; empty if the conversation ends.
+    """
+
+    verdict: Verdict
+    reward: float | None
+    done: bool
+    feedback: tuple[Message, ...]
+
+
+class Episode:
+    """A conversation about one task: the model answers, is told the verdict, and answers again.
+
+    Args:
+        judge: an open judge.
+        task: the task.
+        rewards: see :func:`reward_set`.
+        max_turns: highest number of answers.
+        feedback_template: see :func:`kernel_coder.prompts.build_feedback`.
+    """
+
+    def __init__(
+        self,
+        judge: AnyJudge,
+        task: Task,
+        rewards: RewardSet,
+        *,
+        max_turns: int = 1,
+        feedback_template: str = "feedback",
+    ) -> None:
+        self.judge, self.task, self.rewards = judge, task, rewards
+        self.max_turns, self.feedback_template, self.turns = max_turns, feedback_template, 0
+
+    def answer(self, text: str) -> Step:
+        """Judge the next answer."""
+        self.turns += 1
+        (verdict,) = verdicts_on(self.judge, [self.task], [text])
+        columns = {"verdict": [verdict], "reference": [self.task.reference], "solution": [self.task.solution]}
+        (reward,) = totals(self.rewards([""], [text], task=[self.task], **columns), [verdict])
+        done = reward is None or verdict.correct or self.turns >= self.max_turns
+        feedback: tuple[Message, ...] = ()
+        if not done:
+            told = build_feedback(self.task, verdict, self.feedback_template, turn=self.turns, max_turns=self.max_turns)
+            feedback = tuple(told)
+        return Step(verdict, reward, done, feedback)

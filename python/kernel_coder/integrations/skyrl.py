@@ -20,10 +20,8 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from kernel_coder import ops
-from kernel_coder.integrations.scoring import format_error, reward_set, task_of
+from kernel_coder.integrations.scoring import Episode, reward_set, task_of
 from kernel_coder.judge.supervisor.client import Client
-from kernel_coder.prompts import build_feedback
 
 
 @lru_cache(maxsize=8)
@@ -43,38 +41,31 @@ class KernelEnv(BaseTextEnv):
         super().__init__()
         settings, row = dict(env_config or {}), dict(extras or {})
         about = dict(row.get("extra_info") or {})
-        self.task = task_of(
-            row["reward_spec"]["ground_truth"],
-            task_id=about.get("task_id"),
-            backend=about.get("backend"),
-            precision=about.get("precision"),
-            entry_point=about.get("entry_point"),
-        )
-        self.solution = about.get("solution")
-        self.client = _client(settings.get("url", "http://127.0.0.1:8400"))
-        self.rewards = reward_set(settings.get("rewards", "kevin"))
+        names = ("task_id", "backend", "precision", "entry_point", "solution")
+        task = task_of(row["reward_spec"]["ground_truth"], **{name: about.get(name) for name in names})
         self.max_turns = int(settings.get("max_turns", 1))
-        self.template = settings.get("feedback_template", "feedback")
-        self.turns = 0
+        self.episode = Episode(
+            _client(settings.get("url", "http://127.0.0.1:8400")),
+            task,
+            reward_set(settings.get("rewards", "kevin")),
+            max_turns=self.max_turns,
+            feedback_template=settings.get("feedback_template", "feedback"),
+        )
         self.last = 0.0
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Judges one answer."""
-        self.turns += 1
-        verdict = format_error(self.task, action, self.client.device)
-        if verdict is None:
-            code = ops.parse_response(action).code
-            assert code is not None
-            verdict = self.client.evaluate(self.task, code, self.task.backend)
-        table = self.rewards(
-            [""], [action], verdict=[verdict], reference=[self.task.reference], solution=[self.solution]
+        step = self.episode.answer(action)
+        self.turns = self.episode.turns
+        self.last = self.last if step.reward is None else step.reward
+        metadata = {
+            "outcome": step.verdict.outcome.value,
+            "unscored": step.reward is None,
+            "speedup": step.verdict.speedup,
+        }
+        return BaseTextEnvStepOutput(
+            observations=[dict(message) for message in step.feedback],
+            reward=self.last,
+            done=step.done,
+            metadata=metadata,
         )
-        total = table.total[0]
-        self.last = self.last if total is None else total
-        done = total is None or verdict.correct or self.turns >= self.max_turns
-        observations = []
-        if not done:
-            told = build_feedback(self.task, verdict, self.template, turn=self.turns, max_turns=self.max_turns)
-            observations = [dict(message) for message in told]
-        metadata = {"outcome": verdict.outcome.value, "unscored": total is None, "speedup": verdict.speedup}
-        return BaseTextEnvStepOutput(observations=observations, reward=self.last, done=done, metadata=metadata)

@@ -22,12 +22,9 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from kernel_coder.integrations.scoring import reward_set, task_of, verdict_on
-from kernel_coder.judge.supervisor.client import AsyncClient
-
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncClient]] = WeakKeyDictionary()
+from kernel_coder.integrations import scoring
+from kernel_coder.integrations.scoring import client_of_loop, reward_set, task_of, totals, verdict_on
 
 
 class _Mean:
@@ -79,10 +76,10 @@ async def compute_score(
         precision=extra.get("precision"),
         entry_point=extra.get("entry_point"),
     )
-    verdict = await verdict_on(_client(url), task, solution_str)
+    verdict = await verdict_on(client_of_loop(url), task, solution_str)
     columns = {"verdict": [verdict], "reference": [ground_truth], "solution": [extra.get("solution")], "task": [task]}
     table = await asyncio.to_thread(_rewards_of(repr(rewards), rewards), [""], [solution_str], **columns)
-    total = table.total[0]
+    (total,) = totals(table, [verdict])
     if total is not None:
         _mean.add(total)
     return {
@@ -92,14 +89,6 @@ async def compute_score(
         "compiled": float(verdict.compiled),
         "speedup": verdict.speedup_low or 0.0,
     }
-
-
-def _client(url: str) -> AsyncClient:
-    """One for each event loop: its connections belong to the loop that opened them."""
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    if url not in clients:
-        clients[url] = AsyncClient(url)
-    return clients[url]
 
 
 _sets: dict[str, Any] = {}
@@ -118,26 +107,19 @@ def rows(path: str, template: str = "kernel_coder", split: str = "train") -> lis
     >>> sorted(row), row["prompt"][0]["role"]
     (['ability', 'data_source', 'extra_info', 'prompt', 'reward_model'], 'user')
     """
-    from kernel_coder.prompts import build_messages
-    from kernel_coder.tasks import load_tasks
-
     return [
         {
             "data_source": "kernel_coder",
-            "prompt": [dict(message) for message in build_messages(task, template)],
+            "prompt": row["prompt"],
             "ability": "kernel",
-            "reward_model": {"style": "rule", "ground_truth": task.reference},
+            "reward_model": {"style": "rule", "ground_truth": row["reference"]},
             "extra_info": {
                 "split": split,
                 "index": index,
-                "task_id": task.id,
-                "backend": task.backend,
-                "precision": task.precision,
-                "entry_point": task.entry_point,
-                "solution": task.solution,
+                **{name: row[name] for name in ("task_id", "backend", "precision", "entry_point", "solution")},
             },
         }
-        for index, task in enumerate(load_tasks(path))
+        for index, row in enumerate(scoring.rows(path, template))
     ]
 
 

@@ -73,7 +73,8 @@ def refine(
         (config.folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
         failure: Exception | None = None
         ended = ""
-        judge = (make_judge or load_judge)(device=device, backend=config.backend, config=config.judge, log=None)
+        place = config.judge_url or device
+        judge = (make_judge or load_judge)(device=place, backend=config.backend, config=config.judge, log=None)
         with judge:
             model = (make_model or load_model)(model_config)
             try:

@@ -94,11 +94,14 @@ class Reward:
         return self.name
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
-        """The function's result; for an ``async`` function the awaitable.
+        """The function's result.
 
         Raises:
             RewardError: a column that the function needs is missing.
         """
+        return self._call(prompts, completions, columns)
+
+    def _call(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> Any:
         parameters = inspect.signature(self.function).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         given = {name: value for name, value in columns.items() if takes_all or name in parameters}
@@ -109,6 +112,15 @@ class Reward:
                 have = ", ".join(sorted(columns)) or "none"
                 raise RewardError(f"reward {self.name} needs the column {name}; the columns are {have}")
         return self.function(prompts=prompts, completions=completions, **given)
+
+
+class AsyncReward(Reward):
+    """A :class:`Reward` around an ``async`` function. Its call is ``async`` as well, since TRL looks at ``__call__`` to
+    tell the two kinds apart."""
+
+    async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
+        """The function's result, awaited. It raises what :meth:`Reward.__call__` raises."""
+        return await self._call(prompts, completions, columns)
 
 
 def load_reward(name: str, params: Mapping[str, Any] | None = None) -> Reward:
@@ -129,7 +141,10 @@ def load_reward(name: str, params: Mapping[str, Any] | None = None) -> Reward:
 autojunk, high, low, scale
     """
     registered = _find(name)
-    return Reward(name, registered.function, _checked_params(name, registered, dict(params or {})))
+    function = registered.function
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+    kind = AsyncReward if is_async else Reward
+    return kind(name, function, _checked_params(name, registered, dict(params or {})))
 
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

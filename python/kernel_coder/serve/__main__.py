@@ -66,6 +66,7 @@ def serve(options: object, config: JudgeConfig, token: str | None) -> int:
     )
     try:
         judge = open_judge(given["device"], given["backend"], config=config)
+        judge.__enter__()
     except (ValueError, SandboxError) as error:
         raise UsageError(str(error)) from None
     with judge:

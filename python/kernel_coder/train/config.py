@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.supervisor.batching import devices_of
+from kernel_coder.judge.supervisor.batching import check_address, devices_of, is_remote
 from kernel_coder.policy.config import ModelConfig
 from kernel_coder.rewards import PRESETS
 from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig, Section, load
@@ -316,12 +316,21 @@ class StageConfig(Section):
 
 
 class JudgeSection(JudgeConfig):
-    """The judge whose verdicts the rewards use: its device and all fields of ``judge.JudgeConfig``."""
+    """The judge whose verdicts the rewards use: where it works, and all fields of ``judge.JudgeConfig``."""
 
     device: str = Field(
         default="auto",
         description="device of the judge: cpu, cuda, cuda:N, several such as cuda:1,cuda:2, or auto (a GPU if there is "
         "one)",
+    )
+    url: str | None = Field(
+        default=None,
+        description="address of a judge service to ask instead, such as http://127.0.0.1:8400 (kernel-coder serve)",
+    )
+    cluster: str | None = Field(
+        default=None,
+        description="Ray cluster whose machines judge instead: ray://auto, ray://local or ray://HOST:PORT, with "
+        "?device=cuda for its GPUs",
     )
     backend: Literal["triton", "cuda", "cpp", "torch"] | None = Field(
         default=None, description="language of the answers; none: that of each task"
@@ -334,14 +343,30 @@ class JudgeSection(JudgeConfig):
     @classmethod
     def _device_is_valid(cls, value: str) -> str:
         try:
+            if is_remote(value):
+                raise ValueError(f"must be a device; url and cluster take addresses; got {value}")
             value == "auto" or devices_of(value)
         except ValueError as error:
             raise ValueError(str(error).replace("device must be cpu", "must be auto, cpu")) from None
         return value
 
+    @model_validator(mode="after")
+    def _addresses_are_valid(self) -> JudgeSection:
+        check_address(self.url, "url", ("http://", "https://"))
+        check_address(self.cluster, "cluster", ("ray://",))
+        if self.url is not None and self.cluster is not None:
+            raise ValueError(f"only one of url and cluster may be given; got {self.url} and {self.cluster}")
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where the judge works: the address of a service or a cluster, if there is one, or else its device."""
+        return self.url or self.cluster or self.device
+
     def judge_config(self) -> JudgeConfig:
-        """The fields that the judge itself takes."""
-        return JudgeConfig.model_validate(self.model_dump(exclude={"device", "backend", "remember"}))
+        """The fields that the judge itself takes, those that were given marked as such."""
+        own = {"device", "url", "cluster", "backend", "remember"}
+        return JudgeConfig.model_validate(self.model_dump(include=self.model_fields_set - own))
 
 
 class OptimConfig(AdamConfig):

@@ -32,7 +32,7 @@ class AnswerJudge:
 
     def __init__(self, config: JudgeSection | None) -> None:
         self.config = config
-        self.device = "" if config is None else judge_device(config.device)
+        self.device = "" if config is None else judge_device(config.place)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
         self._judge: AnyJudge | None = None
         self._known: dict[
@@ -113,8 +113,8 @@ class AnswerJudge:
 
 
 def judge_device(device: str) -> str:
-    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one. The
-    address of a judge elsewhere stays what it is.
+    """The judge's devices, separated by commas. ``auto`` is a GPU if there is one. The address of a judge elsewhere
+    stays what it is.
 
     Raises:
         UsageError: one of them does not exist.

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from kernel_coder.judge.sandbox.leftovers import make_folder
+
 LOG = logging.getLogger(__name__)
 
 VARIABLE = "KC_TRITON_BUILT"
@@ -53,7 +55,7 @@ class TritonCache:
     """
 
     def __init__(self, environment: Mapping[str, str], programs: Sequence[str] = (DRIVER, LAUNCHERS)) -> None:
-        self.folder = tempfile.mkdtemp(prefix="kernel_coder-triton-")
+        self.folder, self._in_use = make_folder()
         os.chmod(self.folder, 0o755)  # Runners belong to other users
         self._environment, self._programs = dict(environment), tuple(programs)
         self._process: subprocess.Popen[str] | None = None
@@ -116,6 +118,7 @@ class TritonCache:
         self._stop()
         self._thread.join()
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._in_use)
 
 
 def copy_modules(cache_dir: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
 import sys
@@ -53,10 +54,25 @@ def gpu_device_nodes(index: int) -> list[str]:
 
 
 def _python_paths() -> list[str]:
-    """This interpreter, its library, its packages and this package. Never the current directory or PYTHONPATH."""
+    """This interpreter, its library, its packages, this package, and the folders that torch, numpy and triton lie in.
+
+    Those three may lie outside of the interpreter's own folders: in another environment that a ``.pth`` file or
+    PYTHONPATH names, or in the folder of Ray's ``runtime_env``. Their folder holds what they import as well. Nothing
+    else of PYTHONPATH can be read, and never the current directory.
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(name) for name in names)]
+    paths += [folder for name in ("torch", "numpy", "triton") if (folder := _folder_of(name)) is not None]
     return [*paths, str(_PACKAGE), os.path.dirname(os.path.realpath(sys.executable))]
+
+
+def _folder_of(package: str) -> str | None:
+    """The folder that a package lies in; None if it is not installed, or lies in the current directory."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder = os.path.realpath(os.path.dirname(os.path.dirname(spec.origin)))
+    return None if folder == os.getcwd() else folder
 
 
 def _outermost(paths: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kernel_coder.judge.sandbox.access import PACKAGE_DATA, PLAIN_DEVICES, Acces
 from kernel_coder.judge.sandbox.cgroups import CgroupParents, find_parents, make_cgroup
 from kernel_coder.judge.sandbox.config import Limits, SandboxConfig
 from kernel_coder.judge.sandbox.errors import SandboxError
+from kernel_coder.judge.sandbox.leftovers import make_folder
 from kernel_coder.judge.sandbox.probe import probe
 from kernel_coder.judge.sandbox.process import Process
 from kernel_coder.judge.sandbox.report import Report
@@ -113,7 +113,8 @@ class Sandbox:
             if "uid" in active:
                 claim, uid = self._claim_uid()
                 stack.callback(claim.close)
-            work_dir = tempfile.mkdtemp(prefix="kernel_coder-", dir=self.config.work_root)
+            work_dir, in_use = make_folder(self.config.work_root)
+            stack.callback(os.close, in_use)
             stack.callback(_remove_tree, work_dir)
             if uid is not None:
                 os.chown(work_dir, uid, uid)

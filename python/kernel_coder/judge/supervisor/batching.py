@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.supervisor.admission import Admission
@@ -29,6 +30,25 @@ def is_remote(device: str) -> bool:
     (True, False)
     """
     return device.startswith(REMOTE)
+
+
+def check_address(address: str | None, name: str, kinds: tuple[str, ...] = REMOTE) -> None:
+    """Check the address of a remote judge; None is none.
+
+    Raises:
+        ValueError: it begins with none of `kinds`, or names no host.
+
+    >>> check_address("127.0.0.1:8400", "url", ("http://", "https://"))
+    Traceback (most recent call last):
+    ValueError: url must begin with http:// or https://; got '127.0.0.1:8400'
+    """
+    if address is None:
+        return
+    kind = next((kind for kind in kinds if address.startswith(kind)), None)
+    if kind is None:
+        raise ValueError(f"{name} must begin with {' or '.join(kinds)}; got {address!r}")
+    if not urlsplit(address).netloc:
+        raise ValueError(f"{name} must name a host after {kind}; got {address!r}")
 
 
 def devices_of(device: str) -> list[str]:

@@ -6,7 +6,9 @@ failure that the candidate cannot have caused is the judge's own; a death that i
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +23,7 @@ from kernel_coder.judge.supervisor.batching import askers, verdicts_of
 from kernel_coder.judge.supervisor.errors import ExaminerLost, HarnessError, TaskRefused
 from kernel_coder.judge.supervisor.evaluation import Evaluation, format_problem, installed_versions
 from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory, may_lack_memory
-from kernel_coder.judge.supervisor.processes import Processes
+from kernel_coder.judge.supervisor.processes import Processes, has_triton
 from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
 from kernel_coder.judge.verdict import Outcome, Verdict
@@ -45,6 +47,34 @@ def get_init_inputs():
     return []
 """
 
+TRITON_PROBE = """
+import torch
+import triton
+import triton.language as tl
+@triton.jit
+def square(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    tl.store(y + at, value * value, mask=at < n)
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        square[(1,)](x, y, x.numel(), BLOCK=128)
+        return y
+"""
+"""A solution of :data:`PROBE` for a judge that interprets Triton's kernels."""
+
+OPENING_PROBES = 2
+"""How often the simplest of tasks may fail when a judge is opened. A second try is for a machine that is very busy."""
+
+PROBE_CHECKS = {
+    **{"checks": 1, "families": ("own",), "hidden_shapes": False, "null_candidates": False},
+    **{"backward": False, "training": None, "ablation": False, "profile": False, "min_kernel_share": 0.0},
+    **{"timing": False, "compile_baseline": False},
+}
+"""Fields of the configuration for the probe at the opening. It shows whether the judge's processes work, as fast as
+possible."""
+
 KILL_AGAIN_S = 0.1
 """How often a judge that is closed at once kills the Examiners of threads that still wait, in seconds."""
 
@@ -62,6 +92,9 @@ def as_task(task: Task | str) -> Task:
 
 class Judge:
     """Judges candidates against tasks.
+
+    ``with Judge(...)`` first judges the simplest of tasks. So a machine on which nothing can be judged is refused at
+    once, instead of failing at every candidate.
 
     >>> reference = '''
     ... import torch
@@ -89,7 +122,8 @@ class Judge:
     Raises:
         ValueError: an unknown device or backend; Triton on the CPU with a version of numpy that Triton's interpreter
             fails with.
-        SandboxError: this machine lacks a required layer of the sandbox, or the GPU does not exist.
+        SandboxError: this machine lacks a required layer of the sandbox, or the GPU does not exist. On entering the
+            context: the simplest of tasks cannot be judged.
     """
 
     def __init__(
@@ -123,7 +157,10 @@ class Judge:
         self._closed = False
         self._abandoned = False
         self._out_of_service = ""
+        self._is_probed = False
         self.versions = installed_versions()
+        self._owner = os.getpid()
+        atexit.register(self._close_at_exit)
 
     # ---- the interface
 
@@ -203,6 +240,7 @@ class Judge:
         if self._closed:
             return
         self._closed, self._abandoned = True, not wait
+        atexit.unregister(self._close_at_exit)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._abandoned:
@@ -213,7 +251,15 @@ class Judge:
             self._threads.shutdown()
         self._processes.close()
 
+    def _close_at_exit(self) -> None:
+        """Close a judge that was never closed. A fork of this process leaves it alone."""
+        if os.getpid() == self._owner:
+            self.close(wait=False)
+
     def __enter__(self) -> Judge:
+        if not self._is_probed:
+            self._probe_at_opening()
+            self._is_probed = True
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -275,6 +321,38 @@ class Judge:
             return evaluation.verdict(Outcome.CRASHED, reason, compiled=False)
         self._probe_device(slot)
         return evaluation.verdict(Outcome.HARNESS_FAILED, failures[-1])
+
+    def _probe_at_opening(self) -> None:
+        """Judge the simplest of tasks.
+
+        Raises:
+            SandboxError: that failed. The judge is closed.
+        """
+        task = Task(id="probe", source="judge", reference=PROBE)
+        is_interpreted = self.device == "cpu" and self.backend in (None, "triton") and has_triton()
+        if is_interpreted and not self._interpreter_problem:
+            candidate, backend = TRITON_PROBE, "triton"
+        else:
+            candidate, backend = PROBE.replace("class Model", f"class {SOLUTION_CLASS}"), "torch"
+        config = self.config.model_copy(update=PROBE_CHECKS)
+        found = ""
+        for _ in range(OPENING_PROBES):
+            evaluation = Evaluation(task, candidate, backend, device=self.device, config=config, versions=self.versions)
+            slot = self._queue.take(evaluation.task_key)
+            if slot is None:
+                return  # it is being closed
+            try:
+                verdict = slot.examine(evaluation)
+                if verdict.outcome in (Outcome.CORRECT, Outcome.OUT_OF_MEMORY):
+                    return
+                found = verdict.reason or verdict.outcome.value
+            except (TaskRefused, HarnessError, SandboxError, OSError) as error:
+                found = str(error) or type(error).__name__
+            finally:
+                self._queue.give_back(slot)
+            slot.close()
+        self.close(wait=False)
+        raise SandboxError(f"nothing can be judged on {self.device} here, not even the simplest of tasks: {found}")
 
     def _probe_device(self, slot: Slot) -> None:
         """After a failure, try the simplest of tasks. A device that fails at it too is given up."""

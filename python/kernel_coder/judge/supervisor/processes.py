@@ -21,6 +21,7 @@ from kernel_coder.judge.runner.triton_cache import VARIABLE as BUILT
 from kernel_coder.judge.runner.triton_cache import TritonCache
 from kernel_coder.judge.sandbox.config import DEFAULT_REQUIRED, Limits, SandboxConfig
 from kernel_coder.judge.sandbox.fork_server import ForkServer
+from kernel_coder.judge.sandbox.leftovers import sweep
 from kernel_coder.judge.sandbox.process import Process
 from kernel_coder.judge.sandbox.sandbox import Sandbox
 from kernel_coder.judge.supervisor.examiner import Examiner
@@ -106,6 +107,7 @@ class Processes:
         self._built: TritonCache | None = None
         with contextlib.ExitStack() as on_error:
             base = sandbox or SandboxConfig()
+            sweep(base)
             if gpu is not None and has_triton():
                 self._built = TritonCache(self.environment(is_interpreted=False))
                 on_error.callback(self._built.close)

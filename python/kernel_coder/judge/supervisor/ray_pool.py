@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,13 @@ LOOK_S = 2.0
 PATIENCE_S = 300.0
 """Seconds that a candidate waits for an actor where there is none, before its verdict is a failure of the harness."""
 
+NODE_ANSWER_S = 15.0
+"""Seconds that a machine has to run an empty task, after one of its actors ended. A machine that was killed does not
+answer, and Ray notices its end only after several missed checks of its health."""
+
+MAX_LOSSES = 8
+"""Actors and machines that may end while they judge one candidate. After the last one its verdict is ``crashed``."""
+
 READY_TASKS = 4
 """Tasks that are supposed to be ready in an actor's judge, per worker of it: candidates of these go there first."""
 
@@ -50,6 +58,10 @@ class JudgeActor:
         """The judge's device, how many candidates it judges at a time, and its versions."""
         judge = self.judge
         return {"device": judge.device, "workers": judge.config.parallel(), "versions": judge.versions}
+
+    def pid(self) -> int:
+        """The actor's process id on its machine."""
+        return os.getpid()
 
     def evaluate(self, task: Task, candidate: str, backend: str | None) -> str:
         """One verdict as JSON."""
@@ -73,6 +85,7 @@ class _Member:
     workers: int
     running: int = 0
     begun: int = 0
+    is_reserved: bool = False  # for a candidate that is judged beside no other
     tasks: dict[str, None] = field(default_factory=dict)  # newest last
 
     def note(self, task: str) -> None:
@@ -82,13 +95,17 @@ class _Member:
             del self.tasks[next(iter(self.tasks))]
 
 
+def _nothing() -> None:
+    """What a machine runs to show that it is there."""
+
+
 class RayJudge:
     """A judge for each GPU of a Ray cluster (for each machine, without GPUs), behind the interface of one.
 
     Actors are made on machines that join and forgotten on those that leave. A candidate whose actor died is judged
-    again by another one. If that dies too, the candidate is judged alone in an actor of its own; an actor that dies
-    then was brought down by the candidate, whose verdict is ``crashed``. The death of a whole machine counts for
-    nobody.
+    again by another one. If that dies too, the candidate is judged in an actor that judges nothing else meanwhile; if
+    that one dies as well, the candidate has brought it down and its verdict is ``crashed``. The end of a whole machine
+    counts against no candidate.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
@@ -131,6 +148,7 @@ class RayJudge:
         self._changed = threading.Condition()
         self._failures: list[str] = []  # of judges that could not be opened
         self._is_closed = self._gives_up = False
+        self._closing = threading.Event()
         self._suspects = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self.profile = "the sandboxes of a Ray cluster"
@@ -165,8 +183,8 @@ class RayJudge:
         """As :meth:`kernel_coder.judge.Judge.evaluate`, by the actor that suits best."""
         task = as_task(task)
         chosen = backend or self.backend or task.backend
-        deaths = 0
-        while True:
+        deaths = losses = 0
+        while losses < MAX_LOSSES:
             member = self._take(task.reference)
             if member is None:
                 return self._lost(task, candidate, chosen, "no actor of the Ray cluster was there to judge it")
@@ -174,19 +192,30 @@ class RayJudge:
                 answer = self._ray.get(member.actor.evaluate.remote(task, candidate, chosen))
             except self._ray.exceptions.RayActorError as error:
                 LOG.warning("a judge's actor ended: %s", error)
-                deaths += self._is_node_alive(member.node)
                 self._forget(member)
+                losses += 1
+                deaths += self._is_node_alive(member.node)
                 if deaths >= 2:
                     return self._alone(task, candidate, chosen)
+                continue
+            except self._ray.exceptions.RayTaskError:
+                if self._is_there(member):
+                    raise
+                losses += 1  # another candidate found the actor lost, and its judge was closed meanwhile
                 continue
             finally:
                 self._give_back(member)
             verdict = Verdict.from_json(answer)
-            if verdict.outcome is Outcome.HARNESS_FAILED and LOST in (verdict.reason or ""):
-                self._forget(member)  # its device is out of service
-                if self._members:
+            if verdict.outcome is Outcome.HARNESS_FAILED and not self._is_closed:
+                if LOST in (verdict.reason or ""):
+                    self._forget(member)  # its device is out of service
+                    if self._members:
+                        continue
+                elif not self._is_there(member):
+                    losses += 1  # it was given up because its actor was
                     continue
             return verdict
+        return self._crashed(task, candidate, chosen, losses)
 
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
@@ -220,6 +249,8 @@ class RayJudge:
             return
         if self._threads is not None:
             self._threads.shutdown(wait=wait, cancel_futures=not wait)
+        self._closing.set()
+        self._watcher.join()
         with self._changed:
             self._is_closed = True
             actors = [member.actor for member in self._members] + [actor for actor, _ in self._coming.values()]
@@ -238,8 +269,8 @@ class RayJudge:
     # ---- actors
 
     def _watch(self) -> None:
-        while not self._is_closed:
-            time.sleep(LOOK_S if self._members else 0.2)
+        # Asked anything after its shutdown, Ray starts a new cluster. So nothing is asked after `close`.
+        while not self._closing.wait(LOOK_S if self._members else 0.2):
             with contextlib.suppress(Exception):  # the cluster may be going down
                 self._look()
 
@@ -248,17 +279,17 @@ class RayJudge:
         coming = list(self._coming)
         ready = self._ray.wait(coming, num_returns=len(coming), timeout=0)[0] if coming else []
         for reference in ready:
-            actor, node = self._coming.pop(reference)
+            actor, node = self._coming[reference]
             try:
                 facts = self._ray.get(reference)
             except Exception as error:
                 LOG.error("a judge could not be opened on the Ray cluster: %s", error)
-                self._failures.append(str(error).strip().splitlines()[-1])
+                with self._changed:
+                    del self._coming[reference]
+                    self._failures.append(str(error).strip().splitlines()[-1])
                 continue
             with self._changed:
-                if self._is_closed:
-                    self._end(actor)
-                    continue
+                del self._coming[reference]
                 self.versions = facts["versions"]
                 self._members.append(_Member(actor, node, facts["workers"]))
                 self._changed.notify_all()
@@ -278,12 +309,12 @@ class RayJudge:
         actor = self._actor(node)
         self._coming[actor.facts.remote()] = actor, node
 
-    def _actor(self, node: str | None) -> Any:
-        """A new actor on this machine; None: on any."""
+    def _actor(self, node: str) -> Any:
+        """A new actor on this machine."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         workers = self._config.parallel()
-        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False) if node is not None else "DEFAULT"
+        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         made = self._ray.remote(JudgeActor).options(
             num_gpus=1 if self.device == "cuda" else 0,
             num_cpus=0 if self._cpus is None else self._cpus,
@@ -298,7 +329,7 @@ class RayJudge:
         chosen: list[_Member] = []
 
         def find() -> bool:
-            free = [member for member in self._members if member.running < 2 * member.workers]
+            free = [one for one in self._members if one.running < 2 * one.workers and not one.is_reserved]
             if free:
                 load = min(free, key=lambda member: (member.running / member.workers, member.begun))
                 with_task = [member for member in free if reference in member.tasks and member.running < member.workers]
@@ -341,23 +372,53 @@ class RayJudge:
         with contextlib.suppress(Exception):
             self._ray.kill(actor)
 
+    def _is_there(self, member: _Member) -> bool:
+        with self._changed:
+            return member in self._members
+
     def _is_node_alive(self, node: str) -> bool:
-        time.sleep(1.0)  # Ray hears of a machine's end a moment after that of its actors
-        return any(one["NodeID"] == node and one["Alive"] for one in self._ray.nodes())
+        """Whether the machine still runs a task."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        empty = self._ray.remote(_nothing).options(num_cpus=0, max_retries=0, scheduling_strategy=place)
+        try:
+            self._ray.get(empty.remote(), timeout=NODE_ANSWER_S)
+        except self._ray.exceptions.RayError:
+            return False
+        return True
 
     # ---- verdicts without an answer
 
     def _alone(self, task: Task, candidate: str, backend: str) -> Verdict:
-        """For a candidate that was there when two actors died: one more try, beside no other candidate."""
+        """For a candidate that was there when two actors ended: one more try, in an actor that judges nothing else.
+
+        If the actor's machine ends meanwhile, the try does not count.
+        """
         with self._suspects:
-            actor = self._actor(None)
-            try:
-                return Verdict.from_json(self._ray.get(actor.evaluate.remote(task, candidate, backend)))
-            except self._ray.exceptions.RayActorError:
-                reason = "the judge's whole process ended three times while it judged this candidate"
-                return unjudged(task, candidate, Outcome.CRASHED, reason, backend=backend, device=self.device)
-            finally:
-                self._end(actor)
+            for _ in range(MAX_LOSSES):
+                member = self._take(task.reference)
+                if member is None:
+                    return self._lost(task, candidate, backend, "no actor of the Ray cluster was there to judge it")
+                with self._changed:
+                    member.is_reserved = True
+                    self._changed.wait_for(lambda one=member: one.running == 1 or one not in self._members)
+                try:
+                    if not self._is_there(member):
+                        continue
+                    return Verdict.from_json(self._ray.get(member.actor.evaluate.remote(task, candidate, backend)))
+                except self._ray.exceptions.RayActorError:
+                    self._forget(member)
+                    if self._is_node_alive(member.node):
+                        return self._crashed(task, candidate, backend, 3)
+                finally:
+                    member.is_reserved = False
+                    self._give_back(member)
+            return self._crashed(task, candidate, backend, MAX_LOSSES)
+
+    def _crashed(self, task: Task, candidate: str, backend: str, losses: int) -> Verdict:
+        reason = f"the judge's whole process ended {losses} times while it judged this candidate"
+        return unjudged(task, candidate, Outcome.CRASHED, reason, backend=backend, device=self.device)
 
     def _lost(self, task: Task, candidate: str, backend: str, reason: str) -> Verdict:
         if self._is_closed or self._gives_up:

@@ -12,12 +12,18 @@ from typing import Any
 
 import kernel_coder
 import pytest
+
+pytest.importorskip("ray")
 import ray
 from kernel_coder.judge import JudgeConfig, Outcome
+from kernel_coder.judge.supervisor.judge import PROBE
 from kernel_coder.judge.supervisor.ray_pool import RayJudge
+from kernel_coder.tasks.task import Task
+from kernel_coder.train.config import JudgeSection
+from kernel_coder.train.verdicts import AnswerJudge
 from slow_judge import SlowJudge
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
 REFERENCE = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ..."
 PATHS = [str(Path(kernel_coder.__file__).parents[1]), str(Path(__file__).parent)]
@@ -55,8 +61,7 @@ def test_every_machine_gets_an_actor_and_candidates_are_spread(cluster: Any) -> 
 def test_killed_actors_and_a_killed_machine_lose_nothing(cluster: Any) -> None:
     with slow_pool() as judge:
         _until(lambda: judge.at_once == 6)
-        pids = ray.get([member.actor.evaluate.remote(_task(), "# cost 0", "torch") for member in judge._members])
-        victims = [int(__import__("json").loads(one)["device"]) for one in pids][:2]
+        victims = ray.get([member.actor.pid.remote() for member in judge._members])[:2]
         found: list[Any] = []
         pairs = [(REFERENCE, f"# {n} # cost 0.2") for n in range(120)]
         worker = threading.Thread(target=lambda: found.extend(judge.evaluate_many(pairs)))
@@ -89,10 +94,23 @@ def test_a_machine_that_joins_is_used(cluster: Any) -> None:
         _until(lambda: judge.at_once == 8)
 
 
-def _task() -> Any:
-    from kernel_coder.tasks.task import Task
+def test_a_pool_that_is_closed_starts_no_cluster_of_its_own(cluster: Any) -> None:
+    with slow_pool():
+        pass
+    ray.shutdown()
+    time.sleep(3.0)
+    assert not ray.is_initialized()
 
-    return Task(id="a", source="test", reference=REFERENCE, backend="torch")
+
+def test_a_recipe_names_the_cluster_and_real_candidates_are_judged_there(cluster: Any) -> None:
+    section = JudgeSection(cluster="ray://auto", backend="torch", workers=1, checks=1, timing=False)
+    task = Task(id="square", source="test", reference=PROBE, backend="torch")
+    right = PROBE.replace("class Model", "class ModelNew")
+    answers = [f"<answer>\n```python\n{code}\n```\n</answer>" for code in (right, right.replace("x * x", "x"))]
+    with AnswerJudge(section) as judge, judge.asking() as ask:
+        assert ask is not None
+        verdicts = [ask(task, answer) for answer in answers]
+        assert [one.result().outcome for one in verdicts] == [Outcome.CORRECT, Outcome.WRONG_OUTPUT]
 
 
 def _until(is_so: Any, timeout_s: float = 90.0) -> None:
