@@ -96,7 +96,10 @@ def refine(
         say(f"{ended}; {len(trajectory.attempts)} answers, {trajectory.evaluations} evaluations: {page}")
         if best is None and failure is None:
             say(f"no correct kernel found: {trajectory.failures()}")
-            say(f"next: more answers, as in kernel-coder refine {config.module} --resume --turns {2 * config.turns}")
+            evolves = config.strategy == "evolve" and config.evaluations is not None
+            more = f"--evaluations {2 * (config.evaluations or 1)}" if evolves else f"--turns {2 * config.turns}"
+            more = f"--strategy evolve {more}" if config.strategy == "evolve" else more
+            say(f"next: more answers, as in kernel-coder refine {config.module} --resume {more}")
         elif best is not None:
             best_file = (config.folder / BEST).resolve()
             say(f"the best kernel is {best_file}")
