@@ -23,6 +23,7 @@ from kernel_coder.refine.__main__ import main
 from kernel_coder.refine.archive import Archive, cell_of, draw_parents
 from kernel_coder.refine.config import parse
 from kernel_coder.refine.evolve import hint, members, profile
+from kernel_coder.refine.search import load_module
 from kernel_coder.refine.trajectory import Attempt, Trajectory
 from kernel_coder.run.hashes import sha256_text
 from pretend import PretendJudge, said, write_tasks
@@ -191,7 +192,7 @@ def test_answers_are_derived_from_parents_until_the_budget_is_spent(
         )
         assert "Write a faster version" in one["messages"][-1]["content"]
         assert "time of a call" in one["messages"][-1]["content"]
-    assert {len(one["parents"]) for one in with_parents} == {1, 2, 3, 4}
+    assert {1, 2} <= {len(one["parents"]) for one in with_parents} <= {1, 2, 3, 4}
     assert max(verdict["speedup"] for verdict in verdicts.values()) > 1.2
     page = (folder / "report.html").read_text()
     assert page.count("(best)") == 1
@@ -298,8 +299,7 @@ def test_kill_9_twice_loses_no_answer(module: Path) -> None:
             told = lines + process.stdout.read().splitlines(keepends=True)
         seen += sum(line.startswith("round ") and line.endswith("\n") for line in told)
         config, _ = parse([str(module), "--strategy", "evolve", "--output", str(folder)])
-        reference = sha256_text(module.read_text())
-        with Trajectory(config.folder, reference, resume=True) as trajectory:
+        with Trajectory(config.folder, sha256_text(load_module(config).reference), resume=True) as trajectory:
             judged = [one for one in trajectory.attempts.values() if one.is_judged]
             assert len(judged) >= seen
             assert trajectory.best is not None

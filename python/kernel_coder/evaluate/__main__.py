@@ -9,7 +9,7 @@ work so far is saved, and ``--resume`` continues it.
 from __future__ import annotations
 
 import argparse
-import runpy
+import importlib
 import sys
 from typing import Any
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` goes to :func:`kernel_coder.evaluate.run.evaluate`."""
     given = sys.argv[1:] if arguments is None else arguments
     if any(flag.partition("=")[0] == "--strategy" for flag in given):
-        return search(given)
+        return search(given, **injected)
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -66,17 +66,9 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
         )
 
 
-def search(arguments: list[str]) -> int:
-    """Hands a command line with ``--strategy`` to the command that searches. It lies above this package."""
-    before = sys.argv
-    sys.argv = ["kernel-coder evaluate", *arguments]
-    try:
-        runpy.run_module(SEARCHING, run_name="__main__", alter_sys=True)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    finally:
-        sys.argv = before
-    return 0
+def search(arguments: list[str], **injected: Any) -> int:
+    """Hands a command line with ``--strategy`` to the command that searches, by its name: it lies above this package."""
+    return int(importlib.import_module(SEARCHING).main(arguments, **injected))
 
 
 if __name__ == "__main__":

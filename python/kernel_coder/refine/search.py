@@ -294,14 +294,19 @@ class Search:
 
     def _keep(self, attempt: Attempt, verdict: Verdict) -> None:
         better = self.trajectory.judged(attempt, verdict)
-        if verdict.correct and attempt.code is not None and self.config.to_library and self.library is not None:
-            sources = (self.trajectory.attempts[parent].code or "" for parent in attempt.parents)
-            parents = [sha256_text(source) for source in sources]
-            self.library.add(self.task, attempt.code, verdict, origin=str(self.config.folder), parents=parents)
+        self._to_library(attempt)
         speed = "" if verdict.speedup is None else f", {verdict.speedup:.2f}x"
         mark = "  <- best" if better else ""
         reason = "" if verdict.correct else f": {verdict.reason}"
         self.say(f"round {attempt.turn} answer {attempt.sample}: {verdict.outcome}{speed}{reason:.160}{mark}")
+
+    def _to_library(self, attempt: Attempt) -> None:
+        verdict, code = attempt.verdict, attempt.code
+        if self.library is None or not self.config.to_library or code is None or verdict is None or not verdict.correct:
+            return
+        sources = (self.trajectory.attempts[parent].code or "" for parent in attempt.parents)
+        parents = [sha256_text(source) for source in sources]
+        self.library.add(self.task, code, verdict, origin=str(self.config.folder), parents=parents)
 
     def _collect(self) -> None:
         for key in [key for key, future in self._running.items() if future.done()]:
@@ -342,6 +347,7 @@ class Search:
     def _judge_earlier_answers(self) -> None:
         """Judges the answers of a resumed search whose verdict is missing or ``harness_failed``."""
         for attempt in list(self.trajectory.attempts.values()):
+            self._to_library(attempt)  # which does not hold it if the search was killed right after the verdict
             if not attempt.is_judged and not attempt.refused:
                 self._judge(attempt)
         self.settle() if self._running else None
