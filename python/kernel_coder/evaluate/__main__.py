@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
 
 
 def search(arguments: list[str], **injected: Any) -> int:
-    """Hands a command line with ``--strategy`` to the command that searches, by its name: it lies above this package."""
+    """Hands a command line with ``--strategy`` to the command that searches, by name: it lies above this package."""
     return int(importlib.import_module(SEARCHING).main(arguments, **injected))
 
 
