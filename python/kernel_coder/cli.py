@@ -13,6 +13,8 @@ COMMANDS = {
     "judge": "check and time candidate kernels in a sandbox",
     "evaluate": "score a model on tasks: correctness, fast_p and pass@k",
     "refine": "search for a faster, verified kernel for one module",
+    "loop": "rounds of reinforcement learning, filtering and supervised training (RLoop)",
+    "library": "search and export the verified kernels of earlier runs",
     "data": "make training data: build verified pairs, distill from a teacher, ...",
     "serve": "offer the judge over HTTP to other programs and hosts",
     "report": "write a web page about a training run",

@@ -58,5 +58,5 @@ def test_a_template_of_ones_own_and_its_mistakes(tmp_path: Path) -> None:
         other.write_text(text)
         with pytest.raises(ValueError, match=problem):
             build_feedback(TASK, verdict, other, turn=1, max_turns=2)
-    with pytest.raises(ValueError, match="neither one of feedback, nano nor a file"):
+    with pytest.raises(ValueError, match="neither one of evolve, feedback, nano nor a file"):
         check_feedback_template(tmp_path / "none.jinja")

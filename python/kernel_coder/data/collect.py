@@ -19,6 +19,8 @@ from typing import Any
 import orjson
 import yaml
 
+from kernel_coder.library import Library
+from kernel_coder.library.runs import add_run
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
@@ -50,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "better than all before it; concise: of the solved answers to a task, the one with the shortest reasoning; "
         "mended: the task's known solution as the reply to feedback on a wrong answer",
     )
+    parser.add_argument("--library", type=Path, metavar="FILE", help="add the correct kernels to this library")
     own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
         config = load_config(own.config, flags)
@@ -60,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "collect needs a judge: add the section judge to the config, or the flag --judge.device cpu"
             )
         learnable = collect(config, own.out, own.count, own.keep)
+        if own.library is not None:
+            with Library(own.library) as library:
+                added, correct = add_run(library, own.out)
+            print(f"{correct} correct kernels, {added} of them new in {own.library}")
     except (UsageError, RewardError) as error:
         return end(error, EXIT_MISTAKE)
     except StopRequested as error:

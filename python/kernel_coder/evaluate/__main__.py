@@ -1,4 +1,5 @@
 """``kernel-coder evaluate --model M --tasks T [--config FILE] [--resume] [--field value ...]``
+``kernel-coder evaluate --strategy evolve,parallel --evaluations 64 ...``: see ``kernel_coder.refine.compare``
 
 Exit codes: 0: the evaluation is finished. 2: the config or one of its files is wrong (one sentence on stderr says how).
 3: the judge failed on every answer or cannot be started. 75: SIGTERM, SIGINT or a failing server stopped the run; the
@@ -8,6 +9,7 @@ work so far is saved, and ``--resume`` continues it.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from typing import Any
 
@@ -24,10 +26,15 @@ from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
 
+SEARCHING = "kernel_coder.refine.compare"
+"""The command behind ``evaluate --strategy``. It searches a kernel for each task and compares strategies."""
+
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` goes to :func:`kernel_coder.evaluate.run.evaluate`."""
     given = sys.argv[1:] if arguments is None else arguments
+    if any(flag.partition("=")[0] == "--strategy" for flag in given):
+        return search(given, **injected)
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -57,6 +64,11 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
         return end(
             f"stopped by {error}; the work so far is saved in {config.output}: continue with --resume", EXIT_STOPPED
         )
+
+
+def search(arguments: list[str], **injected: Any) -> int:
+    """Hands a command line with ``--strategy`` to the command that searches, by name: it lies above this package."""
+    return int(importlib.import_module(SEARCHING).main(arguments, **injected))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ MAY_CHANGE = frozenset(
         "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "refused_tasks",
         "samples", "pass_at", "bootstrap_seed", "report_samples", "output", "api_key_env", "concurrency",
         "request_timeout_s", "max_retries", "batch_size", "num_threads", "judge.workers", "judge.retries",
-        "judge.audit_dir", "judge_url", "remember",
+         "judge.audit_dir", "judge_url", "remember", "to_library",
     }
 )  # fmt: skip
 """Fields that may differ when a run is resumed: they choose tasks, speed and reports, not answers or verdicts."""
@@ -79,6 +79,15 @@ class AnswerConfig(BaseModel):
     earlier_reasoning: Literal["keep", "summary", "drop"] = Field(
         default="drop", description="how much reasoning of earlier answers a prompt shows"
     )
+    examples: int = Field(
+        default=0,
+        ge=0,
+        description="number of verified kernels of the most similar tasks in the library that a prompt shows",
+    )
+    library: str | None = Field(
+        default=None, description="file of verified kernels; default: $KERNEL_CODER_LIBRARY, then runs/library.sqlite"
+    )
+    to_library: bool = Field(default=False, description="add the correct kernels to the library")
     temperature: float = Field(default=1.0, ge=0, description="sampling temperature; 0: greedy decoding")
     top_p: float = Field(default=0.97, gt=0, le=1, description="probability mass of nucleus sampling")
     max_new_tokens: int = Field(default=2048, ge=1, description="length limit of an answer, in tokens")

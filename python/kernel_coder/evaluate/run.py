@@ -36,6 +36,7 @@ from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
+from kernel_coder.library import Library, default_path, examples_for
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.run.errors import StopRequested
@@ -88,7 +89,11 @@ def evaluate(
             resolve_device(name, "--judge-device")
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
     tasks, refused = without_refused(select_tasks(config), config)
-    requests = make_requests(tasks, config)
+    with ExitStack() as stack:
+        library: Library | None = None
+        if config.examples:
+            library = stack.enter_context(Library(config.library or default_path(), create=False))
+        requests = make_requests(tasks, config, library)
     with Store(Path(config.output), config, resume=resume) as store, Counting(log or sys.stderr) as progress:
         for line in (tasks.summary(), *(f"dropped {problem}" for problem in tasks.problems[:SHOWN_PROBLEMS])):
             progress.say(line)
@@ -108,10 +113,22 @@ def evaluate(
             write_turns(store.folder, after)
         results = replace(results, refused=refused)
         write_results(store.folder, results)
+    if config.to_library:
+        with Library(config.library or default_path()) as library:
+            add_to_library(library, results)
     failed = [verdict for verdict in results.verdicts.values() if not verdict.is_scored]
     if failed and len(failed) == len(results.verdicts):
         raise HarnessFailed(f"the judge reached no verdict on any of {len(failed)} answers: {failed[0].reason}")
     return results
+
+
+def add_to_library(library: Library, results: Results) -> None:
+    """Adds the correct answers."""
+    tasks = {task.id: task for task in results.tasks}
+    for key, verdict in results.verdicts.items():
+        code = results.all_samples[key].code
+        if verdict.correct and code is not None:
+            library.add(tasks[key[0]], code, verdict, origin=str(results.folder))
 
 
 def select_tasks(config: EvaluateConfig) -> TaskSet:
@@ -162,12 +179,14 @@ def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tu
     return TaskSet(kept, tasks.problems, tasks.source), tuple(refused.values())
 
 
-def make_requests(tasks: Sequence[Task], config: EvaluateConfig) -> list[Request]:
-    """A request for each answer, task by task."""
+def make_requests(tasks: Sequence[Task], config: EvaluateConfig, library: Library | None = None) -> list[Request]:
+    """A request for each answer, task by task. Examples from a library are never those of the task itself."""
     requests: list[Request] = []
     for task in tasks:
         try:
-            messages = tuple(build_messages(task, config.prompt_template, one_shot=config.one_shot))
+            shown = examples_for(library, task, config.examples, same=False) if library is not None else []
+            template = config.prompt_template
+            messages = tuple(build_messages(task, template, one_shot=config.one_shot, examples=shown))
         except ValueError as error:
             raise UsageError(str(error)) from None
         requests += (

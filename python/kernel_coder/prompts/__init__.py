@@ -3,7 +3,7 @@
 from kernel_coder.prompts.answers import build_answer
 from kernel_coder.prompts.blocks import Message
 from kernel_coder.prompts.encode import check_prompt_length, encode_prompt
-from kernel_coder.prompts.messages import build_implementation_messages, build_messages, template_names
+from kernel_coder.prompts.messages import Example, build_implementation_messages, build_messages, template_names
 from kernel_coder.prompts.turns import (
     build_feedback,
     check_feedback_template,
@@ -13,6 +13,7 @@ from kernel_coder.prompts.turns import (
 )
 
 __all__ = [
+    "Example",
     "Message",
     "build_answer",
     "build_feedback",

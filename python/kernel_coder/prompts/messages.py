@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +24,22 @@ ARITHMETIC = {
 }
 
 
-def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_shot: bool = False) -> list[Message]:
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A solved task that a prompt shows: its module, the answer's code, and the reasoning before it."""
+
+    reference: str
+    solution: str
+    thinking: str = ""
+
+
+def build_messages(
+    task: Task,
+    template: str | Path = "kernel_coder",
+    *,
+    one_shot: bool = False,
+    examples: Sequence[Example] = (),
+) -> list[Message]:
     """The messages that ask a model to solve the task.
 
     Args:
@@ -30,8 +47,10 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
         template: the name of a packaged template (``kernel_coder``, ``kernelbench``, ``nano``) or the path of a
             ``.jinja`` file. A template has the Jinja block ``user`` and may have ``system`` and ``assistant`` (the
             beginning of the answer); each block becomes one message. It may use ``reference``, ``entry_point``,
-            ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task`` and ``example``.
+            ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task``, ``examples`` and ``example``
+            (the first of them, or None).
         one_shot: show a solved example first (an elementwise addition in Triton).
+        examples: solved tasks to show before the task, after that of ``one_shot``.
 
     Returns:
         The messages. They have the same bytes on every machine, which a golden test checks for the packaged templates.
@@ -48,6 +67,8 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
     if one_shot and task.backend != "triton":
         raise ValueError(f"the one-shot example is written in Triton; task {task.id} asks for {task.backend}")
     reference = plain_text(task.reference)
+    shown = [*([_example()] if one_shot else []), *map(_plain, examples)]
+    texts = [reference, *(text for one in shown[one_shot:] for text in (one.reference, one.solution))]
     context = {
         "task": task,
         "reference": reference,
@@ -56,8 +77,9 @@ def build_messages(task: Task, template: str | Path = "kernel_coder", *, one_sho
         "precision": task.precision,
         "language": LANGUAGES[task.backend],
         "arithmetic": ARITHMETIC[task.precision],
-        "fence": fence_for(reference),
-        "example": _example() if one_shot else None,
+        "fence": max(map(fence_for, texts), key=len),
+        "example": shown[0] if shown else None,
+        "examples": shown,
     }
     return PROMPTS.fill(template, context, f" for task {task.id}")
 
@@ -89,7 +111,14 @@ def template_names() -> list[str]:
 
 
 @cache
-def _example() -> dict[str, str]:
+def _example() -> Example:
     folder = TEMPLATES / "examples"
-    files = {"reference": "add_reference.txt", "thinking": "add_thinking.txt", "solution": "add_solution.txt"}
-    return {name: plain_text((folder / file).read_text(encoding="utf-8")) for name, file in files.items()}
+    reference, thinking, solution = (
+        plain_text((folder / f"add_{part}.txt").read_text(encoding="utf-8"))
+        for part in ("reference", "thinking", "solution")
+    )
+    return Example(reference, solution, thinking)
+
+
+def _plain(example: Example) -> Example:
+    return Example(plain_text(example.reference), plain_text(example.solution), example.thinking)

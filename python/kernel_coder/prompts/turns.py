@@ -31,9 +31,9 @@ def build_feedback(
     Args:
         task: the task.
         verdict: the :class:`kernel_coder.judge.Verdict` on the answer.
-        template: the name of a packaged template (``feedback``, ``nano``) or the path of a ``.jinja`` file with a block
-            ``user`` and, optionally, a block ``assistant`` with the beginning of the next answer. It may use
-            ``verdict``, ``turn``, ``max_turns``, ``task``, ``entry_point``, ``language``, ``fence`` and ``facts``.
+        template: the name of a packaged template (``feedback``, ``evolve``, ``nano``) or the path of a ``.jinja`` file
+            with a block ``user`` and, optionally, a block ``assistant`` with the beginning of the next answer. It may
+            use ``verdict``, ``turn``, ``max_turns``, ``task``, ``entry_point``, ``language``, ``fence`` and ``facts``.
         turn: the number of the answer, from 1.
         max_turns: the highest number of answers.
         facts: further values for the template, as ``facts.name``.
@@ -67,7 +67,7 @@ def feedback_template_names() -> list[str]:
     """The names of the packaged feedback templates.
 
     >>> feedback_template_names()
-    ['feedback', 'nano']
+    ['evolve', 'feedback', 'nano']
     """
     return FEEDBACK.names()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from kernel_coder.evaluate.errors import (
@@ -56,6 +57,8 @@ def refine(
     # These import torch, which takes seconds: the flags are parsed first.
     from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
     from kernel_coder.evaluate.run import load_judge, load_model
+    from kernel_coder.library import Library, default_path
+    from kernel_coder.refine.evolve import Evolution
     from kernel_coder.refine.report import write_report
     from kernel_coder.refine.search import Search, load_module
     from kernel_coder.refine.trajectory import BEST, Trajectory
@@ -78,8 +81,13 @@ def refine(
         with judge:
             model = (make_model or load_model)(model_config)
             try:
-                search = Search(config, task, trajectory, model, judge, stop.poll, say, device)
-                ended = search.run()
+                with ExitStack() as stack:
+                    library: Library | None = None
+                    if config.examples or config.to_library:
+                        path = config.library or default_path()
+                        library = stack.enter_context(Library(path, create=config.to_library))
+                    kind = Evolution if config.strategy == "evolve" else Search
+                    ended = kind(config, task, trajectory, model, judge, stop.poll, say, device, library).run()
             except (StopRequested, ServerFailed, HarnessFailed) as error:
                 failure, ended = error, f"stopped: {error}"
             finally:
@@ -89,7 +97,10 @@ def refine(
         say(f"{ended}; {len(trajectory.attempts)} answers, {trajectory.evaluations} evaluations: {page}")
         if best is None and failure is None:
             say(f"no correct kernel found: {trajectory.failures()}")
-            say(f"next: more answers, as in kernel-coder refine {config.module} --resume --turns {2 * config.turns}")
+            evolves = config.strategy == "evolve" and config.evaluations is not None
+            more = f"--evaluations {2 * (config.evaluations or 1)}" if evolves else f"--turns {2 * config.turns}"
+            more = f"--strategy evolve {more}" if config.strategy == "evolve" else more
+            say(f"next: more answers, as in kernel-coder refine {config.module} --resume {more}")
         elif best is not None:
             best_file = (config.folder / BEST).resolve()
             say(f"the best kernel is {best_file}")

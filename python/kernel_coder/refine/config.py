@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig
 from kernel_coder.evaluate.help import suggestion
@@ -31,6 +31,14 @@ NANO = {
 }
 """Defaults for the packaged model: the settings of its training (configs/nano-turns.yaml)."""
 
+EVOLVE = {"parallel": 8, "turns": 1000, "feedback_template": "evolve"}
+"""Defaults of the strategy evolve, whose rounds are ended by a budget."""
+
+EVALUATIONS = 64
+"""Budget of the strategy evolve, in judged candidates, if no budget is given."""
+
+Axis = Literal["speedup", "memory", "tile", "kernels"]
+
 
 class RefineConfig(AnswerConfig):
     """All settings of a search."""
@@ -40,10 +48,10 @@ class RefineConfig(AnswerConfig):
         default="nano", description="hub id, local folder, nano, or with --base-url the server's name for a model"
     )
 
-    strategy: Literal["serial", "parallel", "best_of_turns"] = Field(
+    strategy: Literal["serial", "parallel", "best_of_turns", "evolve"] = Field(
         default="serial",
         description="serial: each conversation sees its own answers; parallel: no answer sees another; best_of_turns: "
-        "every answer sees the best ones so far",
+        "every answer sees the best ones so far; evolve: every answer is derived from answers of an archive",
     )
     turns: int = Field(default=4, ge=1, description="number of rounds")
     parallel: int = Field(default=1, ge=1, description="answers in a round")
@@ -53,6 +61,26 @@ class RefineConfig(AnswerConfig):
     stop_at: float | None = Field(default=None, gt=0, description="stop once a kernel has this speedup")
     stop_when_correct: bool = Field(default=False, description="stop at the first correct kernel")
 
+    axes: tuple[Axis, ...] = Field(
+        default=("speedup", "memory", "kernels"),
+        min_length=1,
+        description="evolve: axes of the archive, which keeps the best answer of each cell: speedup, memory (kind of "
+        "access), tile (largest block size), kernels (their number)",
+    )
+    islands: int = Field(default=2, ge=1, description="evolve: number of archives that develop side by side")
+    migrate_every: int = Field(
+        default=4, ge=1, description="evolve: rounds after which each island shows its best answer to the others"
+    )
+    novelty: float = Field(
+        default=0.3, ge=0, le=1, description="evolve: probability that a parent is drawn by novelty, not by fitness"
+    )
+    fresh: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="evolve: share of answers without a parent; at least one half until an answer is correct",
+    )
+
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] = Field(
         default="fp32", description="precision of the reference"
     )
@@ -60,10 +88,31 @@ class RefineConfig(AnswerConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_nano(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("model", "nano") == "nano" and values.get("base_url") is None:
-            return {**NANO, **values}
-        return values
+    def _other_defaults(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        defaults: dict[str, Any] = {}
+        if values.get("strategy") == "evolve":
+            defaults |= EVOLVE
+            if not {"seconds", "tokens", "evaluations", "turns"} & values.keys():
+                defaults["evaluations"] = EVALUATIONS
+        if values.get("model", "nano") == "nano" and values.get("base_url") is None:
+            defaults |= NANO
+        return {**defaults, **values}
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _axes_may_be_one_text(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _islands_have_answers(self) -> RefineConfig:
+        if self.strategy == "evolve" and self.islands > self.parallel:
+            raise ValueError(
+                f"islands must be at most parallel, the number of answers in a round; got {self.islands} islands and "
+                f"{self.parallel} answers"
+            )
+        return self
 
     @property
     def folder(self) -> Path:
@@ -84,7 +133,7 @@ def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
         add_help=False,
         allow_abbrev=False,
         epilog="Every field of the judge is a flag too, as in --judge.checks 3. With nano the defaults are those of "
-        f"its training: {of_nano}. See docs/multi_turn.md.",
+        f"its training: {of_nano}. See docs/search.md.",
     )
     parser.add_argument("--help-all", action="help", help="show all flags")
     parser.add_argument("module", help=RefineConfig.model_fields["module"].description)
@@ -94,6 +143,7 @@ def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
             continue
         flag = flag_of(name)
         default = field.get_default(call_default_factory=True)
+        default = ",".join(default) if isinstance(default, tuple) else default
         text = f"{field.description} (default {default})" if default is not None else field.description
         if default is False:
             parser.add_argument(flag, dest=name, action="store_true", default=None, help=text)

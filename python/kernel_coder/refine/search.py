@@ -16,11 +16,13 @@ from kernel_coder.evaluate.turns import shortened
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.verdict import rank
+from kernel_coder.library import Library, examples_for
 from kernel_coder.prompts import Message, build_feedback, build_messages, check_feedback_template
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.trajectory import Attempt, Key, Trajectory
 from kernel_coder.rollout import completion_seed
 from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task, load_tasks
 
 POLL_S = 0.1
@@ -35,6 +37,7 @@ class Question:
     sample: int  # index of the answer in its round, from 0
     messages: tuple[Message, ...]
     seed: int
+    parents: tuple[Key, ...] = ()  # the answers that the messages show, with strategy evolve
 
     @property
     def key(self) -> Key:
@@ -69,6 +72,7 @@ class Search:
     poll: Poll = lambda: None
     say: Callable[[str], None] = lambda line: None
     device: str = "cpu"
+    library: Library | None = None  # gives examples for the prompts, and takes the correct kernels
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
     _running: dict[Key, Future[Verdict]] = field(default_factory=dict)
@@ -76,7 +80,10 @@ class Search:
 
     def __post_init__(self) -> None:
         try:
-            self.opening = build_messages(self.task, self.config.prompt_template)
+            # A kernel that is known for this very task is the best example, unlike in an evaluation.
+            count = self.config.examples
+            shown = examples_for(self.library, self.task, count, same=True) if self.library is not None else []
+            self.opening = build_messages(self.task, self.config.prompt_template, examples=shown)
             check_feedback_template(self.config.feedback_template)
         except ValueError as error:
             raise UsageError(str(error)) from None
@@ -94,9 +101,9 @@ class Search:
             self._pool = pool
             try:
                 self._judge_earlier_answers()
-                reason = self._conversations() if self.config.strategy == "serial" else self._rounds()
-                self._settle()
-                return reason or self._is_enough() or f"finished {self.config.turns} rounds"
+                reason = self._conversations() if self.config.strategy == "serial" else self.rounds()
+                self.settle()
+                return reason or self.is_enough() or f"finished {self.config.turns} rounds"
             except BudgetSpent as spent:
                 self._finish_verdicts()
                 return str(spent)
@@ -117,30 +124,30 @@ class Search:
         on_one_gpu = self.config.base_url is None and self.device.startswith("cuda")
         return not (on_one_gpu and self.config.judge.timing)
 
-    def _rounds(self) -> str | None:
+    def rounds(self) -> str | None:
         for turn in range(1, self.config.turns + 1):
-            if reason := self._is_enough():
+            if reason := self.is_enough():
                 return reason
             known = self.trajectory.attempts
-            self._ask([self._question(turn, k) for k in range(self.config.parallel) if (turn, k) not in known])
+            self.ask([self._question(turn, k) for k in range(self.config.parallel) if (turn, k) not in known])
             # With "parallel" no prompt depends on a verdict, so a round is judged while the next one is generated.
-            self._settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
+            self.settle(turn - 1 if self.config.strategy == "parallel" and self.overlaps else turn)
         return None
 
     def _conversations(self) -> str | None:
         """Continues each conversation once its last answer is judged; those that are ready go into one batch."""
         while True:
             ready = self._gathered()
-            if reason := self._is_enough():
+            if reason := self.is_enough():
                 return reason
             if not ready:
                 return None
             if self.config.base_url is not None and self.overlaps:
-                self._ask(ready, joining=True)
+                self.ask(ready, joining=True)
             else:
-                self._ask(ready[: self.config.batch_size])
+                self.ask(ready[: self.config.batch_size])
             if not self.overlaps:
-                self._settle()
+                self.settle()
 
     def _gathered(self) -> list[Question]:
         """The next questions.
@@ -155,7 +162,7 @@ class Search:
             if not self._running:
                 self._check_judge()
                 return ready
-            if self._is_enough():
+            if self.is_enough():
                 return []
             if ready:
                 patience = 0.0 if self.config.base_url is not None else self._writing_s
@@ -181,12 +188,12 @@ class Search:
         seed = completion_seed(self.config.seed, self.task.id, turn, sample)
         return Question(turn, sample, tuple(self.prompt(turn, sample)), seed)
 
-    def _ask(self, questions: list[Question], *, joining: bool = False) -> None:
+    def ask(self, questions: list[Question], *, joining: bool = False) -> None:
         """Gets the answers and starts to judge them. ``joining`` adds questions that become ready meanwhile."""
 
         def poll() -> None:
             self._poll_and_collect()
-            if joining and not self._is_enough():
+            if joining and not self.is_enough():
                 asked = {question.key for question in questions}
                 questions.extend(question for question in self._ready() if question.key not in asked)
 
@@ -197,7 +204,7 @@ class Search:
         try:
             with closing(self.model.answer(questions, poll)) as arriving:  # type: ignore[type-var]
                 for question, answer in arriving:
-                    attempt = Attempt.of(question.key, question.messages, answer, self._elapsed())
+                    attempt = Attempt.of(question.key, question.messages, answer, self._elapsed(), question.parents)
                     self.trajectory.add(attempt)
                     if self.overlaps:
                         self._judge(attempt)
@@ -218,9 +225,12 @@ class Search:
             reply = self._reply(attempt, turn)
             if place + 1 < len(shown) or self.config.base_url is not None:
                 reply = [message for message in reply if message["role"] != "assistant"]
-            answer = shortened(attempt.text, self.config.earlier_reasoning)
-            messages += [Message(role="assistant", content=answer), *reply]
+            messages += [Message(role="assistant", content=self.shown_text(attempt)), *reply]
         return messages
+
+    def shown_text(self, attempt: Attempt) -> str:
+        """An earlier answer as prompts show it."""
+        return shortened(attempt.text, self.config.earlier_reasoning)
 
     def shown(self, turn: int, sample: int) -> list[Attempt]:
         """The earlier answers that a prompt shows. The model continues from the last of them."""
@@ -284,10 +294,19 @@ class Search:
 
     def _keep(self, attempt: Attempt, verdict: Verdict) -> None:
         better = self.trajectory.judged(attempt, verdict)
+        self._to_library(attempt)
         speed = "" if verdict.speedup is None else f", {verdict.speedup:.2f}x"
         mark = "  <- best" if better else ""
         reason = "" if verdict.correct else f": {verdict.reason}"
         self.say(f"round {attempt.turn} answer {attempt.sample}: {verdict.outcome}{speed}{reason:.160}{mark}")
+
+    def _to_library(self, attempt: Attempt) -> None:
+        verdict, code = attempt.verdict, attempt.code
+        if self.library is None or not self.config.to_library or code is None or verdict is None or not verdict.correct:
+            return
+        sources = (self.trajectory.attempts[parent].code or "" for parent in attempt.parents)
+        parents = [sha256_text(source) for source in sources]
+        self.library.add(self.task, code, verdict, origin=str(self.config.folder), parents=parents)
 
     def _collect(self) -> None:
         for key in [key for key, future in self._running.items() if future.done()]:
@@ -295,7 +314,7 @@ class Search:
             if not future.cancelled():
                 self._keep(self.trajectory.attempts[key], future.result())
 
-    def _settle(self, turn: int | None = None) -> None:
+    def settle(self, turn: int | None = None) -> None:
         """Waits for all verdicts, or for those of the rounds up to ``turn``."""
         while any(turn is None or key[0] <= turn for key in self._running):
             wait(set(self._running.values()), POLL_S, return_when=FIRST_COMPLETED)
@@ -311,7 +330,7 @@ class Search:
     def _finish_verdicts(self) -> None:
         """Waits for the verdicts on all answers, until the time is over or a signal arrives."""
         try:
-            self._settle()
+            self.settle()
         except BudgetSpent:
             self._finish_running()
         except StopRequested:
@@ -328,9 +347,10 @@ class Search:
     def _judge_earlier_answers(self) -> None:
         """Judges the answers of a resumed search whose verdict is missing or ``harness_failed``."""
         for attempt in list(self.trajectory.attempts.values()):
+            self._to_library(attempt)  # which does not hold it if the search was killed right after the verdict
             if not attempt.is_judged and not attempt.refused:
                 self._judge(attempt)
-        self._settle() if self._running else None
+        self.settle() if self._running else None
 
     # ---- the budget
 
@@ -353,7 +373,7 @@ class Search:
     def _tokens_spent(self) -> str:
         return f"the budget of {self.config.tokens} tokens is spent"
 
-    def _is_enough(self) -> str | None:
+    def is_enough(self) -> str | None:
         """The reason to end the search now; None to go on."""
         best = self.trajectory.best
         if best is not None and best.verdict is not None:

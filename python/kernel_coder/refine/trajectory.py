@@ -42,6 +42,7 @@ class Attempt:
     tokens: int
     seconds: float  # since the search began
     refused: bool = False  # the prompt was too long
+    parents: tuple[Key, ...] = ()  # the answers that it was derived from, with strategy evolve
     verdict: Verdict | None = None
 
     @property
@@ -53,7 +54,9 @@ class Attempt:
         return self.verdict is not None and self.verdict.is_scored
 
     @classmethod
-    def of(cls, key: Key, messages: tuple[Message, ...], answer: Answer, seconds: float) -> Attempt:
+    def of(
+        cls, key: Key, messages: tuple[Message, ...], answer: Answer, seconds: float, parents: tuple[Key, ...] = ()
+    ) -> Attempt:
         code, problem = candidate(answer.text)
         return cls(
             turn=key[0],
@@ -65,6 +68,7 @@ class Attempt:
             tokens=answer.completion_tokens or 0,
             seconds=seconds,
             refused=answer.problem is not None,
+            parents=parents,
         )
 
 
@@ -130,13 +134,14 @@ class Trajectory:
                     record["tokens"],
                     record["seconds"],
                     record["refused"],
+                    tuple((turn, sample) for turn, sample in record.get("parents", ())),
                 )
         return whole
 
     def add(self, attempt: Attempt) -> None:
         """Records an answer."""
         self.attempts[attempt.key] = attempt
-        names = ("messages", "text", "code", "problem", "tokens", "seconds", "refused")
+        names = ("messages", "text", "code", "problem", "tokens", "seconds", "refused", "parents")
         self._write("answer", attempt.key, {name: getattr(attempt, name) for name in names})
 
     def judged(self, attempt: Attempt, verdict: Verdict) -> bool:

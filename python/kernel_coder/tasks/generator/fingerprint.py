@@ -121,6 +121,17 @@ def shingles(source: str) -> frozenset[int]:
     return frozenset(int.from_bytes(hashlib.blake2b(run.encode(), digest_size=4).digest(), "big") for run in runs)
 
 
+def module_shingles(task: Task) -> frozenset[int]:
+    """The shingles of the task's module alone, without its inputs, annotations and docstrings.
+
+    >>> source = "class Model:\\n    def forward(self, x): return x + 1\\n"
+    >>> tasks = [Task(id="t", source="example", reference=source + more) for more in ("", "def get_inputs(): ...")]
+    >>> module_shingles(tasks[0]) == module_shingles(tasks[1])
+    True
+    """
+    return shingles(_module_text(task.reference, task.entry_point))
+
+
 @cache
 def _permutations() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     generator = np.random.Generator(np.random.PCG64(0))
@@ -196,7 +207,7 @@ class Problems:
     def nearest(self, task: Task) -> Match:
         """The problem that the task's module is, or is most like."""
         name = self._prints.get(fingerprint(task.reference, class_name=task.entry_point))
-        own = shingles(_module_text(task.reference, task.entry_point))
+        own = module_shingles(task)
         estimates = (self._signatures == minhash(own)).mean(axis=1)
         closest = np.argsort(estimates)[-_CANDIDATES:]  # compared exactly: an estimate is off by up to 0.1
         similarity, nearest = max((_jaccard(own, self._shingles[place]), int(place)) for place in closest)

@@ -1,0 +1,81 @@
+"""Strategies at equal budgets: what each search gets, the curves, and resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_coder.evaluate.__main__ import main as evaluate
+from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
+from pretend import PretendJudge, write_tasks
+from test_evolve import Climbing, HonestJudge
+
+EVERY = "serial,parallel,turns,evolve"
+
+
+def run(tmp_path: Path, *flags: str, model: Any = None, judge: Any = None) -> tuple[int, Path]:
+    tasks, out = write_tasks(tmp_path / "tasks", 2), tmp_path / "out"
+    given = ["--strategy", EVERY, "--tasks", str(tasks), "--output", str(out), "--device", "cpu", *flags]
+    return main(given, make_model=model or Climbing(), make_judge=judge or HonestJudge()), out
+
+
+def test_every_strategy_has_the_same_budget_on_every_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = HonestJudge()
+    code, out = run(tmp_path, "--evaluations", "12", "--seeds", "0,1", judge=judge)
+    assert code == 0
+    summary = json.loads((out / "summary.json").read_text())
+    for one in summary["strategies"].values():
+        assert (one["tasks"], one["searches"], one["candidates"]) == (2, 4, 48)
+        assert [row["evaluations"] for row in one["curve"]] == [1, 2, 4, 8, 12]
+        assert one["curve"][0]["solved"] == 1.0
+    speed = {name: one["curve"][-1]["speedup"] for name, one in summary["strategies"].items()}
+    assert speed["parallel"] == 1.0  # no answer sees another, so none is faster
+    assert min(speed["serial"], speed["turns"], speed["evolve"]) > 1.2
+    assert (out / "evolve" / "seed-1" / "001-tasks_2_scale" / "trajectory.jsonl").exists()
+    assert "evolve, speedup" in capsys.readouterr().out
+    assert (out / "report.html").read_text().count("<polyline") == 8
+    assert run(tmp_path, "--evaluations", "12")[0] == 2  # it holds a comparison
+    judged = len(judge.judged)
+    assert run(tmp_path, "--evaluations", "12", "--seeds", "0,1", "--resume", judge=judge)[0] == 0
+    assert len(judge.judged) == judged
+    assert json.loads((out / "summary.json").read_text()) == summary
+
+
+def test_curves_are_means_over_tasks_and_an_unsolved_task_has_speedup_1() -> None:
+    config, _ = parse_compare(["--strategy", "serial", "--evaluations", "4"])
+    searches = [
+        Progress("a", 0, (0.0, 2.0, 2.0, 8.0), 4, 40, True),
+        Progress("b", 0, (0.0, 0.0), 2, 20, False),  # ended early, without a correct answer
+    ]
+    summary = summarise(config, {"serial": searches})
+    curve = summary["strategies"]["serial"]["curve"]
+    assert [row["solved"] for row in curve] == [0.0, 0.5, 0.5]
+    assert [row["speedup"] for row in curve] == pytest.approx([1.0, math.sqrt(2), math.sqrt(8)])
+    assert (curve[-1]["solved_low"], curve[-1]["solved_high"]) == (0.0, 1.0)
+    assert points(1) == [1]
+
+
+def test_without_times_there_is_no_speedup(tmp_path: Path) -> None:
+    class Untimed(Climbing):
+        def __init__(self) -> None:
+            super().__init__("correct")
+
+    _, out = run(tmp_path, "--evaluations", "3", "--stop-when-correct", model=Untimed(), judge=PretendJudge())
+    summary = json.loads((out / "summary.json").read_text())
+    assert {row["speedup"] for one in summary["strategies"].values() for row in one["curve"]} == {None}
+    assert "speedup" not in (out / "table.md").read_text()
+
+
+def test_evaluate_with_a_strategy_is_this_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def mistake(*flags: str) -> str:
+        assert evaluate(list(flags)) == 2
+        return capsys.readouterr().err.strip().removeprefix("error: ")
+
+    assert mistake("--strategy", "tree").startswith("--strategy must name some of serial, parallel, turns, evolve")
+    assert mistake("--strategy=evolve", "--novelty", "2").startswith("--novelty: input should be less than")
+    assert mistake("--strategy", "evolve", "--seeds", "a") == "--seeds must be numbers, as in 0,1,2; got a"
+    assert mistake("--strategy", "evolve", "--evaluations", "0") == "--evaluations must be at least 1; got 0"
+    assert "nowhere" in mistake("--strategy", "evolve", "--tasks", str(tmp_path / "nowhere"), "--device", "cpu")
