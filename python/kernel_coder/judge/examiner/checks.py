@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kernel_coder import ops
@@ -18,20 +19,40 @@ from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S, Link
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import fill_random
-from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.examiner.samples import Sample, same_bits
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
 from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
-from kernel_coder.judge.examiner.tolerance import Tolerance
+from kernel_coder.judge.examiner.tolerance import SAMPLED, Tolerance, places_of
 from kernel_coder.judge.gpu.turns import GpuTurns, synchronise
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.channel import Frame
-from kernel_coder.judge.wire.messages import Mode, Say, Status
+from kernel_coder.judge.wire.messages import Audit, Loaded, Mode, Say, Status
 from kernel_coder.judge.wire.shared_tensors import free_memory
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 ABLATED_S = 10.0
 """Seconds that a call whose own kernels do nothing may take longer than the longest other one. After that it counts as
 one with another result."""
+
+
+CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
+"""Modes in which the candidate's result has to be right."""
+
+TF32_ERROR = 5e-3
+"""Relative errors of products in TF32 are below this."""
+
+NEAR, TIMES_AGAIN = 0.5, 3
+"""Part of a bound from which on an error is near it, and how often such inputs are drawn again."""
+
+HOW_LOADED = {
+    Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
+    Loaded.BY_SEED: "\nIts parameters do not fit the reference's by name or shape and were left as it drew them.",
+}
+"""What a wrong value may come from, for feedback."""
+
+DESTROYED_SHARE = 0.25
+"""Share of the output's elements that must be wrong once the candidate's own kernels do nothing. With fewer the library
+has made the result."""
 
 
 class Checker:
@@ -50,68 +71,161 @@ class Checker:
         """The worst comparison of each output, by name; fields of ``verdict.OutputError``."""
 
         self.nulls = task.null_candidates()
+        self.is_audited = False
+        """Whether every checked call is observed, except for the first one of each variant."""
+
+        self.audits: list[Audit] = []
+        """What was observed in these calls."""
+
+        self.specialised: str | None = None
+        """Why the candidate serves the task's own sizes only; None: nothing shows that."""
+
+        self.when = ""
+        """Begins the description of the inputs in feedback: what is special about the calls now."""
+
+        self.is_deterministic: bool | None = None
+        """Whether two calls on the same inputs gave the same bits; None: not asked."""
+
+        self.near: dict[tuple[str, int], float] = {}
+        """Families and numbers of variants whose error was near its bound, with the error in terms of the bound."""
+
+        self.loaded = Loaded.NOTHING
+        """How the reference's parameters were loaded into the candidate."""
+
         self.undone = 0
         """Launches whose results were undone in the last call that was asked for in the mode ``UNDONE``."""
 
         self._called: set[int] = set()  # numbers of variants
+        self.last_slot = 0  # the first one of the last request
         self._longest_s = 0.0  # of the calls that were compared, without first ones
 
-    def check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN, slot: int | None = None) -> bool:
-        """One call on a fresh sample.
+    def check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN) -> bool:
+        """One call on a fresh sample; see :meth:`check_all`."""
+        return self.check_all([family], variant, mode)
+
+    def check_twice(self, variant: Variant) -> None:
+        """Two calls on the same inputs, and whether their outputs have the same bits."""
+        if variant.slots < 2 or self.task.reference.changes_inputs:
+            return
+        self.check_all(["own"] * 2, variant, is_repeated=True)
+        outputs = [outputs_at(self.link.outputs, variant, self.last_slot + place) for place in range(2)]
+        self.is_deterministic = all(same_bits(a, b) for a, b in zip(*outputs, strict=True))
+
+    def check_all(
+        self, families: Sequence[str], variant: Variant, mode: Mode = Mode.PLAIN, *, is_repeated: bool = False
+    ) -> bool:
+        """One request with a call on a fresh sample of each family, at neighbouring places of the shared memory.
 
         In a mode that switches the candidate's own kernels off, a call that fails, crashes or hangs is an answer too:
         the result depends on these kernels.
 
         Args:
-            family: of the inputs.
+            families: of the inputs; at most as many as the variant has slots.
             variant: sizes of the inputs.
             mode: whether the candidate's own kernels work in the call.
-            slot: where the inputs are put; None: at a random place.
+            is_repeated: all calls have the inputs of the first.
 
         Returns:
-            True; in such a mode, whether the outputs are right.
+            True; in an ablation, whether less of the elements than :data:`DESTROYED_SHARE` are wrong.
 
         Raises:
-            Judged: something is wrong, in the plain mode.
+            Judged: something is wrong, in the plain and in the audited mode.
         """
-        slot = secrets.randbelow(variant.slots) if slot is None else slot
-        # The first call of each variant mostly compiles. That takes too long to keep other processes from timing.
+        slot = secrets.randbelow(variant.slots - len(families) + 1)
+        # The first call of each variant mostly compiles and tunes. That takes too long to keep other processes from
+        # timing, and an observed launch would take another time than a plain one.
         number = self.task.variants.index(variant)
         is_first = number not in self._called
+        if mode is Mode.PLAIN and self.is_audited and not is_first:
+            mode = Mode.AUDITED
+        is_checked = mode in CHECKED
         with ExitStack() as held:
             turn = held.enter_context(self.turns.shared())
-            sample = self.task.sample(family, variant)
-            turn.pause()
-            if self.nulls is not None:
-                self.nulls.try_on(sample)
-            before = self.write(variant, slot, sample)
+            samples: list[Sample] = []
+            hashes = []
+            self.last_slot = slot
+            for place, family in enumerate(families):
+                sample = samples[0] if is_repeated and samples else self.task.sample(family, variant)
+                turn.pause()
+                if self.nulls is not None:
+                    self.nulls.try_on(sample)
+                hashes.append(self.write(variant, slot + place, sample))
+                samples.append(sample)
             free_memory(self.task.device)
             if is_first:
                 held.close()
             asked = time.monotonic()
-            self.ask_for_call(slot, number, mode)
+            self.link.ask(Say.CALL, slot, len(families), number, int(mode))
             is_held = not is_first and self.link.wait(HELD_S)
             if not is_held:
                 held.close()
-            most_s = math.inf if mode is Mode.PLAIN else ABLATED_S + self._longest_s - (time.monotonic() - asked)
+            most_s = math.inf if is_checked else ABLATED_S + self._longest_s - (time.monotonic() - asked)
             frame = self.link.answer(Say.CALL, most_s=max(most_s, 0.0))
-            if mode is Mode.PLAIN and not is_first:
+            if is_checked and not is_first:
                 self._longest_s = max(self._longest_s, time.monotonic() - asked)
             self._called.add(number)
             self.undone = frame.values[1]
-            if mode is not Mode.PLAIN and frame.status != Status.OK:
+            if not is_checked and frame.status != Status.OK:
                 return False
+            if self._is_special(frame, variant) or (mode is Mode.GRADIENTS and frame.status == Status.RAISED):
+                return True
             with self._telling_sizes(variant):
                 self.refuse_status(frame)
+            if mode is Mode.AUDITED and number == 0:
+                audit = Audit(*frame.values[:7])
+                self.audits.append(audit._replace(library_work=audit.library_work // len(families)))
             if not is_held:
                 held.enter_context(self.turns.shared())
-            results = self.compare(variant, slot, sample)
-            if mode is not Mode.PLAIN:
-                return all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
-            self._record(variant, sample, results)
-            self.refuse_values(variant, sample.family, sample.tolerances, results)
-            self._refuse_changed_inputs(variant, slot, sample, before)
+            kept = [
+                self._checked(variant, slot + place, sample, hashes[place], is_checked)
+                for place, sample in enumerate(samples)
+            ]
+        return all(kept)
+
+    def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
+        """Compare what one call left in its slot; whether it is right, for an ablation."""
+        results = self.compare(variant, slot, sample)
+        if not is_checked:
+            elements = sum(one.elements for one in results)
+            wrong = sum(one.mismatches for one in results)
+            return wrong < DESTROYED_SHARE * elements or all(
+                t.passes(r) for t, r in zip(sample.tolerances, results, strict=True)
+            )
+        self._record(variant, sample, results)
+        self.refuse_values(variant, sample.family, sample.tolerances, results, self.when)
+        part = max(
+            (one.relative_error / t.relative for one, t in zip(results, sample.tolerances, strict=True) if t.relative),
+            default=0.0,
+        )
+        key = sample.family, self.task.variants.index(variant)
+        self.near[key] = max(part, self.near.get(key, 0.0))
+        self._refuse_small_values(variant, slot, sample)
+        self._refuse_changed_inputs(variant, slot, sample, before)
         return True
+
+    def check_near_ones_again(self) -> None:
+        """Check families again, on fresh inputs, whose errors came near their bounds. Otherwise a candidate that is
+        wrong now and then would only have to be handed in often enough."""
+        for (family, number), part in list(self.near.items()):
+            if part > NEAR:
+                for _ in range(TIMES_AGAIN):
+                    self.check(family, self.task.variants[number])
+
+    @contextmanager
+    def saying(self, when: str) -> Iterator[None]:
+        """Begin the description of the inputs with this in feedback about calls in this block."""
+        before, self.when = self.when, when
+        try:
+            yield
+        finally:
+            self.when = before
+
+    def _is_special(self, frame: Frame, variant: Variant) -> bool:
+        """Whether the call failed on other sizes than the task's own, which only makes the candidate special."""
+        may = variant.sizes is not None and self.task.config.hidden_shapes == "flag"
+        if may and Status(frame.status) is Status.RAISED and self.specialised is None:
+            self.specialised = f"it fails on other sizes ({variant.sizes}): {feedback.last_line(self.link.text(), 200)}"
+        return may and Status(frame.status) is Status.RAISED
 
     def write(self, variant: Variant, slot: int, sample: Sample) -> Tensor:
         """Write the inputs to shared memory and random bits to the outputs, and wait until the device has done that.
@@ -131,12 +245,38 @@ class Checker:
     def compare(self, variant: Variant, slot: int, sample: Sample) -> list[ComparisonResult]:
         """Compare the outputs in shared memory with those that are expected."""
         found = [one.clone() for one in outputs_at(self.link.outputs, variant, slot)]
-        return read_comparisons(
+        results = read_comparisons(
             [
                 ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
                 for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
             ]
         )
+        for index, gathered in enumerate(sample.gathered):
+            wanted = sample.expected[index]
+            if gathered is not None and not results[index].matches and gathered.same(found[index], wanted):
+                results[index] = ops.compare(wanted, wanted).read()
+        return results
+
+    def _refuse_small_values(self, variant: Variant, slot: int, sample: Sample) -> None:
+        """Raise Judged if an element is wrong for its own magnitude, in an output with much larger ones."""
+        looked_at = [(index, one) for index, one in enumerate(sample.magnitudes) if one is not None]
+        if not looked_at:
+            return
+        found = outputs_at(self.link.outputs, variant, slot)
+        counts = []
+        for index, magnitudes in looked_at:
+            wanted = sample.expected[index]
+            places = places_of(wanted)
+            counts.append(magnitudes.wrong(found[index], wanted, sample.tolerances[index], places))
+        for (index, _), count in zip(looked_at, torch.stack(counts).tolist(), strict=True):
+            if count:
+                of = min(sample.expected[index].numel(), SAMPLED)
+                told = (
+                    f"{variant.names[index]} has wrong small values: {count} of {of} elements are too far from what is"
+                    " expected for their size, although they are near it compared to the largest ones."
+                )
+                where = _describe_inputs(variant, f"{INPUT_FAMILIES[sample.family].description}, ")
+                raise Judged(Outcome.WRONG_OUTPUT, told, f"{told}\n{where}")
 
     def _record(self, variant: Variant, sample: Sample, results: Sequence[ComparisonResult]) -> None:
         for name, result, allowed in zip(variant.names, results, sample.tolerances, strict=True):
@@ -200,10 +340,19 @@ class Checker:
                 )
             else:
                 continue
+            if self._may_be_tf32(result):
+                told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
             where = when + _describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
             if self.task.device.type == "cuda" and speaks_of_streams(self.source):
                 where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
+            told += HOW_LOADED.get(self.loaded, "")
             raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
+
+    def _may_be_tf32(self, result: ComparisonResult) -> bool:
+        """Whether an error looks like that of TF32, which Triton uses unless it is told otherwise."""
+        is_small = 1e-6 < result.relative_error < TF32_ERROR
+        asks = "tl.dot" in self.source and "input_precision" not in self.source and "allow_tf32" not in self.source
+        return asks and is_small and self.task.device.type == "cuda" and self.task.precision == "fp32"
 
     def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
         """Raise Judged unless inputs hold what the reference writes to them, and all others are as they were."""

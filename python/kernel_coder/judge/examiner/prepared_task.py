@@ -25,13 +25,19 @@ from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
 from kernel_coder.judge.examiner.timing_records import ReferenceTiming
+from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
-from kernel_coder.judge.wire.module_calls import set_math_mode
+from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
+from kernel_coder.judge.wire.op_work import WorkCounter
 from kernel_coder.judge.wire.trees import map_tensors, tensors_of
 
 PARAMETER_DRAWS = 4
 """Times that a task's parameters are drawn before it is refused. Some draws make the result a constant, as a gate that
 happens to be closed does."""
+
+
+TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
+"""Samples of a family that are drawn before it is left out; of all other families 4, since their size is random."""
 
 
 class PreparedTask:
@@ -60,6 +66,10 @@ class PreparedTask:
         """
         self.config, self.device, self.turns = config, device, turns
         self.known = ReferenceTiming()
+        self._work: int | None = None
+        self._reference_bytes: int | None = None
+        self._flops: int | None = None
+        self._has_eval_mode: bool | None = None
         self.is_large = whole
         """Whether it holds shares of the GPU's memory that other tasks may wait for."""
 
@@ -78,7 +88,7 @@ class PreparedTask:
             self._call_first(whole)
             self._find_families(task)
             self.variants = [self._variant()]
-            if config.hidden_shapes and not config.backward:
+            if config.hidden_shapes != "off" and not config.backward:
                 self._add_hidden_shapes()
         with refusing("its inputs and outputs cannot be held"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
@@ -148,7 +158,7 @@ class PreparedTask:
                 continue
             try:
                 with self.turns.shared() as turn:
-                    sample = self.samples.sample(family, tries=2 if family != "own" else 4)
+                    sample = self.samples.sample(family, tries=TRIES.get(family, 4))
                     if nulls is not None:
                         turn.pause()
                         nulls.try_on(sample)
@@ -187,6 +197,53 @@ class PreparedTask:
             if family == "own":
                 raise
         return self.samples.sample("own", variant.get_inputs)
+
+    def reference_work(self) -> int:
+        """Operations of the reference in a call, without those that candidates may leave to the library."""
+        if self._work is None:
+            reference = self.reference
+            with self.turns.shared():
+                inputs = reference.own_inputs()
+                cotangents = reference.cotangents_of(inputs)
+                with WorkCounter("library_matmul" not in self.config.allow) as counter:
+                    reference.outputs(reference.module, inputs, cotangents)
+            self._work = counter.work
+        return self._work
+
+    def reference_memory_bytes(self) -> int | None:
+        """GPU memory that a call of the reference takes beyond what is held before it; None without a GPU."""
+        if self.device.type == "cuda" and self._reference_bytes is None:
+            with self.turns.shared():
+                inputs = self.reference.own_inputs()
+                held = torch.cuda.memory_allocated()
+                with most_allocated(self.device) as most:
+                    self.reference.outputs(self.reference.module, inputs, [])
+                self._reference_bytes = max(most() - held, 0)
+        return self._reference_bytes
+
+    def floor_s(self) -> float | None:
+        """Seconds that the task's GPU needs at least for a call; None without a GPU, or for one that is not known."""
+        if self.device.type != "cuda":
+            return None
+        variant = self.variants[0]
+        size = sum(spec.nbytes for spec in [*variant.input_specs, *variant.output_specs])
+        if self._flops is None:
+            with self.turns.shared(), WorkCounter(others=False) as counter:
+                self.reference.outputs(self.reference.module, self.reference.own_inputs(), [])
+            self._flops = counter.work
+        return gpu_facts(self.device).floor_s(size, self._flops, self.precision)
+
+    def has_eval_mode(self) -> bool:
+        """Whether the module is in training, and its eval mode can be checked as well."""
+        if self._has_eval_mode is None:
+            self._has_eval_mode = self.reference.module.training
+            if self._has_eval_mode:
+                try:
+                    with self.reference.in_eval_mode(), self.turns.shared():
+                        self.samples.sample("own")
+                except Refused:
+                    self._has_eval_mode = False
+        return self._has_eval_mode
 
     # ---- sizes
 
@@ -229,6 +286,9 @@ class PreparedTask:
             "init_tensors": memory.init_specs,
             "state": [(name, *spec) for name, spec in memory.state_specs],
             "random_state": self.reference.has_random_state,
+            "optional_state": sorted(self.reference.tables),
+            "initial_state": {name: one_value(value) for name, value in self.reference.initial.items()},
+            "allow": self.config.allow,
             "slots_at": memory.slots_at,
             "gate_at": memory.gate_at,
             "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a machine with a GPU has cores to spare
@@ -242,6 +302,7 @@ class PreparedTask:
         has_memory = bool(self.memory.init_specs or self.memory.state_specs)
         with self.turns.shared() if has_memory else nullcontext():  # otherwise the device has nothing to do
             self.draws.restart(seeds)
+            self.memory.forget()
             self.reference.draw_state()
             self.memory.write_state()
 

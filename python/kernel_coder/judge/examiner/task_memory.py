@@ -26,6 +26,9 @@ from kernel_coder.judge.wire.messages import (
 from kernel_coder.judge.wire.module_calls import state_of
 from kernel_coder.judge.wire.shared_tensors import Arena
 
+CLEARED_BYTES = 1 << 25
+"""Shared memory on the host that is cleared before each candidate, at most, in bytes: it takes time."""
+
 
 @dataclass
 class Variant:
@@ -146,6 +149,12 @@ class TaskMemory:
             self.inputs.at(spec).copy_(tensor)
         for (_, spec), tensor in zip(self.state_specs, state_of(self.reference.module).values(), strict=True):
             self.inputs.at(spec).copy_(tensor.detach())
+
+    def forget(self) -> None:
+        """Overwrite what the last candidate may have left for the next one, between tensors as well."""
+        for arena in (self.inputs, self.candidate_outputs):
+            if self.reference.device.type == "cuda" or arena.size <= CLEARED_BYTES:
+                arena.bytes.zero_()
 
     def region(self, variant: Variant, calls: int) -> Tensor:
         """Bytes of the inputs of so many calls, from the first slot on."""
