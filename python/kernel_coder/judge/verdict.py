@@ -358,8 +358,10 @@ def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
 
 
 ADDED_LATER: dict[str, Any] = dict.fromkeys(
-    "library_share specialised deterministic aliases_input memory_bytes reference_memory_bytes roofline_share"
-    " clock_note".split()
+    [
+        *("library_share", "specialised", "deterministic", "aliases_input"),
+        *("memory_bytes", "reference_memory_bytes", "roofline_share", "clock_note"),
+    ]
 )
 """Fields that verdicts of earlier versions do not have, with what is read in their place."""
 

@@ -178,9 +178,12 @@ class Examination:
         if self.config.checks == 1 or self.config.backward:
             return
         self.checker.check("own", plain, Mode.GRADIENTS)
-        if self.config.training is not None or not self.task.has_eval_mode():
+        if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
             return
         with self.task.reference.in_eval_mode():
+            self.task.memory.write_state()
+            synchronise(self.task.device)
+            self._ask(Say.RELOAD, 0, 0)
             self._ask(Say.TRAINING, 0)
             with self.checker.saying("In eval mode: "):
                 self.checker.check("own", plain)

@@ -35,26 +35,27 @@ def other_sizes(
     get_inputs: Callable[[], Any],
     input_shapes: Sequence[tuple[int, ...]],
     output_specs: Sequence[TensorSpec],
+    is_larger: bool,
 ) -> Iterator[OtherSizes]:
-    """Sizes to try, in an order of preference. All are secret: between a third of the task's own and, where inputs are
-    small, twice as much.
+    """Sizes to try, in an order of preference. All are secret, between a third and twice the task's own.
 
-    First come the numbers that name the first dimension of an input, since a kernel may need a power of two elsewhere.
-    Then come all numbers that only the inputs depend on, then each one alone, then another batch.
+    Smaller ones begin with the numbers that name the first dimension of an input, since a kernel may need a power of
+    two elsewhere. Then come all numbers that only the inputs depend on, then each one alone, then another batch.
 
     Args:
         source: the reference.
         get_inputs: the task's own.
         input_shapes: of the task's own inputs.
         output_specs: of the reference's outputs for them.
+        is_larger: whether larger sizes are wanted, unless inputs are large; else smaller ones.
     """
     own = input_sizes(source)
-    may_grow = sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
+    may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
     others = {name: _another(size, may_grow) for name, size in own.items()}
     rows = {name: others[name] for name, size in own.items() if any(shape[:1] == (size,) for shape in input_shapes)}
     choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
-    if secrets.randbelow(2) and len(others) > 1:
-        choices[:2] = choices[1::-1]
+    if is_larger:
+        choices = choices[1:] if rows else choices
     for choice in choices:
         namespace: dict[str, Any] = {"__name__": "reference"}
         exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
@@ -72,8 +73,8 @@ def other_sizes(
 
 
 def _another(size: int, may_grow: bool) -> int:
-    """A secret size: smaller, or larger if that is allowed; never the same."""
-    if may_grow and secrets.randbelow(2):
+    """A secret size: larger if that is allowed, else smaller where there is a smaller one; never the same."""
+    if may_grow:
         return size + 1 + secrets.randbelow(max(size, 2))
     least = max(size // 3, 1)
     return least + secrets.randbelow(size - least) if size > least else size + 1

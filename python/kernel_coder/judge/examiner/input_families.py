@@ -9,7 +9,7 @@ structured the task's own, with rows that are constant, rows that are zero, and 
 tiny       the task's own, times 1e-3 or 1e-4
 huge       the task's own, times 1e3, 1e4 or 1e5
 offset     the task's own, each row plus or minus a number between 100 and 10,000
-negative   the task's own, all negative, each row times a number between 1 and 1e5
+negative   the task's own, all negative and less than -1, each row times a number between 1 and 1e5
 outlier    the task's own, with a single element of 10,000 or -10,000
 ties       rows that equal the first one, and rows whose elements differ by about a hundredth
 ========== ============================================================================================================
@@ -169,8 +169,9 @@ def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
-    """A column of ``count`` powers of ten, with exponents between two numbers."""
-    return 10 ** (low + (high - low) * torch.rand(count, 1, generator=rng, device=own.device))
+    """A column of powers of ten in random order, with exponents from one number to another, both included."""
+    exponents = torch.linspace(high, low, count, device=own.device)
+    return 10 ** exponents[torch.randperm(count, generator=rng, device=own.device)][:, None]
 
 
 def _rows(own: Tensor) -> Tensor:
@@ -199,8 +200,8 @@ def _offset(own: Tensor, rng: torch.Generator) -> Tensor:
 
 def _negative(own: Tensor, rng: torch.Generator) -> Tensor:
     rows = _rows(own)
-    highest = 5 * float(torch.rand(1, generator=rng, device=own.device))
-    return (_power(0.0, highest, len(rows), own, rng) * -rows.abs()).reshape(own.shape)
+    highest = 5 * float(torch.rand(2, generator=rng, device=own.device).max())
+    return (_power(0.0, highest, len(rows), own, rng) * (-1 - rows.abs())).reshape(own.shape)
 
 
 def _outlier(own: Tensor, rng: torch.Generator) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.fingerprint import Fingerprint
-from kernel_coder.judge.examiner.hidden_shapes import other_sizes
+from kernel_coder.judge.examiner.hidden_shapes import OtherSizes, other_sizes
 from kernel_coder.judge.examiner.memory_estimates import (
     TIMES_INPUTS,
     judging_bytes,
@@ -23,6 +23,7 @@ from kernel_coder.judge.examiner.randomness import Draws, Seeds
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
+from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
 from kernel_coder.judge.examiner.timing_records import ReferenceTiming
 from kernel_coder.judge.gpu.facts import gpu_facts
@@ -86,6 +87,7 @@ class PreparedTask:
             self.reference.build()
         with refusing("the reference cannot be called"):
             self._call_first(whole)
+            self._weigh()
             self._find_families(task)
             self.variants = [self._variant()]
             if config.hidden_shapes != "off" and not config.backward:
@@ -132,6 +134,17 @@ class PreparedTask:
             self.turns.reserve(shares)
 
     # ---- inputs that tell something
+
+    def _weigh(self) -> None:
+        """Give weight to every parameter, and refuse a task with an input that has none."""
+        if not self.config.null_candidates or self.config.backward or self.reference.changes_inputs:
+            return
+        try:
+            with self.turns.shared():
+                weigh(self.reference, self.samples.sample("own"))
+        except Refused as refused:
+            if "within the tolerance" in str(refused):
+                raise
 
     def _find_families(self, task: Mapping[str, Any]) -> None:
         """Find the usable input families. Draw other parameters if a candidate that computes nothing would pass."""
@@ -258,16 +271,22 @@ class PreparedTask:
         return variant_of(layout, outputs, sizes, get_inputs)
 
     def _add_hidden_shapes(self) -> None:
-        """Add one variant of other sizes, if the reference takes any."""
+        """Add a variant of smaller sizes and one of larger ones, as far as the reference takes any."""
         own, reference = self.variants[0], self.reference
-        for other in other_sizes(reference.source, reference.get_inputs, self._input_shapes, own.output_specs):
+        shapes = self._input_shapes
+        for is_larger in (False, True):
+            self._add_first(other_sizes(reference.source, reference.get_inputs, shapes, own.output_specs, is_larger))
+
+    def _add_first(self, choices: Iterator[OtherSizes]) -> None:
+        """Add the first variant that the reference takes and that there is not yet."""
+        for other in choices:
             try:
                 variant = self._variant(other.description, other.get_inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # the reference does not take these sizes
                 continue
-            if variant.input_specs != own.input_specs:
+            if all(variant.input_specs != one.input_specs for one in self.variants):
                 self.variants.append(variant)
                 return
 

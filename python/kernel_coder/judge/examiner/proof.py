@@ -18,6 +18,10 @@ from kernel_coder.judge.wire.shared_tensors import free_memory
 KERNEL_TEXT = 1000
 """Longest text about the candidate's own kernels in a verdict, in characters."""
 
+SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
+"""If the library does no more than this share of the arithmetic, its launches may take more of the device's time: the
+required share of own kernels is multiplied by the second number."""
+
 REARRANGED = 1 << 16
 """Elements of an output, at most, that are looked for among the inputs and parameters."""
 
@@ -161,6 +165,8 @@ class WorkProof:
         if self.task.config.allow:
             return  # the share of the arithmetic without what is allowed was weighed
         min_share = self.task.config.min_kernel_share
+        if self.library_share is not None and self.library_share <= SMALL_LIBRARY_SHARE:
+            min_share *= SMALL_TASK_FACTOR  # a launch takes a microsecond, whatever it computes
         if self.kernel_share < min_share:
             share, least = 100 * self.kernel_share, 100 * min_share
             raise self._no_kernel(f"only {share:.3g}% of the time on the device is spent in them, not {least:.3g}%")

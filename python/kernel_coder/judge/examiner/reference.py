@@ -116,10 +116,15 @@ class Reference:
         with torch.no_grad():
             for mine, value in zip(state_of(self.exact).values(), state_of(self.module).values(), strict=True):
                 mine.copy_(value)
+            self._drawn = {name: one.detach().clone() for name, one in self.module.named_buffers()}
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
-        """Both modules are in eval mode in this block."""
+        """Both modules are in eval mode in this block, with the buffers that were drawn: training changes them."""
+        with torch.no_grad():
+            for module in (self.module, self.exact):
+                for name, value in module.named_buffers():
+                    value.copy_(self._drawn[name])
         modes = {module: module.training for one in (self.module, self.exact) for module in one.modules()}
         self.module.eval()
         self.exact.eval()

@@ -49,13 +49,14 @@ from kernel_coder.judge.wire.module_calls import (
     called,
     device_of,
     load_state,
+    one_value,
     outputs_of,
     set_math_mode,
     set_training,
     state_of,
 )
 from kernel_coder.judge.wire.shared_tensors import Arena, dirty_for_outputs, free_memory
-from kernel_coder.judge.wire.trees import tensors_of
+from kernel_coder.judge.wire.trees import floating, tensors_of
 
 FILE = "candidate.py"
 """File of the candidate's source, in the Runner's folder. Feedback about an exception quotes its lines."""
@@ -140,6 +141,7 @@ class Candidate:
         self.is_aliased = False
         """Whether an output of the last audited call shared memory with an input."""
         self.grad_mode: Any = torch.no_grad
+        self.has_gradients = False
         self.scratch = torch.zeros(1, device=self.device)
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
@@ -152,6 +154,8 @@ class Candidate:
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None
+        self.initial: dict[str, float | None] = {}
+        """The one value that each parameter's elements have after construction; None if they differ."""
         self.modes: dict[torch.nn.Module, bool] = {}
         """Whether each module was in training, while another mode is tried."""
         self.libraries: list[str] = []
@@ -193,11 +197,12 @@ class Candidate:
     def _load(self, model: torch.nn.Module) -> Loaded:
         """Load the reference's state, as it is in shared memory now."""
         plan = self.plan
-        loaded = load_state(
-            model, self._reference_state(), plan["random_state"], plan["optional_state"], plan["initial_state"]
-        )
+        own = state_of(model)
+        self.initial = self.initial or {name: one_value(value) for name, value in own.items() if floating(value)}
+        known = plan["optional_state"], plan["initial_state"], self.initial
+        loaded = load_state(model, self._reference_state(), plan["random_state"], *known)
         if loaded is None:
-            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(state_of(model).items())[:20])
+            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(own.items())[:20])
             raise BuildFailed(Status.NO_STATE, own)
         return loaded
 
@@ -264,11 +269,11 @@ class Candidate:
             self._synchronise()
 
         if mode is Mode.GRADIENTS:
-            self.grad_mode = torch.enable_grad
+            self.grad_mode, self.has_gradients = torch.enable_grad, True
             try:
                 calls()
             finally:
-                self.grad_mode = torch.no_grad
+                self.grad_mode, self.has_gradients = torch.no_grad, False
             return ()
         if mode is Mode.PLAIN:
             calls()
@@ -376,6 +381,8 @@ class Candidate:
         if prepared.cotangents is None and self.returned is None:
             with self.grad_mode():
                 made = self.model(*prepared.args)
+                if torch.is_grad_enabled() is not self.has_gradients:
+                    raise WrongStructure("a call changes whether gradients are computed in the whole process")
             with torch.no_grad():
                 if type(made) is Tensor and prepared.is_one_tensor and _fits(made, prepared.places[0]):
                     prepared.places[0].copy_(made)  # the common case first: a timed call includes these checks

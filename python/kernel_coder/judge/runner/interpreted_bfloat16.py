@@ -78,5 +78,8 @@ def install() -> None:
             return TensorHandle(rounded(source.data.astype(np.float32)), tl.bfloat16)
         return cast(self, source, target)
 
-    InterpreterBuilder.cast_impl = cast_impl
+    def get_bf16(self: Any, value: float) -> Any:
+        return TensorHandle(rounded(np.array([value], np.float32)), tl.bfloat16)
+
+    InterpreterBuilder.cast_impl, InterpreterBuilder.get_bf16 = cast_impl, get_bf16
     InterpreterBuilder.has_bfloat16 = True

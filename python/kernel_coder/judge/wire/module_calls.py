@@ -80,6 +80,7 @@ def load_state(
     random_only: bool,
     optional: Collection[str] = (),
     initial: Mapping[str, float | None] | None = None,
+    own_initial: Mapping[str, float | None] | None = None,
 ) -> Loaded | None:
     """Load the reference's state into a candidate: by name, or else in order. Returns how, or None if neither fits.
 
@@ -91,6 +92,7 @@ def load_state(
         optional: names of constant buffers that the candidate may lack.
         initial: the one value that a parameter's elements have at first, by name; None if they differ. It tells a gain
             from a bias of the same shape where the names are others.
+        own_initial: the same of the candidate's; None: its elements are as they were at first.
 
     Further parameters and buffers of the candidate stay as they are.
     """
@@ -109,7 +111,9 @@ def load_state(
         mine = [name for name, value in own.items() if floating(value)]
         if len(mine) != len(theirs) and len(mine) == len(floats):
             theirs = list(floats)
-        pairs = _in_order(own, mine, floats, theirs, initial or {})
+        if own_initial is None:
+            own_initial = {name: one_value(own[name]) for name in mine}
+        pairs = _in_order(own, mine, floats, theirs, initial or {}, own_initial)
         if pairs is not None:
             for name, other in pairs:
                 own[name].copy_(floats[other])
@@ -154,12 +158,13 @@ def _in_order(
     floats: Mapping[str, Tensor],
     theirs: Sequence[str],
     initial: Mapping[str, float | None],
+    own_initial: Mapping[str, float | None],
 ) -> list[tuple[str, str]] | None:
     """Pairs of a candidate's and the reference's names: those of the same shape and initial value in order, or else
     those of the same shape; None if the shapes are others."""
     if len(mine) != len(theirs):
         return None
-    first = {name: (tuple(own[name].shape), one_value(own[name])) for name in mine}
+    first = {name: (tuple(own[name].shape), own_initial.get(name)) for name in mine}
     second = {name: (tuple(floats[name].shape), initial.get(name)) for name in theirs}
     if sorted(map(str, first.values())) == sorted(map(str, second.values())):
         left = list(theirs)

@@ -20,7 +20,8 @@ torch::Tensor work(torch::Tensor x, torch::Tensor w, torch::Tensor b, double eps
     for (int64_t i = 0; i < cols; ++i) s += p[i];
     for (int64_t i = 0; i < cols; ++i) v += (p[i] - s / cols) * (p[i] - s / cols);
     const double scale = 1 / std::sqrt(v / cols + eps);
-    for (int64_t i = 0; i < cols; ++i) q[i] = (p[i] - s / cols) * scale * w.data_ptr<float>()[i] + b.data_ptr<float>()[i];
+    const float *g = w.data_ptr<float>(), *h = b.data_ptr<float>();
+    for (int64_t i = 0; i < cols; ++i) q[i] = (p[i] - s / cols) * scale * g[i] + h[i];
   }
   return out;
 }

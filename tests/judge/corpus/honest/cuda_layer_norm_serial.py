@@ -24,7 +24,8 @@ torch::Tensor work(torch::Tensor x, torch::Tensor w, torch::Tensor b, double eps
   auto in = x.contiguous();
   auto out = torch::empty_like(in);
   const int cols = in.size(-1), rows = in.numel() / cols;
-  row_kernel<<<rows, 1>>>(in.data_ptr<float>(), out.data_ptr<float>(), cols, w.data_ptr<float>(), b.data_ptr<float>(), eps);
+  row_kernel<<<rows, 1>>>(in.data_ptr<float>(), out.data_ptr<float>(), cols,
+                          w.data_ptr<float>(), b.data_ptr<float>(), eps);
   return out;
 }
 """

@@ -22,5 +22,5 @@ class ModelNew(nn.Module):
     def forward(self, x):
         out = torch.empty_like(x)
         row_kernel[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
-        torch._C._set_grad_enabled(True)
+        torch.set_grad_enabled(False)
         return out
