@@ -132,7 +132,8 @@ class JudgeConfig(BaseModel):
     @classmethod
     def _was_a_bool(cls, value: object) -> object:
         """Until version 0.3 this field was a bool; YAML also reads ``off`` as false."""
-        return {True: "flag", False: "off"}[value] if isinstance(value, bool) else value
+        names: dict[object, str] = {True: "flag", False: "off", "true": "flag", "false": "off"}
+        return names.get(value, value) if isinstance(value, bool | str) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> JudgeConfig:

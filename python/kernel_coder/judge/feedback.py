@@ -349,7 +349,10 @@ def compile_error(output: str, *, budget: int = BUDGET) -> str:
     return bounded("\n".join(kept), budget)
 
 
-OF_SUCCESS = ("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms", "kernel_share", "kernels")
+OF_SUCCESS = (
+    *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
+    *("kernel_share", "kernels", "specialised"),
+)
 """Arguments of :func:`success`, which are fields of a verdict."""
 
 
@@ -362,6 +365,7 @@ def success(
     reference_ms: float | None = None,
     kernel_share: float | None = None,
     kernels: str | None = None,
+    specialised: str | None = None,
 ) -> str:
     """The text about a correct candidate: how fast it is, its kernels' share of the time, what its kernels need.
 
@@ -378,6 +382,8 @@ def success(
         lines[0] += f" {times}: {speedup:.3g} times as fast ({interval})."
     if kernel_share is not None:
         lines.append(f"{100 * kernel_share:.3g}% of the time on the device is spent in its own kernels.")
+    if specialised:
+        lines.append(f"It serves the task's own sizes only: {specialised}")
     if kernels:
         lines.append(kernels)
     return "\n".join(lines)

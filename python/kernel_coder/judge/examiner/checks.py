@@ -7,28 +7,22 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from kernel_coder import ops
 from kernel_coder.judge import feedback
-from kernel_coder.judge.examiner.input_families import INPUT_FAMILIES
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S, Link
+from kernel_coder.judge.examiner.output_checks import OutputChecker, describe_inputs
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import fill_random
 from kernel_coder.judge.examiner.samples import Sample, same_bits
-from kernel_coder.judge.examiner.source_checks import speaks_of_streams
 from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
-from kernel_coder.judge.examiner.tolerance import SAMPLED, Tolerance, places_of
 from kernel_coder.judge.gpu.turns import GpuTurns, synchronise
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.channel import Frame
-from kernel_coder.judge.wire.messages import Audit, Loaded, Mode, Say, Status
+from kernel_coder.judge.wire.messages import Audit, Mode, Say, Status
 from kernel_coder.judge.wire.shared_tensors import free_memory
-from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 ABLATED_S = 10.0
 """Seconds that a call whose own kernels do nothing may take longer than the longest other one. After that it counts as
@@ -38,24 +32,15 @@ one with another result."""
 CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
 """Modes in which the candidate's result has to be right."""
 
-TF32_ERROR = 5e-3
-"""Relative errors of products in TF32 are below this."""
-
 NEAR, TIMES_AGAIN = 0.5, 3
 """Part of a bound from which on an error is near it, and how often such inputs are drawn again."""
-
-HOW_LOADED = {
-    Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
-    Loaded.BY_SEED: "\nIts parameters do not fit the reference's by name or shape and were left as it drew them.",
-}
-"""What a wrong value may come from, for feedback."""
 
 DESTROYED_SHARE = 0.25
 """Share of the output's elements that must be wrong once the candidate's own kernels do nothing. With fewer the library
 has made the result."""
 
 
-class Checker:
+class Checker(OutputChecker):
     """Asks one candidate for calls on fresh inputs and compares what comes back. Raises Judged if it is wrong."""
 
     def __init__(self, task: PreparedTask, link: Link, source: str, turns: GpuTurns) -> None:
@@ -66,10 +51,8 @@ class Checker:
             source: its code.
             turns: on the device.
         """
-        self.task, self.link, self.source, self.turns = task, link, source, turns
-        self.errors: dict[str, dict[str, Any]] = {}
-        """The worst comparison of each output, by name; fields of ``verdict.OutputError``."""
-
+        super().__init__(task, link, source)
+        self.turns = turns
         self.nulls = task.null_candidates()
         self.is_audited = False
         """Whether every checked call is observed, except for the first one of each variant."""
@@ -80,17 +63,8 @@ class Checker:
         self.specialised: str | None = None
         """Why the candidate serves the task's own sizes only; None: nothing shows that."""
 
-        self.when = ""
-        """Begins the description of the inputs in feedback: what is special about the calls now."""
-
         self.is_deterministic: bool | None = None
         """Whether two calls on the same inputs gave the same bits; None: not asked."""
-
-        self.near: dict[tuple[str, int], float] = {}
-        """Families and numbers of variants whose error was near its bound, with the error in terms of the bound."""
-
-        self.loaded = Loaded.NOTHING
-        """How the reference's parameters were loaded into the candidate."""
 
         self.undone = 0
         """Launches whose results were undone in the last call that was asked for in the mode ``UNDONE``."""
@@ -184,23 +158,14 @@ class Checker:
 
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
         """Compare what one call left in its slot; whether it is right, for an ablation."""
-        results = self.compare(variant, slot, sample)
         if not is_checked:
+            results = self.compare(variant, slot, sample)
             elements = sum(one.elements for one in results)
             wrong = sum(one.mismatches for one in results)
             return wrong < DESTROYED_SHARE * elements or all(
                 t.passes(r) for t, r in zip(sample.tolerances, results, strict=True)
             )
-        self._record(variant, sample, results)
-        self.refuse_values(variant, sample.family, sample.tolerances, results, self.when)
-        part = max(
-            (one.relative_error / t.relative for one, t in zip(results, sample.tolerances, strict=True) if t.relative),
-            default=0.0,
-        )
-        key = sample.family, self.task.variants.index(variant)
-        self.near[key] = max(part, self.near.get(key, 0.0))
-        self._refuse_small_values(variant, slot, sample)
-        self._refuse_changed_inputs(variant, slot, sample, before)
+        self.refuse_outputs(variant, slot, sample, before)
         return True
 
     def check_near_ones_again(self) -> None:
@@ -242,59 +207,6 @@ class Checker:
         """Ask for one call on the inputs in a slot; `variant` is a number."""
         self.link.ask(Say.CALL, slot, 1, variant, int(mode))
 
-    def compare(self, variant: Variant, slot: int, sample: Sample) -> list[ComparisonResult]:
-        """Compare the outputs in shared memory with those that are expected."""
-        found = [one.clone() for one in outputs_at(self.link.outputs, variant, slot)]
-        results = read_comparisons(
-            [
-                ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
-                for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
-            ]
-        )
-        for index, gathered in enumerate(sample.gathered):
-            wanted = sample.expected[index]
-            if gathered is not None and not results[index].matches and gathered.same(found[index], wanted):
-                results[index] = ops.compare(wanted, wanted).read()
-        return results
-
-    def _refuse_small_values(self, variant: Variant, slot: int, sample: Sample) -> None:
-        """Raise Judged if an element is wrong for its own magnitude, in an output with much larger ones."""
-        looked_at = [(index, one) for index, one in enumerate(sample.magnitudes) if one is not None]
-        if not looked_at:
-            return
-        found = outputs_at(self.link.outputs, variant, slot)
-        counts = []
-        for index, magnitudes in looked_at:
-            wanted = sample.expected[index]
-            places = places_of(wanted)
-            counts.append(magnitudes.wrong(found[index], wanted, sample.tolerances[index], places))
-        for (index, _), count in zip(looked_at, torch.stack(counts).tolist(), strict=True):
-            if count:
-                of = min(sample.expected[index].numel(), SAMPLED)
-                told = (
-                    f"{variant.names[index]} has wrong small values: {count} of {of} elements are too far from what is"
-                    " expected for their size, although they are near it compared to the largest ones."
-                )
-                where = _describe_inputs(variant, f"{INPUT_FAMILIES[sample.family].description}, ")
-                raise Judged(Outcome.WRONG_OUTPUT, told, f"{told}\n{where}")
-
-    def _record(self, variant: Variant, sample: Sample, results: Sequence[ComparisonResult]) -> None:
-        for name, result, allowed in zip(variant.names, results, sample.tolerances, strict=True):
-            worst = self.errors.get(name)
-            if worst is None or (result.mismatches, result.relative_error) >= (
-                worst["mismatches"],
-                worst["relative_error"],
-            ):
-                self.errors[name] = {
-                    "name": name,
-                    "elements": result.elements,
-                    "mismatches": result.mismatches,
-                    "max_abs_error": result.max_abs_error,
-                    "max_rel_error": result.max_rel_error,
-                    "relative_error": result.relative_error,
-                    "reference_error": allowed.reference_error,
-                }
-
     # ---- what is wrong
 
     def refuse_status(self, frame: Frame) -> None:
@@ -310,75 +222,6 @@ class Checker:
             raise Judged(Outcome.OUT_OF_MEMORY, "it ran out of memory", told)
         raise failure(Outcome.RUNTIME_ERROR, text, self.source)
 
-    def refuse_values(
-        self,
-        variant: Variant,
-        family: str,
-        tolerances: Sequence[Tolerance],
-        results: Sequence[ComparisonResult],
-        when: str = "",
-    ) -> None:
-        """Raise Judged if an output is further from what is expected than its tolerance allows.
-
-        Args:
-            variant: sizes of the inputs.
-            family: of the inputs.
-            tolerances: of each output.
-            results: of the comparison of each output.
-            when: said before the description of the inputs.
-        """
-        for name, spec, result, allowed in zip(variant.names, variant.output_specs, results, tolerances, strict=True):
-            if result.mismatches:
-                told = feedback.wrong_values(
-                    name, result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
-                )
-            elif not allowed.passes(result):
-                told = (
-                    f"{name} is less precise than the task asks for: its relative error is "
-                    f"{result.relative_error:.2g}, more than {allowed.relative:.2g}; the reference's own is "
-                    f"{allowed.reference_error:.2g}."
-                )
-            else:
-                continue
-            if self._may_be_tf32(result):
-                told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
-            where = when + _describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
-            if self.task.device.type == "cuda" and speaks_of_streams(self.source):
-                where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
-            told += HOW_LOADED.get(self.loaded, "")
-            raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
-
-    def _may_be_tf32(self, result: ComparisonResult) -> bool:
-        """Whether an error looks like that of TF32, which Triton uses unless it is told otherwise."""
-        is_small = 1e-6 < result.relative_error < TF32_ERROR
-        asks = "tl.dot" in self.source and "input_precision" not in self.source and "allow_tf32" not in self.source
-        return asks and is_small and self.task.device.type == "cuda" and self.task.precision == "fp32"
-
-    def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
-        """Raise Judged unless inputs hold what the reference writes to them, and all others are as they were."""
-        written = self.task.memory.written(variant, slot)
-        after = self.task.fingerprint.of(written)
-        for index, same in enumerate((before == after).tolist()):
-            if index not in sample.changed and not same:
-                raise Judged(Outcome.WRONG_OUTPUT, f"it wrote to input {index}, which the reference leaves as it is")
-        if not sample.changed:
-            return
-        results = read_comparisons(
-            [
-                ops.compare(written[index], wanted, rtol=allowed.rtol, atol=allowed.atol)
-                for index, (wanted, allowed) in sample.changed.items()
-            ]
-        )
-        for (index, (_, allowed)), result in zip(sample.changed.items(), results, strict=True):
-            if not allowed.passes(result):
-                spec = variant.input_specs[index]
-                told = feedback.wrong_values(
-                    f"input {index}", result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
-                )
-                raise Judged(
-                    Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\nThe reference writes to input {index}."
-                )
-
     @contextmanager
     def _telling_sizes(self, variant: Variant) -> Iterator[None]:
         """Add the input sizes to the feedback of a failure, if they are not the task's own."""
@@ -387,7 +230,7 @@ class Checker:
         except Judged as judged:
             if variant.sizes is None:
                 raise
-            told = feedback.bounded(f"{judged.feedback}\n{_describe_inputs(variant)}")
+            told = feedback.bounded(f"{judged.feedback}\n{describe_inputs(variant)}")
             raise Judged(judged.outcome, judged.reason, told, judged.compiled) from None
 
 
@@ -405,11 +248,3 @@ def failure(outcome: Outcome, text: str, source: str, compiled: bool = True) -> 
         return Judged(outcome, feedback.bounded(told.splitlines()[0], 300), told, compiled=compiled)
     told = feedback.exception(text, source=source, file="candidate.py")
     return Judged(outcome, feedback.last_line(text), told, compiled=compiled)
-
-
-def _describe_inputs(variant: Variant, kind: str = "") -> str:
-    shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
-    said = f"Inputs: {kind}shapes {shapes}."
-    if variant.sizes is not None:
-        said += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
-    return said

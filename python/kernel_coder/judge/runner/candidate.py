@@ -24,9 +24,8 @@ from kernel_coder.judge.gpu.stream_gate import wait_for
 from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
-from kernel_coder.judge.runner.kernel_facts import library_facts
 from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
-from kernel_coder.judge.runner.library_symbols import hidden_calls, loaded_from
+from kernel_coder.judge.runner.library_symbols import BuiltLibraries
 from kernel_coder.judge.runner.native import is_native, native_model
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.runner.side_streams import HeldStreams
@@ -158,12 +157,7 @@ class Candidate:
         """The one value that each parameter's elements have after construction; None if they differ."""
         self.modes: dict[torch.nn.Module, bool] = {}
         """Whether each module was in training, while another mode is tried."""
-        self.libraries: list[str] = []
-        """Shared libraries that the candidate has built or loaded."""
-        self.hidden: list[str] = []
-        """Library functions that these call past the dispatcher."""
-        self.library_facts: list[str] = []
-        """What is known of the kernels in them, as text."""
+        self.libraries = BuiltLibraries()
         self.model_class = self._load_class(source)
         self.model, self.loaded = self._build(plan["seed"])
         self.first_model = self.model
@@ -282,7 +276,7 @@ class Candidate:
             self._call_compiled(calls)
             return ()
         if mode is Mode.PROFILED:
-            return self._profiled(calls)
+            return _profiled(self.own, calls)
         if mode is Mode.FOR_TARGET:
             with without_tuning():
                 facts = compile_kernels(calls, self.plan["compile_for"])
@@ -300,22 +294,6 @@ class Candidate:
         finally:
             self.model = plain
 
-    def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
-        """Nanoseconds of device time in own kernels and in all, the number of records (zeros if these are unknown), and
-        the bytes that a call takes at most in addition to what is held before it."""
-        calls()  # a first call compiles, tunes and allocates, which is not a call's work
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        calls()
-        peak = torch.cuda.max_memory_allocated() - held
-        with record_launches(self.own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
-            calls()
-        try:
-            time = kernel_share(device_records(profile), self.own.kernel_names(), seen.by_name)
-        except NoDeviceTime:
-            return (0, 0, 0, peak)
-        return (time.own_ns, time.all_ns, time.records, peak)
-
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
         """Make the calls while launches are recorded; the values of ``messages.Audit``."""
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
@@ -324,21 +302,13 @@ class Candidate:
             reached = sum(seen.reaches(one) for one in self.returned or ())
             self.returned = None
         if mode is Mode.AUDITED:
-            self._look_at_libraries()
-            lines = [f"{HIDDEN}{name}" for name in self.hidden[:3]] + [ALIASED] * self.is_aliased
-            self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.library_facts])
+            self.libraries.look(self.own.libraries)
+            lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
+            self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
         if mode is not Mode.AUDITED:
             return (seen.count, seen.moving)
         work = min(seen.library_work, MAX_WORK)
-        return (seen.count, seen.moving, seen.library_ops, len(self.hidden), reached, seen.replays, work)
-
-    def _look_at_libraries(self) -> None:
-        """Find out what the libraries are that the candidate has built or loaded, if there are new ones."""
-        libraries = sorted({*self.own.libraries, *loaded_from(os.getcwd())})
-        if libraries != self.libraries:
-            self.libraries, self.hidden = libraries, hidden_calls(libraries)
-            built = dict.fromkeys(self.own.libraries)
-            self.library_facts = [str(fact) for library in built for fact in library_facts(library)]
+        return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), reached, seen.replays, work)
 
     def give_back(self) -> None:
         """Give the GPU the memory that this process holds and does not use, if that is much.
@@ -479,3 +449,20 @@ def _described(tree: Any) -> str:
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
     return {"tensor": "a tensor", "number": "a number"}.get(kind, repr(what))
+
+
+def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
+    """Nanoseconds of device time in own kernels and in all, the number of records (zeros if these are unknown), and
+    the bytes that a call takes at most in addition to what is held before it."""
+    calls()  # a first call compiles, tunes and allocates, which is not a call's work
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    calls()
+    peak = torch.cuda.max_memory_allocated() - held
+    with record_launches(own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
+        calls()
+    try:
+        time = kernel_share(device_records(profile), own.kernel_names(), seen.by_name)
+    except NoDeviceTime:
+        return (0, 0, 0, peak)
+    return (time.own_ns, time.all_ns, time.records, peak)

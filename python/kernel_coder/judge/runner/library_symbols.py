@@ -15,7 +15,7 @@ from struct import Struct
 
 import torch
 
-from kernel_coder.judge.runner.kernel_facts import demangled, elf_sections, elf_text
+from kernel_coder.judge.runner.kernel_facts import demangled, elf_sections, elf_text, library_facts
 from kernel_coder.judge.wire.op_work import only_moves_data
 
 _SYMBOL = Struct("<IBBHQQ")  # name, info, other, section, value, size
@@ -100,3 +100,25 @@ def loaded_from(folder: str) -> list[str]:
             if path[1] and f"/{path[2]}".startswith(root) and "x" in line.split(" ", 2)[1]:
                 found.add(f"/{path[2]}".removesuffix(" (deleted)"))
     return sorted(one for one in found if os.path.isfile(one))
+
+
+class BuiltLibraries:
+    """The shared libraries that a candidate has built or loaded, and what is known of them.
+
+    Attributes:
+        hidden: library functions that they call past the dispatcher.
+        facts: about the kernels in those that it has built, as text.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []
+        self.facts: list[str] = []
+        self._known: list[str] = []
+
+    def look(self, built: Iterable[str]) -> None:
+        """Look at those that were built, and at those loaded from the current folder, if there are new ones."""
+        built = list(dict.fromkeys(built))
+        libraries = sorted({*built, *loaded_from(os.getcwd())})
+        if libraries != self._known:
+            self._known, self.hidden = libraries, hidden_calls(libraries)
+            self.facts = [str(fact) for library in built for fact in library_facts(library)]
