@@ -89,7 +89,8 @@ class JudgeVerifier:
     Args:
         device: the judge's device.
         workers: number of candidates judged at once.
-        options: fields of :class:`kernel_coder.judge.JudgeConfig`; ``timing`` is False by default.
+        options: fields of :class:`kernel_coder.judge.JudgeConfig`; ``timing`` is False by default, and Inductor's solutions
+            may leave products to the library.
     """
 
     name = "judge"
@@ -98,7 +99,7 @@ class JudgeVerifier:
         from kernel_coder.judge.config import JudgeConfig
         from kernel_coder.judge.supervisor.open import open_judge
 
-        config = JudgeConfig(**{"workers": workers, "timing": False, **options})
+        config = JudgeConfig(**{"workers": workers, "timing": False, "allow": ["library_matmul"], **options})
         self._judge: Any = open_judge(device, "triton", config=config)
 
     def __enter__(self) -> JudgeVerifier:

@@ -35,8 +35,8 @@ def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             yield str(name), value.base
 
 
-LEAST_ADDRESS = 1 << 16
-"""Integers below this are no addresses: no operating system maps the first 64 KiB."""
+LEAST_ADDRESS = 1 << 32
+"""Integers below this are taken for sizes. Linux and CUDA give tensors addresses far above the first 4 GiB."""
 
 MAX_POINTERS = 1024
 """Elements of a tensor of integers up to which it may be a table of addresses, as a grouped product has one."""

@@ -141,11 +141,12 @@ class Recorder:
             run: launches it.
             kernel: the compiled kernel, unless it is interpreted.
         """
-        seen, tensors = self.seen, with_pointed_at(arguments)
+        seen, captures = self.seen, _is_capturing()
+        tensors = dict(tensors_in(arguments)) if captures else with_pointed_at(arguments)
         launch = replace(launch, tensors=_described(tensors))
         if launch.compiled is not None:
             self.own.compiled.add(launch.compiled)
-        if not self.is_ablation and _is_capturing():
+        if captures and not self.is_ablation:
             result = run()
             seen.flow.reached |= {storage_of(one) for one in tensors.values()}
             seen.add(launch)
@@ -173,7 +174,9 @@ class Recorder:
     ) -> Any:
         """Call an own function or operator. An ablation calls it too, and spoils what it changed and returned."""
         seen = self.seen
-        tensors = with_pointed_at({**{str(index): one for index, one in enumerate(args)}, **kwargs})
+        captures = _is_capturing()
+        named = {**{str(index): one for index, one in enumerate(args)}, **kwargs}
+        tensors = dict(tensors_in(named)) if captures else with_pointed_at(named)
         launch = Launch(name, tensors=_described(tensors))
         if seen.mode is Mode.UNDONE:
             with self.paused():
@@ -182,7 +185,7 @@ class Recorder:
             with self.paused():
                 seen.add(replace(launch, only_moves_data=undo(given, _made(result, tensors))))
             return result
-        if _is_capturing() or (seen.mode is not Mode.AUDITED and not self.is_ablation):
+        if captures or (seen.mode is not Mode.AUDITED and not self.is_ablation):
             result = function(*args, **kwargs)
             seen.flow.reached |= {storage_of(one) for one in [*tensors.values(), *_made(result, tensors)]}
             seen.add(launch)
