@@ -89,8 +89,8 @@ class JudgeVerifier:
     Args:
         device: the judge's device.
         workers: number of candidates judged at once.
-        options: fields of :class:`kernel_coder.judge.JudgeConfig`; ``timing`` is False by default, and Inductor's solutions
-            may leave products to the library.
+        options: fields of :class:`kernel_coder.judge.JudgeConfig`; by default nothing is timed, and products may be the
+            library's, as in Inductor's solutions.
     """
 
     name = "judge"
