@@ -37,6 +37,9 @@ PARAMETER_DRAWS = 4
 happens to be closed does."""
 
 
+WEIGHED_ELEMENTS = 1 << 24
+"""Elements of inputs and outputs up to which it is found out what weighs too little: it takes memory and many calls."""
+
 TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
 """Samples of a family that are drawn before it is left out; of all other families 4, since their size is random."""
 
@@ -141,7 +144,9 @@ class PreparedTask:
             return
         try:
             with self.turns.shared():
-                weigh(self.reference, self.samples.sample("own"))
+                sample = self.samples.sample("own")
+                if sum(one.numel() for one in [*sample.tensors, *sample.expected]) <= WEIGHED_ELEMENTS:
+                    weigh(self.reference, sample)
         except Refused as refused:
             if "within the tolerance" in str(refused):
                 raise
@@ -158,6 +163,7 @@ class PreparedTask:
             self.reference.forget()
             with self.turns.shared():
                 self.reference.build()
+            self._weigh()
 
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
         """Families on which the reference is near enough to exact. Raises Refused if the task's own is not among them,

@@ -376,7 +376,7 @@ class Candidate:
     def _prepare(self, variant: int, slot: int) -> _PreparedCall:
         plan = self.plan["variants"][variant]
         base = self.plan["slots_at"] + slot * plan["input_stride"]
-        inputs = [self.inputs.at(TensorSpec(*one), base) for one in plan["input_specs"]]
+        inputs = [self.inputs.apart(TensorSpec(*one), base) for one in plan["input_specs"]]
         cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
         specs = [TensorSpec(*one) for one in plan["output_specs"]]
         self.prepared[variant, slot] = _PreparedCall(
