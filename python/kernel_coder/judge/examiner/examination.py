@@ -181,8 +181,7 @@ class Examination:
         if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
             return
         with self.task.reference.in_eval_mode():
-            self.task.memory.write_state()
-            synchronise(self.task.device)
+            self._write_state()
             self._ask(Say.RELOAD, 0, 0)
             self._ask(Say.TRAINING, 0)
             with self.checker.saying("In eval mode: "):
@@ -215,11 +214,17 @@ class Examination:
         if loaded is Loaded.BY_SEED:
             reference.use_initial_state(second[1])
             return [second]
-        reference.draw_state()
-        self.task.memory.write_state()
-        synchronise(self.task.device)
+        with self.turns.shared():
+            reference.draw_state()
+        self._write_state()
         is_small = sum(spec.nbytes for _, spec in self.task.memory.state_specs) <= SECOND_BYTES
         return [second, (False, 0)] if is_small else [(False, 0)]
+
+    def _write_state(self) -> None:
+        """Write the reference's parameters and buffers as they are now."""
+        with self.turns.shared():
+            self.task.memory.write_state()
+            synchronise(self.task.device)
 
     def _reload(self, is_new: bool, seed: int) -> None:
         if self._ask(Say.RELOAD, int(is_new), seed) is Status.NO_STATE:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
-import secrets
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ def other_sizes(
     input_shapes: Sequence[tuple[int, ...]],
     output_specs: Sequence[TensorSpec],
     is_larger: bool,
+    rng: random.Random,
 ) -> Iterator[OtherSizes]:
     """Sizes to try, in an order of preference. All are secret, between a third and twice the task's own.
 
@@ -48,10 +49,11 @@ def other_sizes(
         input_shapes: of the task's own inputs.
         output_specs: of the reference's outputs for them.
         is_larger: whether larger sizes are wanted, unless inputs are large; else smaller ones.
+        rng: secret random numbers.
     """
     own = input_sizes(source)
     may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
-    others = {name: _another(size, may_grow) for name, size in own.items()}
+    others = {name: _another(size, may_grow, rng) for name, size in own.items()}
     rows = {name: others[name] for name, size in own.items() if any(shape[:1] == (size,) for shape in input_shapes)}
     choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
     if is_larger:
@@ -63,7 +65,7 @@ def other_sizes(
     batches = {shape[0] for shape in input_shapes if len(shape) >= 2}
     if len(batches) == 1 and all(shape[0] in batches for shape in input_shapes if shape):
         batch = batches.pop()
-        other = _another(batch, may_grow)
+        other = _another(batch, may_grow, rng)
         if all(spec.shape and spec.shape[0] == batch for spec in output_specs):
 
             def rebatched() -> Any:
@@ -72,12 +74,12 @@ def other_sizes(
             yield OtherSizes(f"batch = {other}", rebatched)
 
 
-def _another(size: int, may_grow: bool) -> int:
+def _another(size: int, may_grow: bool, rng: random.Random) -> int:
     """A secret size: larger if that is allowed, else smaller where there is a smaller one; never the same."""
     if may_grow:
-        return size + 1 + secrets.randbelow(max(size, 2))
+        return size + 1 + rng.randrange(max(size, 2))
     least = max(size // 3, 1)
-    return least + secrets.randbelow(size - least) if size > least else size + 1
+    return rng.randrange(least, size) if size > least else size + 1
 
 
 def input_sizes(source: str) -> dict[str, int]:

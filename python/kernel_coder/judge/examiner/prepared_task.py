@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -221,7 +222,7 @@ class PreparedTask:
         """Operations of the reference in a call, without those that candidates may leave to the library."""
         if self._work is None:
             reference = self.reference
-            with self.turns.shared():
+            with self.turns.shared(), self.draws.aside():
                 inputs = reference.own_inputs()
                 cotangents = reference.cotangents_of(inputs)
                 with WorkCounter("library_matmul" not in self.config.allow) as counter:
@@ -232,7 +233,7 @@ class PreparedTask:
     def reference_memory_bytes(self) -> int | None:
         """GPU memory that a call of the reference takes beyond what is held before it; None without a GPU."""
         if self.device.type == "cuda" and self._reference_bytes is None:
-            with self.turns.shared():
+            with self.turns.shared(), self.draws.aside():
                 inputs = self.reference.own_inputs()
                 held = torch.cuda.memory_allocated()
                 with most_allocated(self.device) as most:
@@ -247,7 +248,7 @@ class PreparedTask:
         variant = self.variants[0]
         size = sum(spec.nbytes for spec in [*variant.input_specs, *variant.output_specs])
         if self._flops is None:
-            with self.turns.shared(), WorkCounter(others=False) as counter:
+            with self.turns.shared(), self.draws.aside(), WorkCounter(others=False) as counter:
                 self.reference.outputs(self.reference.module, self.reference.own_inputs(), [])
             self._flops = counter.work
         return gpu_facts(self.device).floor_s(size, self._flops, self.precision)
@@ -258,7 +259,7 @@ class PreparedTask:
             self._has_eval_mode = self.reference.module.training
             if self._has_eval_mode:
                 try:
-                    with self.reference.in_eval_mode(), self.turns.shared():
+                    with self.reference.in_eval_mode(), self.turns.shared(), self.draws.aside():
                         self.samples.sample("own")
                 except Refused:
                     self._has_eval_mode = False
@@ -279,9 +280,10 @@ class PreparedTask:
     def _add_hidden_shapes(self) -> None:
         """Add a variant of smaller sizes and one of larger ones, as far as the reference takes any."""
         own, reference = self.variants[0], self.reference
-        shapes = self._input_shapes
+        rng = random.Random(self.draws.seeds.next())
         for is_larger in (False, True):
-            self._add_first(other_sizes(reference.source, reference.get_inputs, shapes, own.output_specs, is_larger))
+            known = self._input_shapes, own.output_specs
+            self._add_first(other_sizes(reference.source, reference.get_inputs, *known, is_larger, rng))
 
     def _add_first(self, choices: Iterator[OtherSizes]) -> None:
         """Add the first variant that the reference takes and that there is not yet."""

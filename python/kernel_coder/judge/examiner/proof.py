@@ -77,7 +77,7 @@ class WorkProof:
     def _weigh_library(self, work: int) -> None:
         """Raise Judged if the library does more of the reference's operations than it may."""
         whole = self.task.reference_work()
-        self.library_share = min(work / whole, 1.0) if whole else 0.0
+        self.library_share = min(max(work, 0) / whole, 1.0) if whole else 0.0
         least = self.task.config.min_kernel_share
         if self.library_share > 1 - least + 1e-9:
             raise self._no_kernel(
