@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +63,9 @@ class Examination:
         self.end_candidate, self.starting = end_candidate, starting
         self.checker = Checker(task, link, source, turns)
         self.proof = WorkProof(self.checker, backend)
+        self.rng = random.Random(task.draws.seeds.next())
+        """Chooses the order of checks: secret, and the same for the same seed."""
+
         self.is_proved = backend != "torch" and self.config.ablation
         self.compiled = False
         self.stage_s: dict[str, float] = {}
@@ -160,14 +163,14 @@ class Examination:
         families = self.task.families
         wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
         others = [("own", variant) for variant in hidden]
-        first = 1 if self.config.checks > 1 and secrets.randbelow(2) else 0
+        first = 1 if self.config.checks > 1 and self.rng.random() < 0.5 else 0
         return [*others[:first], *wanted[:1], *others[first:], *wanted[1:]]
 
     def _check_other_families(self) -> None:
         """One request with inputs of each family that the first checks left out, or several where slots are few."""
         plain = self.task.variants[0]
         left = list(self.task.families[self.config.checks :]) if self.config.checks > 1 else []
-        secrets.SystemRandom().shuffle(left)
+        self.rng.shuffle(left)
         while left:
             some, left = left[: plain.slots], left[plain.slots :]
             self.checker.check_all(some, plain)
@@ -202,7 +205,7 @@ class Examination:
         for place in range(min(CHECKS_AGAIN, max(self.config.checks - 1, 0))):
             if place < len(reloads):
                 self._reload(*reloads[place])
-            family = others.pop(secrets.randbelow(len(others))) if others else "own"
+            family = others.pop(self.rng.randrange(len(others))) if others else "own"
             self.checker.check(family, self.task.variants[0])
 
     def _reloads(self) -> list[tuple[bool, int]]:
