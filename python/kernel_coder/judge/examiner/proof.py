@@ -18,6 +18,12 @@ from kernel_coder.judge.wire.shared_tensors import free_memory
 KERNEL_TEXT = 1000
 """Longest text about the candidate's own kernels in a verdict, in characters."""
 
+WATCHED = (
+    " Launches of Triton kernels that its file defines are seen, and calls of functions that torch.utils.cpp_extension"
+    " has built; not those of a library that is loaded with ctypes."
+)
+"""What an audit sees, for feedback."""
+
 SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
 """If the library does no more than this share of the arithmetic, its launches may take more of the device's time: the
 required share of own kernels is multiplied by the second number."""
@@ -62,7 +68,7 @@ class WorkProof:
             name = feedback.bounded(names[0] if names else "a function", 200)
             raise self._no_kernel(f"{name} is a library call past torch's dispatcher, where the audit does not see it")
         if all(one.launches + one.replays < 1 for one in audits):
-            raise self._no_kernel(f"no {self.backend} kernel was launched")
+            raise self._no_kernel(f"no {self.backend} kernel was launched", WATCHED)
         if all(one.reached < 1 for one in audits):
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
         if all(not one.replays and one.moving >= one.launches for one in audits):
@@ -131,8 +137,8 @@ class WorkProof:
         """Inputs that show the work of every kernel. Positive ones can hide it: a relu does nothing to them."""
         return "normal" if "normal" in self.task.families else "own"
 
-    def _no_kernel(self, why: str) -> Judged:
-        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}."
+    def _no_kernel(self, why: str, more: str = "") -> Judged:
+        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}.{more}"
         return Judged(Outcome.REJECTED, f"no kernel of its own: {why}", told)
 
     def _profiled(self) -> tuple[int, ...]:
