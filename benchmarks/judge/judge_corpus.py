@@ -109,14 +109,18 @@ def main() -> int:
         write(path, rows)
 
     def judge_all(is_built: bool, workers: int | None) -> None:
+        for allow in dict.fromkeys(one.allow for one in left if bool(one.slow) == is_built):
+            judge_some(is_built, workers, allow)
+
+    def judge_some(is_built: bool, workers: int | None, allow: str | None) -> None:
         def in_time() -> Iterator[tuple[Any, str, str]]:
             for pair in pairs(some):
                 if time.monotonic() > until:
                     return
                 yield pair
 
-        some = [one for one in left if bool(one.slow) == is_built]
-        config = limits(device, is_built).model_copy(update={"workers": workers})
+        some = [one for one in left if bool(one.slow) == is_built and one.allow == allow]
+        config = limits(device, is_built).model_copy(update={"workers": workers, "allow": (allow,) if allow else ()})
         with Judge(device, config=config) as judge:
             for one, verdict in zip(some, judge.evaluate_many(in_time()), strict=False):
                 with writing:

@@ -59,7 +59,8 @@ def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
     flags = [
         "--model",
         "m",
-        "--judge.no-hidden_shapes",
+        "--judge.hidden_shapes",
+        "off",
         "--no-one-shot",
         "--judge.memory-bytes",
         "none",
@@ -67,7 +68,7 @@ def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
         "none",
     ]
     config = load_config(None, flags)
-    assert (config.judge.hidden_shapes, config.one_shot) == (False, False)
+    assert (config.judge.hidden_shapes, config.one_shot) == ("off", False)
     assert (config.judge.memory_bytes, config.limit) == (None, None)
 
 

@@ -29,9 +29,9 @@ NO_CLASS = {"h50_exit_at_import", "h50_segfault", "h54_preload", "h56_dies_while
 
 
 def test_there_are_enough_of_both():
-    assert len(corpus.hostile()) >= 110
-    assert len(corpus.honest()) >= 110
-    assert 15 <= len(corpus.tasks()) <= 30
+    assert len(corpus.hostile()) >= 450
+    assert len(corpus.honest()) >= 250
+    assert 15 <= len(corpus.tasks()) <= 40
     for backend, least in {"triton": 70, "cuda": 12, "cpp": 8, "torch": 6}.items():
         assert sum(candidate.backend == backend for candidate in corpus.honest()) >= least
 
@@ -72,11 +72,12 @@ def test_headers_are_complete():
             assert name.startswith(candidate.hack.lower() + "_"), name
         else:
             assert (candidate.expect, candidate.leak) == ("rejected", None), name
+            assert candidate.allow in (None, "library_matmul"), name
 
 
 def test_every_candidate_is_short_and_parses():
     for candidate in EVERYBODY:
-        assert len(candidate.source.splitlines()) <= 70, candidate.name
+        assert len(candidate.source.splitlines()) <= 75, candidate.name
         ast.parse(candidate.source, candidate.name)
         problem = solution_problem(candidate.source)
         assert (problem is not None) == (candidate.name in NO_CLASS), (candidate.name, problem)

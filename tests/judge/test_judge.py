@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -375,18 +376,23 @@ def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize(
-    ("doubled", "said"),
+    ("doubled", "said", "is_wrong"),
     [
-        ("x.view(6, 40) * 2", "shape '[6, 40]' is invalid"),
-        ("(x if len(x) == 6 else x[:1]) * 2", "output has the wrong shape: expected [5, 40], got [1, 40]"),
+        ("x.view(6, 40) * 2", r"shape '\[6, 40\]' is invalid", False),
+        ("(x if len(x) == 6 else x[:1]) * 2", r"output has the wrong shape: expected \[\d+, 40\], got \[1, 40\]", True),
     ],
 )
-def test_a_candidate_that_fails_on_other_sizes_only_is_told_them(judge: Judge, doubled: str, said: str) -> None:
+def test_a_candidate_that_fails_on_other_sizes_only_is_told_them(
+    judge: Judge, doubled: str, said: str, is_wrong: bool
+) -> None:
     source = reference("x * 2", "torch.rand(6, 40)")
     verdict = judge.evaluate(source, rewritten(source, ("x * 2", doubled)))
-    assert not verdict.correct
-    assert said in verdict.feedback
-    assert verdict.feedback.endswith("(batch = 5): ModelNew has to take them too.")
+    assert verdict.correct == (not is_wrong)
+    assert re.search(said, verdict.feedback)
+    if is_wrong:
+        assert re.search(r"\(batch = \d+\): ModelNew has to take them too\.$", verdict.feedback)
+    else:
+        assert "batch = " in str(verdict.specialised)
 
 
 STEPS = """
@@ -477,11 +483,11 @@ def test_a_task_on_which_nothing_can_be_judged_is_refused(judge: Judge, source: 
 def test_an_admitted_task_says_what_it_is_checked_with(judge: Judge) -> None:
     admission = judge.admit(SOFTMAX)
     assert admission.admitted, admission.reason
-    assert admission.families == ("own", "normal", "scaled", "shifted", "structured")
-    assert admission.hidden_sizes == "batch = 5"
+    assert {"own", "normal", "scaled", "shifted", "structured", "tiny", "negative"} <= set(admission.families)
+    assert str(admission.hidden_sizes).startswith("batch = ")
     logarithm = judge.admit(reference("torch.log(x)"))
     assert logarithm.admitted
-    assert "normal" in logarithm.skipped
+    assert "negative" in logarithm.skipped
     assert judge.admit(reference("x.sum(0)", inputs="torch.rand(6, 40)")).hidden_sizes is None
 
 

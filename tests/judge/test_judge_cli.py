@@ -83,7 +83,7 @@ def test_json_is_one_verdict_on_stdout_and_any_verdict_is_success(
 
 
 def test_flags_reach_the_judge(fake: list[FakeJudge], one: Callable[..., list[str]]) -> None:
-    flags = ["--backend", "cpp", "--checks", "3", "--timed_calls=7", "--no-hidden-shapes", "--timing", "false"]
+    flags = ["--backend", "cpp", "--checks", "3", "--timed_calls=7", "--hidden-shapes", "off", "--timing", "false"]
     flags += [
         "--backward",
         "--families",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
-from kernel_coder.judge.examiner.source_checks import library_call
+from kernel_coder.judge.runner.library_symbols import hidden_among, undefined_symbols
 from kernel_coder.judge.runner.native import is_native, problem_of
 
 REFERENCE = """
@@ -75,21 +78,34 @@ def test_only_what_is_no_python_is_a_file_for_the_compiler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "call"),
+    ("symbols", "hidden"),
     [
-        ("return at::cpu::_softmax(x, 1, false);", "at::cpu::_softmax"),
-        ("at::native::mm(a, b)", "at::native::mm"),
-        ("at::_ops::mm::call(a, b)", "at::_ops::mm"),
-        ("c10::impl::ExcludeDispatchKeyGuard guard(set);", "ExcludeDispatchKeyGuard"),
-        ('extern "C" void sgemm_(char*, char*);', "sgemm_"),
-        ("auto stream = at::cuda::getCurrentCUDAStream();", None),
-        ("const at::cuda::CUDAGuard guard(x.device());", None),
-        ("at::softmax(x, 1); torch::mm(a, b); at::parallel_for(0, n, 64, f);", None),  # those are seen
-        ("void my_sgemm_kernel(float* a);", None),
+        (["at::cpu::_softmax(at::Tensor const&, long, bool)"], ["at::cpu::_softmax"]),
+        (["at::native::mm(at::Tensor const&)"], ["at::native::mm"]),
+        (["at::_ops::mm::redispatch(c10::DispatchKeySet, at::Tensor const&)"], ["at::_ops::mm::redispatch"]),
+        (["c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::DispatchKeySet)"], 1),
+        (["sgemm_"], ["sgemm_"]),
+        (["cblas_sgemm"], ["cblas_sgemm"]),
+        (["dlsym"], ["dlsym"]),
+        (["pthread_create", "at::_ops::mm::call(at::Tensor const&)"], ["at::_ops::mm::call"]),
+        (["pthread_create", "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], []),
+        (["at::cuda::getCurrentCUDAStream(signed char)", "c10::cuda::CUDAGuard::reset()"], []),
+        (["at::_ops::mm::call(at::Tensor const&)", "at::internal::invoke_parallel(long)"], []),  # the audit sees it
+        (["my_sgemm_kernel(float*)", "sgemm_blocked(int)"], []),
     ],
 )
-def test_what_is_called_past_torch_s_dispatcher_is_known_by_its_name(text: str, call: str | None) -> None:
-    assert library_call(text) == call
+def test_what_is_called_past_torch_s_dispatcher_is_known_by_its_symbol(
+    symbols: list[str], hidden: list[str] | int
+) -> None:
+    found = hidden_among(symbols)
+    assert (len(found) if isinstance(hidden, int) else found) == hidden
+
+
+def test_the_symbols_of_a_library_are_read() -> None:
+    library = next(Path(torch.__file__).parent.glob("lib/libtorch_python.so"))
+    names = undefined_symbols(str(library))
+    assert any(name.startswith("at::_ops::") for name in names)
+    assert undefined_symbols(__file__) == []
 
 
 @pytest.fixture(scope="module")

@@ -94,8 +94,8 @@ def test_an_unknown_reward_names_the_known_ones() -> None:
     with pytest.raises(RewardError) as caught:
         load_reward("simlarity")
     assert str(caught.value) == (
-        "unknown reward simlarity (did you mean similarity?); known are compiles, correct, format, "
-        "kernel_share, similarity, speedup, techniques, "
+        "unknown reward simlarity (did you mean similarity?); known are compiles, correct, format, general, "
+        "kernel_share, memory, roofline, similarity, speedup, techniques, "
         "and any function as package.module:function"
     )
 

@@ -75,6 +75,15 @@ def test_what_was_not_judged_has_no_reward(name: str) -> None:
     assert score(name) == []
 
 
+def test_memory_roofline_and_other_sizes() -> None:
+    measured = {"memory_bytes": 200, "reference_memory_bytes": 100, "roofline_share": 0.7}
+    good, bad = (example_verdict(one, **measured) for one in ("correct", "wrong_output"))
+    special = example_verdict("correct", specialised="it fails on other sizes")
+    assert score("memory", good, bad, special, None) == [0.5, 0.0, None, None]
+    assert score("roofline", good, bad, special, None) == [0.7, 0.0, None, None]
+    assert score("general", good, bad, special, None) == [1.0, 0.0, 0.0, None]
+
+
 def test_a_candidate_that_died_while_compiling_did_not_compile() -> None:
     assert score("compiles", example_verdict("timeout", compiled=False)) == [0.0]
 

@@ -121,7 +121,8 @@ class JudgeVerifier:
     Args:
         device: the judge's device.
         workers: number of candidates judged at once.
-        options: fields of :class:`kernel_coder.judge.JudgeConfig`; ``timing`` is False by default.
+        options: fields of :class:`kernel_coder.judge.JudgeConfig`; by default nothing is timed, and products may be the
+            library's, as in Inductor's solutions.
     """
 
     name = "judge"
@@ -130,7 +131,7 @@ class JudgeVerifier:
         from kernel_coder.judge.config import JudgeConfig
         from kernel_coder.judge.supervisor.open import open_judge
 
-        config = JudgeConfig(**{"workers": workers, "timing": False, **options})
+        config = JudgeConfig(**{"workers": workers, "timing": False, "allow": ["library_matmul"], **options})
         self._judge: Any = open_judge(device, "triton", config=config)
 
     def __enter__(self) -> JudgeVerifier:

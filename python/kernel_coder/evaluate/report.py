@@ -326,6 +326,19 @@ def task_view(results: Results, task: Task) -> dict[str, Any]:
     }
 
 
+def memory_text(verdict: Verdict) -> str | None:
+    """GPU memory of a call of the candidate and of the reference in MiB; None if it was not measured.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> memory_text(example_verdict(memory_bytes=1 << 20, reference_memory_bytes=2 << 20))
+    '1 MiB (reference 2 MiB)'
+    """
+    if verdict.memory_bytes is None or verdict.reference_memory_bytes is None:
+        return None
+    mine, theirs = (size / (1 << 20) for size in (verdict.memory_bytes, verdict.reference_memory_bytes))
+    return f"{mine:.4g} MiB (reference {theirs:.4g} MiB)"
+
+
 def sample_view(results: Results, key: Key) -> dict[str, Any]:
     sample, verdict = results.all_samples[key], results.verdicts[key]
     facts = {
@@ -339,6 +352,12 @@ def sample_view(results: Results, key: Key) -> dict[str, Any]:
         "runtime": None if verdict.runtime_ms is None else f"{verdict.runtime_ms:.4g} ms",
         "reference": None if verdict.reference_ms is None else f"{verdict.reference_ms:.4g} ms",
         "kernel share": None if verdict.kernel_share is None else percent(verdict.kernel_share),
+        "library share": None if verdict.library_share is None else percent(verdict.library_share),
+        "roofline": None if verdict.roofline_share is None else percent(verdict.roofline_share),
+        "memory": memory_text(verdict),
+        "other sizes": verdict.specialised,
+        "same bits twice": {True: "yes", False: "no", None: None}[verdict.deterministic],
+        "clock": verdict.clock_note,
         "device": verdict.device + (" (interpreted)" if verdict.interpreted else ""),
     }
     return {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Family = Literal["own", "normal", "scaled", "shifted", "structured"]
+Family = Literal[
+    "own", "normal", "scaled", "shifted", "structured", "tiny", "huge", "offset", "negative", "outlier", "ties"
+]
 
-FAMILIES: tuple[Family, ...] = ("own", "normal", "scaled", "shifted", "structured")
+FAMILIES: tuple[Family, ...] = get_args(Family)
 """Families of inputs; :mod:`kernel_coder.judge.examiner.input_families` says what each one is."""
 
 BUILDS = frozenset({"cuda", "cpp"})
@@ -39,8 +41,8 @@ def capability(name: str) -> int:
 class JudgeConfig(BaseModel):
     """What a judge checks, its time limits, and what candidates may use.
 
-    >>> JudgeConfig(checks=3).families
-    ('own', 'normal', 'scaled', 'shifted', 'structured')
+    >>> JudgeConfig(checks=3).families[:3]
+    ('own', 'normal', 'scaled')
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,9 +53,15 @@ class JudgeConfig(BaseModel):
         le=100,
         description="number of calls on fresh inputs whose outputs are compared with the float64 reference",
     )
-    families: tuple[Family, ...] = Field(default=FAMILIES, min_length=1, description="families of inputs, used in turn")
-    hidden_shapes: bool = Field(
-        default=True, description="also check one call with another batch size, if the task allows it"
+    families: tuple[Family, ...] = Field(
+        default=FAMILIES,
+        min_length=1,
+        description="families of inputs, used in turn; with more than one check, all others share one further request",
+    )
+    hidden_shapes: Literal["require", "flag", "off"] = Field(
+        default="flag",
+        description="also check other sizes, if the task allows it; an error there is refused (require) or makes the"
+        " candidate `specialised` (flag); wrong values there are always refused",
     )
     backward: bool = Field(default=False, description="also compare the gradients of inputs and parameters")
     training: bool | None = Field(
@@ -64,10 +72,15 @@ class JudgeConfig(BaseModel):
         default=True, description="measure kernel_share on a GPU; takes about two seconds for each candidate"
     )
     min_kernel_share: float = Field(
-        default=0.0,
+        default=0.5,
         ge=0,
         le=1,
-        description="smallest share of the device time that must be spent in the candidate's own kernels",
+        description="smallest share of the device time, and of the reference's arithmetic, that must be the candidate's"
+        " own kernels'; ignored where backend is torch or ablation is off",
+    )
+    allow: tuple[Literal["library_matmul"], ...] = Field(
+        default=(),
+        description="library calls that are allowed beside own kernels: library_matmul for products and convolutions",
     )
     timing: bool = Field(default=True, description="measure a speedup, unless kernels are interpreted")
     timed_calls: int = Field(
@@ -115,6 +128,13 @@ class JudgeConfig(BaseModel):
         default=None, description="folder for records with which an answer can be judged again; None: no records"
     )
 
+    @field_validator("hidden_shapes", mode="before")
+    @classmethod
+    def _was_a_bool(cls, value: object) -> object:
+        """Until version 0.3 this field was a bool; YAML also reads ``off`` as false."""
+        names: dict[object, str] = {True: "flag", False: "off", "true": "flag", "false": "off"}
+        return names.get(value, value) if isinstance(value, bool | str) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> JudgeConfig:
         if not 0 < len(self.families) <= len(set(self.families)):
@@ -124,8 +144,6 @@ class JudgeConfig(BaseModel):
                 capability(self.compile_for)
             except ValueError as error:
                 raise ValueError(f"compile_for: {error}") from None
-        if self.min_kernel_share > 0 and not (self.profile and self.ablation):
-            raise ValueError("min_kernel_share needs profile and ablation, which are switched off")
         return self
 
     def life_s(self, backend: str) -> float:

@@ -90,6 +90,16 @@ _BRACKETED = r"INST|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|SYSTEM_PROMPT
 _TEMPLATE_TOKEN = re.compile(rf"<(?=[|｜]|/?(?:{_TAGS})>)|<<(?=/?SYS>>)|\[(?=/?(?:{_BRACKETED})\])|(?<=[|｜])>")
 """Where the tokens of chat templates are broken: after the opening bracket, or before the closing one."""
 
+_WORD = r"(?:[sS]eed|SPECIAL|extra_id|unused|reserved|role|AI|USER|user|assistant|system|human|bot|turn|begin|end)"
+_OTHER_TOKEN = re.compile(
+    rf"(?<!\w)<(?=/?{_WORD}[\w:-]*>)|(?<!\w)<(?=/?[\w-]+:(?:bos|eos|think|tool_call)>)|<(?=/?\w+_of_\w+>)"
+    r"|^(?=#{2,}\s*(?:Instruction|Response|Input|System|User|Assistant|Human)\b)"
+    r"|^(?=(?:Human|Assistant|System|User|USER|ASSISTANT|SYSTEM):)",
+    re.MULTILINE,
+)
+"""The same for templates without brackets of their own kind: words in angle brackets that name a role or an end, and
+lines that begin with a role."""
+
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
 
 
@@ -108,6 +118,7 @@ def harmless(text: str) -> str:
     text = _OVERWRITTEN.sub("", text).replace("\r", "")
     text = _PATH.sub(lambda match: match[1] or PurePosixPath(match[0]).name, text)
     text = _TEMPLATE_TOKEN.sub(lambda match: " >" if match[0] == ">" else f"{match[0]} ", text)
+    text = _OTHER_TOKEN.sub(lambda match: f"{match[0]} " if match[0] else "> ", text)
     return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
 
 
@@ -338,7 +349,10 @@ def compile_error(output: str, *, budget: int = BUDGET) -> str:
     return bounded("\n".join(kept), budget)
 
 
-OF_SUCCESS = ("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms", "kernel_share", "kernels")
+OF_SUCCESS = (
+    *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
+    *("kernel_share", "kernels", "specialised"),
+)
 """Arguments of :func:`success`, which are fields of a verdict."""
 
 
@@ -351,6 +365,7 @@ def success(
     reference_ms: float | None = None,
     kernel_share: float | None = None,
     kernels: str | None = None,
+    specialised: str | None = None,
 ) -> str:
     """The text about a correct candidate: how fast it is, its kernels' share of the time, what its kernels need.
 
@@ -367,6 +382,8 @@ def success(
         lines[0] += f" {times}: {speedup:.3g} times as fast ({interval})."
     if kernel_share is not None:
         lines.append(f"{100 * kernel_share:.3g}% of the time on the device is spent in its own kernels.")
+    if specialised:
+        lines.append(f"It serves the task's own sizes only: {specialised}")
     if kernels:
         lines.append(kernels)
     return "\n".join(lines)
@@ -383,7 +400,7 @@ def _is_context(line: str) -> bool:
 
 # ---- facts about kernels
 
-MAX_KERNEL_NAME = 200
+MAX_KERNEL_NAME = 80
 """Upper limit for a kernel's name, in characters. The candidate chose the name, perhaps to tell the model something."""
 
 _NUMBER = "[0-9]{1,9}"

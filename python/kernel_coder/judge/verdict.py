@@ -103,6 +103,19 @@ class Verdict:
         reference_compile_ms: the same of the reference under ``torch.compile``.
         kernel_share: share of a call's device time that is spent in the candidate's own kernels, 0 to 1; None if it was
             not measured.
+        library_share: share of the reference's arithmetic that torch's operators do in a call of the candidate; without
+            products and convolutions where the library may compute these. None if it was not measured.
+        specialised: how the candidate failed on other sizes than the task's own, on which it is right; None if it did
+            not, or was not asked.
+        deterministic: two calls on the same inputs gave the same bits; None if this was not tried.
+        aliases_input: an output shares memory with an input, according to the candidate's process; None if it was not
+            observed.
+        memory_bytes: GPU memory that a call takes beyond what is held before it, according to the candidate's process.
+        reference_memory_bytes: the same of the reference, measured by the judge. Both are None without a GPU.
+        roofline_share: the least time that the GPU needs for the task's bytes and products, over ``runtime_ms``. None
+            without a time, or for a GPU whose rates are not known.
+        clock_note: why nothing was subtracted from the candidate's time in the lower bound; None if something was, or
+            nothing was timed.
         kernels: facts about a correct candidate's own kernels from their compilers, one line for each: registers,
             spills, shared memory. They come from the candidate's process, so rewards must not depend on them.
         errors: the errors of each output that was compared.
@@ -142,6 +155,14 @@ class Verdict:
     reference_ms: float | None = None
     reference_compile_ms: float | None = None
     kernel_share: float | None = None
+    library_share: float | None = None
+    specialised: str | None = None
+    deterministic: bool | None = None
+    aliases_input: bool | None = None
+    memory_bytes: int | None = None
+    reference_memory_bytes: int | None = None
+    roofline_share: float | None = None
+    clock_note: str | None = None
     kernels: str = ""
     errors: tuple[OutputError, ...] = ()
     task: str
@@ -162,8 +183,10 @@ class Verdict:
         _fit_fields(self)
         self._check_outcome()
         self._check_times()
-        if self.kernel_share is not None and not 0 <= self.kernel_share <= 1:
-            raise ValueError(f"kernel_share must be between 0 and 1; got {self.kernel_share}")
+        for name in ("kernel_share", "library_share", "roofline_share"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} must be between 0 and 1; got {share}")
         for name in ("feedback", "kernels"):
             if len(getattr(self, name)) > MAX_FEEDBACK:
                 raise ValueError(f"{name} must have at most {MAX_FEEDBACK} characters; got {len(getattr(self, name))}")
@@ -334,8 +357,18 @@ def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
     raise TypeError(f"{where} must be of type {name}; got {value!r}")
 
 
+ADDED_LATER: dict[str, Any] = dict.fromkeys(
+    [
+        *("library_share", "specialised", "deterministic", "aliases_input"),
+        *("memory_bytes", "reference_memory_bytes", "roofline_share", "clock_note"),
+    ]
+)
+"""Fields that verdicts of earlier versions do not have, with what is read in their place."""
+
+
 def _record(cls: type[Record], value: dict[str, Any], where: str) -> Record:
     hints = _hints(cls)
+    value = {**(ADDED_LATER if cls is Verdict else {}), **value}
     for name in hints:
         if name not in value:
             raise ValueError(f"{where} has no field {name}")

@@ -316,6 +316,8 @@ def sample_view(record: Mapping[str, Any], reference: Reference | None) -> dict[
         "advantage": None if (value := number(record.get("advantage"))) is None else shown(value),
         "speedup": None if speedup is None else shown(speedup, "speedup"),
         "kernel share": None if (value := number(verdict.get("kernel_share"))) is None else percent(value),
+        "roofline": None if (value := number(verdict.get("roofline_share"))) is None else percent(value),
+        "other sizes": verdict.get("specialised"),
         "form": parts["form"],
     }
     feedback = verdict.get("feedback")

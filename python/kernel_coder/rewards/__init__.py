@@ -15,7 +15,15 @@ from kernel_coder.rewards.reward_set import RewardPart, RewardSet, RewardTable
 from kernel_coder.rewards.schedule import Schedule
 from kernel_coder.rewards.similarity import similarity_reward
 from kernel_coder.rewards.techniques import techniques_reward
-from kernel_coder.rewards.verdicts import compiles_reward, correct_reward, kernel_share_reward, speedup_reward
+from kernel_coder.rewards.verdicts import (
+    compiles_reward,
+    correct_reward,
+    general_reward,
+    kernel_share_reward,
+    memory_reward,
+    roofline_reward,
+    speedup_reward,
+)
 
 __all__ = [
     "PRESETS",
@@ -30,11 +38,14 @@ __all__ = [
     "completion_text",
     "correct_reward",
     "format_reward",
+    "general_reward",
     "kernel_share_reward",
     "load_reward",
+    "memory_reward",
     "register_reward",
     "reward_names",
     "reward_preset",
+    "roofline_reward",
     "similarity_reward",
     "speedup_reward",
     "techniques_reward",

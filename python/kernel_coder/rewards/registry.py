@@ -71,8 +71,8 @@ def register_reward(name: str, *, check: Callable[..., None] | None = None) -> C
 def reward_names() -> list[str]:
     """The registered names.
 
-    >>> reward_names()
-    ['compiles', 'correct', 'format', 'kernel_share', 'similarity', 'speedup', 'techniques']
+    >>> reward_names()[:5]
+    ['compiles', 'correct', 'format', 'general', 'kernel_share']
     """
     return sorted(_REGISTRY)
 

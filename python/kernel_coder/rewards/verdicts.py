@@ -129,3 +129,57 @@ def kernel_share_reward(
     [0.75, None]
     """
     return scores("kernel_share", completions, verdict, lambda one: one.kernel_share if one.correct else 0.0)
+
+
+@register_reward("memory")
+def memory_reward(
+    prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
+) -> list[float | None]:
+    """How little GPU memory a correct candidate takes: ``min(reference / candidate, 1)``; 0 for any other candidate.
+
+    Both take at least a byte. None also for a correct candidate whose memory was not measured, as without a GPU. The
+    candidate's process measures its own memory, so give this reward a small weight.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> lean, fat = (example_verdict("correct", memory_bytes=n, reference_memory_bytes=100) for n in (50, 400))
+    >>> memory_reward(["?"] * 3, ["x"] * 3, verdict=[lean, fat, example_verdict("correct")])
+    [1.0, 0.25, None]
+    """
+
+    def score(one: Verdict) -> float | None:
+        if not one.correct:
+            return 0.0
+        if one.memory_bytes is None or one.reference_memory_bytes is None:
+            return None
+        return min(max(one.reference_memory_bytes, 1) / max(one.memory_bytes, 1), 1.0)
+
+    return scores("memory", completions, verdict, score)
+
+
+@register_reward("roofline")
+def roofline_reward(
+    prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
+) -> list[float | None]:
+    """The share of the GPU's limit that a correct candidate reaches; 0 for any other candidate.
+
+    None also for a correct candidate that was not timed, or ran on a GPU whose limits are not known.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> roofline_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct", roofline_share=0.6), None])
+    [0.6, None]
+    """
+    return scores("roofline", completions, verdict, lambda one: one.roofline_share if one.correct else 0.0)
+
+
+@register_reward("general")
+def general_reward(
+    prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
+) -> list[float | None]:
+    """Whether a correct candidate also serves other sizes than the task's own: 1 or 0; 0 for any other candidate.
+
+    >>> from kernel_coder.judge import example_verdict
+    >>> special = example_verdict("correct", specialised="it fails on other sizes")
+    >>> general_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct"), special])
+    [1.0, 0.0]
+    """
+    return scores("general", completions, verdict, lambda one: float(one.correct and one.specialised is None))

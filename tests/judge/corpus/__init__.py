@@ -10,6 +10,7 @@ A candidate is a file whose first lines say what it is:
     # slow: build                        if it calls a compiler for longer than a few seconds
     # expect: no gain                    hostile only, see Candidate.expect
     # leak: root:x:0                     hostile only: text that no verdict may repeat
+    # allow: library_matmul              honest only: library calls that are allowed beside its own kernels
 
 A hostile candidate does not do the work honestly beside its hack: it is correct only if the hack succeeds. So a
 judge that calls it correct has been fooled. HOSTILE CANDIDATES MUST NEVER BE RUN OUTSIDE THE SANDBOX: they kill, fill
@@ -142,6 +143,7 @@ class Candidate:
         leak: text that no verdict may repeat, or None.
         needs_cuda: pointless without a GPU.
         needs_cpu: reads and writes host memory, which tensors of a GPU are not.
+        allow: what of :attr:`kernel_coder.judge.JudgeConfig.allow` it is judged with, or None.
         slow: why judging takes long: ``build``, or None.
     """
 
@@ -157,13 +159,14 @@ class Candidate:
     needs_cuda: bool = False
     needs_cpu: bool = False
     slow: str | None = None
+    allow: str | None = None
 
     @property
     def is_hostile(self) -> bool:
         return self.hack is not None
 
 
-KEYS = frozenset({"task", "backend", "hack", "why", "needs", "slow", "expect", "leak"})
+KEYS = frozenset({"task", "backend", "hack", "why", "needs", "slow", "expect", "leak", "allow"})
 
 
 def header(source: str) -> dict[str, str]:
@@ -218,6 +221,7 @@ def _candidates(kind: str) -> Iterable[Candidate]:
             needs_cuda=fields.get("needs") == "cuda",
             needs_cpu=fields.get("needs") == "cpu",
             slow=fields.get("slow"),
+            allow=fields.get("allow"),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,15 +14,19 @@ from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.proof import WorkProof
+from kernel_coder.judge.examiner.source_checks import reach_reason
 from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.timing.timer import Timer
-from kernel_coder.judge.gpu.turns import GpuTurns
+from kernel_coder.judge.gpu.turns import GpuTurns, synchronise
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Loaded, Mode, Say, Status
 
 CHECKS_AGAIN = 2
 """Checks after the timed calls, on inputs of other kinds than the task's own. A candidate that counts its calls knows
 when the first checks are over."""
+
+SECOND_BYTES = 1 << 30
+"""Upper limit of the parameters, in bytes, with which another instance of the candidate is made."""
 
 STARTING_S = 2.0
 """Seconds that timing waits at most until the next candidate's process has made its GPU context, which would disturb
@@ -59,6 +63,9 @@ class Examination:
         self.end_candidate, self.starting = end_candidate, starting
         self.checker = Checker(task, link, source, turns)
         self.proof = WorkProof(self.checker, backend)
+        self.rng = random.Random(task.draws.seeds.next())
+        """Chooses the order of checks: secret, and the same for the same seed."""
+
         self.is_proved = backend != "torch" and self.config.ablation
         self.compiled = False
         self.stage_s: dict[str, float] = {}
@@ -78,28 +85,30 @@ class Examination:
                 self.stage_s["wait"] = self.turns.waited_s - waited_s
 
     def _examine(self) -> None:
-        """The sequence. A candidate does not know which of the first calls is the audited one."""
+        """The sequence."""
         with self._stage("build"):
             self._take_built()
-        checks = self._first_checks()
-        audit_at = 1 + secrets.randbelow(len(checks)) if self.is_proved else len(checks)
+        self.checker.is_audited = self.is_proved
         with self._stage("check"):
-            for family, variant in checks[:audit_at]:
+            for family, variant in self._first_checks():
                 self.checker.check(family, variant)
+            self._check_other_families()
+            if self.config.checks > 1:
+                self.checker.check_twice(self.task.variants[0])
+            self._check_other_modes()
+            if self.checker.nulls is not None:
+                self.checker.nulls.refuse()
         if self.is_proved:
             with self._stage("proof"):
                 self.proof.audit()
-        with self._stage("check"):
-            for family, variant in checks[audit_at:]:
-                self.checker.check(family, variant)
-            if self.checker.nulls is not None:
-                self.checker.nulls.refuse()
         timer: Timer | None = None
         if self.reference is not None and self.config.timing and self.config.timed_calls:
             with self._stage("time"):
                 timer = self._time(self.reference)
         with self._stage("check"):
             self._check_again()
+        with self._stage("again"):
+            self.checker.check_near_ones_again()
         if self.is_proved:
             with self._stage("proof"):
                 self.proof.prove()
@@ -126,6 +135,7 @@ class Examination:
         status = Status(frame.status)
         if status is Status.OK:
             self.compiled = True
+            self.checker.loaded = Loaded(min(max(frame.values[0], 0), max(Loaded)))
             if frame.values[0] == Loaded.BY_SEED:
                 if not self.task.reference.has_random_state:
                     raise Judged(Outcome.REJECTED, "it claims a state that it cannot have")
@@ -147,17 +157,82 @@ class Examination:
         raise failure(Outcome.COMPILE_ERROR, text, self.checker.source, compiled=False)
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
-        """Family and sizes of each check before the timed calls."""
+        """Family and sizes of each check before the timed calls, except for the other families. The first call may have
+        other sizes than the task's own: what a candidate keeps of its first call may be wrong for the next."""
         plain, *hidden = self.task.variants
         families = self.task.families
         wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
-        return [*wanted[:1], *(("own", variant) for variant in hidden), *wanted[1:]]
+        others = [("own", variant) for variant in hidden]
+        first = 1 if self.config.checks > 1 and self.rng.random() < 0.5 else 0
+        return [*others[:first], *wanted[:1], *others[first:], *wanted[1:]]
+
+    def _check_other_families(self) -> None:
+        """One request with inputs of each family that the first checks left out, or several where slots are few."""
+        plain = self.task.variants[0]
+        left = list(self.task.families[self.config.checks :]) if self.config.checks > 1 else []
+        self.rng.shuffle(left)
+        while left:
+            some, left = left[: plain.slots], left[plain.slots :]
+            self.checker.check_all(some, plain)
+
+    def _check_other_modes(self) -> None:
+        """A call with gradients on, and one in eval mode if the task's module is in training. A user makes both."""
+        plain = self.task.variants[0]
+        if self.config.checks == 1 or self.config.backward:
+            return
+        self.checker.check("own", plain, Mode.GRADIENTS)
+        if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
+            return
+        with self.task.reference.in_eval_mode():
+            self._write_state()
+            self._ask(Say.RELOAD, 0, 0)
+            self._ask(Say.TRAINING, 0)
+            with self.checker.saying("In eval mode: "):
+                self.checker.check("own", plain)
+            self._ask(Say.TRAINING, 2)
+
+    def _ask(self, say: Say, *values: int) -> Status:
+        self.link.ask(say, *values)
+        frame = self.link.answer(say)
+        if Status(frame.status) is not Status.NO_STATE:
+            self.checker.refuse_status(frame)
+        return Status(frame.status)
 
     def _check_again(self) -> None:
+        """Checks after the timed calls, of another instance and of the first one, both with other parameters."""
         others = [family for family in self.task.families if family != "own"] or ["own"]
-        for _ in range(min(CHECKS_AGAIN, self.config.checks - 1)):
-            family = others.pop(secrets.randbelow(len(others))) if others else "own"
+        reloads = self._reloads() if self.config.checks > 1 else []
+        for place in range(min(CHECKS_AGAIN, max(self.config.checks - 1, 0))):
+            if place < len(reloads):
+                self._reload(*reloads[place])
+            family = others.pop(self.rng.randrange(len(others))) if others else "own"
             self.checker.check(family, self.task.variants[0])
+
+    def _reloads(self) -> list[tuple[bool, int]]:
+        """Which instances get other parameters: whether it is a new one, and the seed of its construction."""
+        reference, loaded = self.task.reference, self.checker.loaded
+        if loaded is Loaded.NOTHING:
+            return []
+        second = (True, self.task.draws.seeds.next())
+        if loaded is Loaded.BY_SEED:
+            reference.use_initial_state(second[1])
+            return [second]
+        with self.turns.shared():
+            reference.draw_state()
+        self._write_state()
+        is_small = sum(spec.nbytes for _, spec in self.task.memory.state_specs) <= SECOND_BYTES
+        return [second, (False, 0)] if is_small else [(False, 0)]
+
+    def _write_state(self) -> None:
+        """Write the reference's parameters and buffers as they are now."""
+        with self.turns.shared():
+            self.task.memory.write_state()
+            synchronise(self.task.device)
+
+    def _reload(self, is_new: bool, seed: int) -> None:
+        if self._ask(Say.RELOAD, int(is_new), seed) is Status.NO_STATE:
+            raise Judged(Outcome.WRONG_OUTPUT, "a second instance of it has other parameters than the first one")
+        self.checker.when = "With other parameters: "
 
     def _time(self, reference: Link) -> Timer:
         if self.starting is not None:
@@ -194,12 +269,26 @@ class Examination:
         """What is known of the candidate's own kernels, as text."""
         return self.proof.kernels
 
+    def _roofline_share(self) -> float | None:
+        """The least time that the GPU needs for the task's bytes and products, over the candidate's time of a call."""
+        runtime_ms = self.timing.get("runtime_ms")
+        floor_s = self.task.floor_s() if runtime_ms else None
+        return None if not floor_s else min(1e3 * floor_s / runtime_ms, 1.0)
+
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict."""
         return {
             "errors": list(self.checker.errors.values()),
             "stage_s": self.stage_s,
             "kernel_share": self.proof.kernel_share,
+            "library_share": self.proof.library_share,
+            "specialised": self.checker.specialised,
+            "deterministic": self.checker.is_deterministic,
+            "aliases_input": self.proof.has_aliases,
+            "memory_bytes": self.proof.memory_bytes,
+            "reference_memory_bytes": self.task.reference_memory_bytes() if self.timing else None,
+            "roofline_share": self._roofline_share(),
+            "clock_note": reach_reason(self.checker.source) if self.timing else None,
             "kernels": self.kernels,
             "compiled": self.compiled,
             **self.timing,

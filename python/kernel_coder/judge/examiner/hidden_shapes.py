@@ -6,6 +6,8 @@ A candidate that is right for the task's own sizes alone has not solved the task
 from __future__ import annotations
 
 import ast
+import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +16,9 @@ from torch import Tensor
 
 from kernel_coder.judge.wire.messages import TensorSpec
 from kernel_coder.judge.wire.trees import map_tensors
+
+GROWING_ELEMENTS = 1 << 22
+"""Elements of a task's inputs up to which hidden sizes may be larger than the task's own."""
 
 
 class OtherSizes(NamedTuple):
@@ -30,18 +35,29 @@ def other_sizes(
     get_inputs: Callable[[], Any],
     input_shapes: Sequence[tuple[int, ...]],
     output_specs: Sequence[TensorSpec],
+    is_larger: bool,
+    rng: random.Random,
 ) -> Iterator[OtherSizes]:
-    """Sizes to try: all numbers that only the inputs depend on, smaller; then each one alone; then another batch.
+    """Sizes to try, in an order of preference. All are secret, between a third and twice the task's own.
+
+    Smaller ones begin with the numbers that name the first dimension of an input, since a kernel may need a power of
+    two elsewhere. Then come all numbers that only the inputs depend on, then each one alone, then another batch.
 
     Args:
         source: the reference.
         get_inputs: the task's own.
         input_shapes: of the task's own inputs.
         output_specs: of the reference's outputs for them.
+        is_larger: whether larger sizes are wanted, unless inputs are large; else smaller ones.
+        rng: secret random numbers.
     """
     own = input_sizes(source)
-    smaller = {name: max(size - 1 - place, 1) for place, (name, size) in enumerate(own.items())}
-    choices = [smaller, *({name: size} for name, size in smaller.items())] if len(own) > 1 else [smaller] * len(own)
+    may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
+    others = {name: _another(size, may_grow, rng) for name, size in own.items()}
+    rows = {name: others[name] for name, size in own.items() if any(shape[:1] == (size,) for shape in input_shapes)}
+    choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
+    if is_larger:
+        choices = choices[1:] if rows else choices
     for choice in choices:
         namespace: dict[str, Any] = {"__name__": "reference"}
         exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
@@ -49,13 +65,21 @@ def other_sizes(
     batches = {shape[0] for shape in input_shapes if len(shape) >= 2}
     if len(batches) == 1 and all(shape[0] in batches for shape in input_shapes if shape):
         batch = batches.pop()
-        other = batch - 1 if batch > 2 else batch + 1
+        other = _another(batch, may_grow, rng)
         if all(spec.shape and spec.shape[0] == batch for spec in output_specs):
 
             def rebatched() -> Any:
                 return map_tensors(get_inputs(), lambda one: _rebatched(one, batch, other))
 
             yield OtherSizes(f"batch = {other}", rebatched)
+
+
+def _another(size: int, may_grow: bool, rng: random.Random) -> int:
+    """A secret size: larger if that is allowed, else smaller where there is a smaller one; never the same."""
+    if may_grow:
+        return size + 1 + rng.randrange(max(size, 2))
+    least = max(size // 3, 1)
+    return rng.randrange(least, size) if size > least else size + 1
 
 
 def input_sizes(source: str) -> dict[str, int]:
@@ -109,4 +133,5 @@ def _rebatched(tensor: Tensor, batch: int, other: int) -> Tensor:
     """The tensor with `other` rows, if it has `batch` of them."""
     if not tensor.dim() or tensor.shape[0] != batch:
         return tensor
-    return tensor[:other].contiguous() if other < batch else torch.cat([tensor, tensor[: other - batch]])
+    repeats = -(-other // batch)
+    return torch.cat([tensor] * repeats)[:other].contiguous()

@@ -6,6 +6,12 @@ normal     standard normal numbers
 scaled     the task's own, times 10, with random signs
 shifted    the task's own, plus 5
 structured the task's own, with rows that are constant, rows that are zero, and a few elements of 100 or -100
+tiny       the task's own, times 1e-3 or 1e-4
+huge       the task's own, times 1e3, 1e4 or 1e5
+offset     the task's own, each row plus or minus a number between 100 and 10,000
+negative   the task's own, all negative and less than -1, each row times a number between 1 and 1e5
+outlier    the task's own, with a single element of 10,000 or -10,000
+ties       rows that equal the first one, and rows whose elements differ by about a hundredth
 ========== ============================================================================================================
 
 To add a family: write a function that makes such an input from the task's own, add it to :data:`INPUT_FAMILIES`, and
@@ -29,6 +35,12 @@ from kernel_coder.judge.wire.trees import floating
 OUTLIER = 100.0
 """Size of the outliers in structured inputs. exp(100) overflows float32, so a softmax that does not subtract the
 maximum fails."""
+
+LONE_OUTLIER = 1e4
+"""Size of the single outlier of the family ``outlier``. It decides a scale that is taken from the largest element."""
+
+TIE_SPREAD = 0.01
+"""By about how much elements of a row with near ties differ."""
 
 LARGEST_WHOLE = float(1 << 20)
 """Numbers above this do not count as whole: in floating point, all large numbers are."""
@@ -156,6 +168,56 @@ def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
     return new.reshape(own.shape)
 
 
+def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
+    """A column of powers of ten in random order, with exponents from one number to another, both included."""
+    exponents = torch.linspace(high, low, count, device=own.device)
+    return 10 ** exponents[torch.randperm(count, generator=rng, device=own.device)][:, None]
+
+
+def _rows(own: Tensor) -> Tensor:
+    """The tensor as a matrix of its rows along the last dimension."""
+    return own.reshape(-1, own.shape[-1]) if own.dim() else own.reshape(1, 1)
+
+
+def _signs(shape: tuple[int, ...], own: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, shape, generator=rng, device=own.device, dtype=torch.int8).mul_(2).sub_(1)
+
+
+def _tiny(own: Tensor, rng: torch.Generator) -> Tensor:
+    return own * (1e-3, 1e-4)[int(torch.randint(2, (1,), generator=rng, device=own.device))]
+
+
+def _huge(own: Tensor, rng: torch.Generator) -> Tensor:
+    return own * (1e5, 1e4, 1e3)[int(torch.randint(3, (1,), generator=rng, device=own.device))]
+
+
+def _offset(own: Tensor, rng: torch.Generator) -> Tensor:
+    rows = _rows(own)
+    highest = 2.0 + 2 * float(torch.rand(1, generator=rng, device=own.device))  # some tasks bear 100 only
+    moved = _power(2.0, highest, len(rows), own, rng) * _signs((len(rows), 1), own, rng)
+    return (rows + moved).reshape(own.shape)
+
+
+def _negative(own: Tensor, rng: torch.Generator) -> Tensor:
+    rows = _rows(own)
+    highest = 5 * float(torch.rand(2, generator=rng, device=own.device).max())
+    return (_power(0.0, highest, len(rows), own, rng) * (-1 - rows.abs())).reshape(own.shape)
+
+
+def _outlier(own: Tensor, rng: torch.Generator) -> Tensor:
+    new = own.clone().reshape(-1)
+    place = torch.randint(len(new), (1,), generator=rng, device=own.device)
+    return new.index_fill_(0, place, LONE_OUTLIER * float(_signs((1,), own, rng))).reshape(own.shape)
+
+
+def _ties(own: Tensor, rng: torch.Generator) -> Tensor:
+    rows = _rows(own)
+    noise = torch.rand(rows.shape, generator=rng, device=own.device)
+    near = rows[:, :1] + TIE_SPREAD * (noise - 0.5)
+    is_equal = torch.rand(len(rows), 1, generator=rng, device=own.device) < 0.5
+    return torch.where(is_equal, rows[:1], near).reshape(own.shape)
+
+
 class InputFamily(NamedTuple):
     """A kind of inputs."""
 
@@ -172,6 +234,12 @@ INPUT_FAMILIES = {
     "scaled": InputFamily("the task's own times 10, with random signs", _scaled),
     "shifted": InputFamily("the task's own plus 5", _shifted),
     "structured": InputFamily("with constant rows, zero rows and a few elements of 100 and -100", _structured),
+    "tiny": InputFamily("the task's own times 1e-3 or 1e-4", _tiny),
+    "huge": InputFamily("the task's own times 1e3 to 1e5", _huge),
+    "offset": InputFamily("the task's own, each row plus or minus 100 to 10,000", _offset),
+    "negative": InputFamily("negative numbers only, each row times 1 to 1e5", _negative),
+    "outlier": InputFamily("the task's own with a single element of 10,000 or -10,000", _outlier),
+    "ties": InputFamily("with equal rows, and rows of nearly equal elements", _ties),
 }
 """All families by name."""
 
@@ -186,26 +254,67 @@ def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
     if family == "own" or not floating(own) or own.numel() == 0:
         return own
     pattern = pattern_of(own)
+    if own.is_complex() and family in ("negative", "ties"):
+        return own
     return own if pattern.is_whole else _like_own(INPUT_FAMILIES[family].make(own, rng), own, pattern)
 
 
 # ---- parameters
 
+NEGLIGIBLE = 0.01
+"""A parameter whose elements are all equal and smaller than this is drawn anew with elements around 1. Such a parameter
+weighs a whole branch of a module, which a candidate could otherwise leave out within any tolerance."""
 
-def perturb(module: torch.nn.Module, rng: torch.Generator) -> None:
+
+def is_table(value: Tensor, again: Tensor) -> bool:
+    """Whether a buffer is a constant table, such as a mask or positions: the same in two constructions from different
+    seeds, and not all one value. A solution may do without it.
+
+    >>> mask, zeros = torch.tril(torch.ones(3, 3)), torch.zeros(3)
+    >>> is_table(mask, mask), is_table(zeros, zeros), is_table(torch.rand(3), torch.rand(3))
+    (True, False, False)
+    """
+    return value.numel() > 1 and torch.equal(value, again) and not bool((value == value.reshape(-1)[0]).all())
+
+
+def perturb(module: torch.nn.Module, rng: torch.Generator, fixed: frozenset[str] = frozenset()) -> None:
     """Move every parameter and floating-point buffer away from its initial value, in place.
 
-    A gain of 1 and a bias of 0 do nothing, so without this a candidate that leaves them out would pass. Values that
-    are nowhere negative, as those of a variance, stay so.
+    A gain of 1 and a bias of 0 do nothing, so without this a candidate that leaves them out would pass. The zeros of
+    parameters move too: weights that are a diagonal or a band at first do not stay so. Values that are nowhere
+    negative, as those of a variance, stay so. Buffers keep their zeros, unless they are all zero.
+
+    Args:
+        module: the module.
+        rng: where the noise comes from.
+        fixed: names of buffers that stay as they are.
     """
+    parameters = {id(one) for one in module.parameters()}
+    named = [*module.named_parameters(), *((name, one) for name, one in module.named_buffers() if name not in fixed)]
     with torch.no_grad():
-        for value in list(module.parameters()) + [one for one in module.buffers() if floating(one)]:
+        for _, value in named:
             if value.numel() == 0 or not floating(value):
                 continue
             noise = torch.rand(value.shape, generator=rng, device=value.device).to(value.dtype)
+            is_parameter = id(value) in parameters
+            if is_parameter and not value.is_complex() and _is_negligible(value):
+                value.copy_(0.75 + 0.5 * noise)
+                continue
+            moves = is_parameter and not value.is_complex() and bool((value == 0).any())
+            size = 0.0 if not moves else float(value.float().square().mean().sqrt())
+            zeros = value == 0 if size else None
             if value.is_complex() or bool((value < 0).any()):
                 value.mul_(1 + 0.2 * (noise - 0.5))
+                if zeros is not None:
+                    value.add_(zeros * (0.4 * size * (noise - 0.5)))
             elif bool((value == 0).all()):
                 value.add_(0.2 * (noise - 0.5))
             else:
                 value.mul_(0.75 + 0.5 * noise)
+                if zeros is not None:
+                    value.add_(zeros * (0.2 * size * noise))
+
+
+def _is_negligible(value: Tensor) -> bool:
+    first = value.reshape(-1)[0]
+    return bool((first != 0) & (first.abs() < NEGLIGIBLE) & (value == first).all())

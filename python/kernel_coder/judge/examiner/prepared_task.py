@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.fingerprint import Fingerprint
-from kernel_coder.judge.examiner.hidden_shapes import other_sizes
+from kernel_coder.judge.examiner.hidden_shapes import OtherSizes, other_sizes
 from kernel_coder.judge.examiner.memory_estimates import (
     TIMES_INPUTS,
     judging_bytes,
@@ -23,15 +24,25 @@ from kernel_coder.judge.examiner.randomness import Draws, Seeds
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
+from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
 from kernel_coder.judge.examiner.timing_records import ReferenceTiming
+from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
-from kernel_coder.judge.wire.module_calls import set_math_mode
+from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
+from kernel_coder.judge.wire.op_work import WorkCounter
 from kernel_coder.judge.wire.trees import map_tensors, tensors_of
 
 PARAMETER_DRAWS = 4
 """Times that a task's parameters are drawn before it is refused. Some draws make the result a constant, as a gate that
 happens to be closed does."""
+
+
+WEIGHED_ELEMENTS = 1 << 24
+"""Elements of inputs and outputs up to which it is found out what weighs too little: it takes memory and many calls."""
+
+TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
+"""Samples of a family that are drawn before it is left out; of all other families 4, since their size is random."""
 
 
 class PreparedTask:
@@ -60,6 +71,10 @@ class PreparedTask:
         """
         self.config, self.device, self.turns = config, device, turns
         self.known = ReferenceTiming()
+        self._work: int | None = None
+        self._reference_bytes: int | None = None
+        self._flops: int | None = None
+        self._has_eval_mode: bool | None = None
         self.is_large = whole
         """Whether it holds shares of the GPU's memory that other tasks may wait for."""
 
@@ -76,9 +91,10 @@ class PreparedTask:
             self.reference.build()
         with refusing("the reference cannot be called"):
             self._call_first(whole)
+            self._weigh()
             self._find_families(task)
             self.variants = [self._variant()]
-            if config.hidden_shapes and not config.backward:
+            if config.hidden_shapes != "off" and not config.backward:
                 self._add_hidden_shapes()
         with refusing("its inputs and outputs cannot be held"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
@@ -123,6 +139,19 @@ class PreparedTask:
 
     # ---- inputs that tell something
 
+    def _weigh(self) -> None:
+        """Give weight to every parameter, and refuse a task with an input that has none."""
+        if not self.config.null_candidates or self.config.backward or self.reference.changes_inputs:
+            return
+        try:
+            with self.turns.shared():
+                sample = self.samples.sample("own")
+                if sum(one.numel() for one in [*sample.tensors, *sample.expected]) <= WEIGHED_ELEMENTS:
+                    weigh(self.reference, sample)
+        except Refused as refused:
+            if "within the tolerance" in str(refused):
+                raise
+
     def _find_families(self, task: Mapping[str, Any]) -> None:
         """Find the usable input families. Draw other parameters if a candidate that computes nothing would pass."""
         for left in reversed(range(PARAMETER_DRAWS)):
@@ -135,6 +164,7 @@ class PreparedTask:
             self.reference.forget()
             with self.turns.shared():
                 self.reference.build()
+            self._weigh()
 
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
         """Families on which the reference is near enough to exact. Raises Refused if the task's own is not among them,
@@ -148,7 +178,7 @@ class PreparedTask:
                 continue
             try:
                 with self.turns.shared() as turn:
-                    sample = self.samples.sample(family, tries=2 if family != "own" else 4)
+                    sample = self.samples.sample(family, tries=TRIES.get(family, 4))
                     if nulls is not None:
                         turn.pause()
                         nulls.try_on(sample)
@@ -188,6 +218,53 @@ class PreparedTask:
                 raise
         return self.samples.sample("own", variant.get_inputs)
 
+    def reference_work(self) -> int:
+        """Operations of the reference in a call, without those that candidates may leave to the library."""
+        if self._work is None:
+            reference = self.reference
+            with self.turns.shared(), self.draws.aside():
+                inputs = reference.own_inputs()
+                cotangents = reference.cotangents_of(inputs)
+                with WorkCounter("library_matmul" not in self.config.allow) as counter:
+                    reference.outputs(reference.module, inputs, cotangents)
+            self._work = counter.work
+        return self._work
+
+    def reference_memory_bytes(self) -> int | None:
+        """GPU memory that a call of the reference takes beyond what is held before it; None without a GPU."""
+        if self.device.type == "cuda" and self._reference_bytes is None:
+            with self.turns.shared(), self.draws.aside():
+                inputs = self.reference.own_inputs()
+                held = torch.cuda.memory_allocated()
+                with most_allocated(self.device) as most:
+                    self.reference.outputs(self.reference.module, inputs, [])
+                self._reference_bytes = max(most() - held, 0)
+        return self._reference_bytes
+
+    def floor_s(self) -> float | None:
+        """Seconds that the task's GPU needs at least for a call; None without a GPU, or for one that is not known."""
+        if self.device.type != "cuda":
+            return None
+        variant = self.variants[0]
+        size = sum(spec.nbytes for spec in [*variant.input_specs, *variant.output_specs])
+        if self._flops is None:
+            with self.turns.shared(), self.draws.aside(), WorkCounter(others=False) as counter:
+                self.reference.outputs(self.reference.module, self.reference.own_inputs(), [])
+            self._flops = counter.work
+        return gpu_facts(self.device).floor_s(size, self._flops, self.precision)
+
+    def has_eval_mode(self) -> bool:
+        """Whether the module is in training, and its eval mode can be checked as well."""
+        if self._has_eval_mode is None:
+            self._has_eval_mode = self.reference.module.training
+            if self._has_eval_mode:
+                try:
+                    with self.reference.in_eval_mode(), self.turns.shared(), self.draws.aside():
+                        self.samples.sample("own")
+                except Refused:
+                    self._has_eval_mode = False
+        return self._has_eval_mode
+
     # ---- sizes
 
     def _variant(self, sizes: str | None = None, get_inputs: Callable[[], Any] | None = None) -> Variant:
@@ -201,16 +278,23 @@ class PreparedTask:
         return variant_of(layout, outputs, sizes, get_inputs)
 
     def _add_hidden_shapes(self) -> None:
-        """Add one variant of other sizes, if the reference takes any."""
+        """Add a variant of smaller sizes and one of larger ones, as far as the reference takes any."""
         own, reference = self.variants[0], self.reference
-        for other in other_sizes(reference.source, reference.get_inputs, self._input_shapes, own.output_specs):
+        rng = random.Random(self.draws.seeds.next())
+        for is_larger in (False, True):
+            known = self._input_shapes, own.output_specs
+            self._add_first(other_sizes(reference.source, reference.get_inputs, *known, is_larger, rng))
+
+    def _add_first(self, choices: Iterator[OtherSizes]) -> None:
+        """Add the first variant that the reference takes and that there is not yet."""
+        for other in choices:
             try:
                 variant = self._variant(other.description, other.get_inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # the reference does not take these sizes
                 continue
-            if variant.input_specs != own.input_specs:
+            if all(variant.input_specs != one.input_specs for one in self.variants):
                 self.variants.append(variant)
                 return
 
@@ -229,6 +313,9 @@ class PreparedTask:
             "init_tensors": memory.init_specs,
             "state": [(name, *spec) for name, spec in memory.state_specs],
             "random_state": self.reference.has_random_state,
+            "optional_state": sorted(self.reference.tables),
+            "initial_state": {name: one_value(value) for name, value in self.reference.initial.items()},
+            "allow": self.config.allow,
             "slots_at": memory.slots_at,
             "gate_at": memory.gate_at,
             "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a machine with a GPU has cores to spare
@@ -242,6 +329,7 @@ class PreparedTask:
         has_memory = bool(self.memory.init_specs or self.memory.state_specs)
         with self.turns.shared() if has_memory else nullcontext():  # otherwise the device has nothing to do
             self.draws.restart(seeds)
+            self.memory.forget()
             self.reference.draw_state()
             self.memory.write_state()
 

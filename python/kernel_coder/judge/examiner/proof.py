@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 
 import torch
 
 from kernel_coder.judge import feedback
-from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S
 from kernel_coder.judge.examiner.samples import Sample
-from kernel_coder.judge.examiner.source_checks import library_call
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import Audit, Mode, Say
+from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 KERNEL_TEXT = 1000
 """Longest text about the candidate's own kernels in a verdict, in characters."""
+
+WATCHED = (
+    " Launches of Triton kernels that its file defines are seen, and calls of functions that torch.utils.cpp_extension"
+    " has built; not those of a library that is loaded with ctypes."
+)
+"""What an audit sees, for feedback."""
+
+SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
+"""If the library does no more than this share of the arithmetic, its launches may take more of the device's time: the
+required share of own kernels is multiplied by the second number."""
 
 REARRANGED = 1 << 16
 """Elements of an output, at most, that are looked for among the inputs and parameters."""
@@ -31,37 +38,58 @@ class WorkProof:
     def __init__(self, checker: Checker, backend: str) -> None:
         self.checker, self.backend = checker, backend
         self.task, self.link, self.turns = checker.task, checker.link, checker.turns
-        self.library_ops = 0
-        """Operators of torch that computed something in the audited call."""
+        self.library_share: float | None = None
+        """Share of the reference's operations that the library does in a call; None: not measured."""
 
         self.kernel_share: float | None = None
         """Share of the time on the device that the candidate's own kernels take; None: not measured."""
+
+        self.has_aliases: bool | None = None
+        """Whether an output shares memory with an input, according to the candidate's process; None: not observed."""
+
+        self.memory_bytes: int | None = None
+        """GPU memory of a call beyond what is held before it, according to the candidate's process."""
 
         self.kernels = ""
         """What is known of these kernels, as text."""
 
     def audit(self) -> None:
-        """Watch the launches of one call, whose result is compared as any. Raises Judged if the candidate's own kernels
-        cannot have made the result."""
-        if self.backend in BUILDS and (call := library_call(self.checker.source)) is not None:
-            raise self._no_kernel(f"{call} is a library call past torch's dispatcher, where the audit does not see it")
-        self.link.forget_text()
-        values, sample = self._observe(Mode.AUDITED)
-        audit = Audit(*values[:6])
-        self.library_ops = audit.library_ops
+        """Weigh what was observed in the checked calls so far. Raises Judged if the candidate's own kernels cannot have
+        made their results."""
+        audits = self.checker.audits
+        if not audits:  # there was no call but the first
+            self.link.forget_text()
+            self.checker.check(self._telling_family(), self.task.variants[0], Mode.AUDITED)
+        text = self.link.text()
         self.kernels = self.kernel_facts()
-        if audit.launches + audit.replays < 1:
-            raise self._no_kernel(f"no {self.backend} kernel was launched")
-        if audit.reached < 1:
+        self.has_aliases = ALIASED in text.splitlines()
+        if any(one.hidden for one in audits):
+            names = [line.removeprefix(HIDDEN) for line in text.splitlines() if line.startswith(HIDDEN)]
+            name = feedback.bounded(names[0] if names else "a function", 200)
+            raise self._no_kernel(f"{name} is a library call past torch's dispatcher, where the audit does not see it")
+        if all(one.launches + one.replays < 1 for one in audits):
+            raise self._no_kernel(f"no {self.backend} kernel was launched", WATCHED)
+        if all(one.reached < 1 for one in audits):
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
-        idle = audit.moving
-        if any(math.prod(spec.shape) > 1 for spec in self.task.variants[0].output_specs):
-            idle = max(idle, audit.moving + audit.small)  # a kernel for one number may be a probe, not the work
-        if not audit.replays and idle >= audit.launches:
-            if audit.library_ops:
+        if all(not one.replays and one.moving >= one.launches for one in audits):
+            if any(one.library_ops for one in audits):
                 raise self._no_kernel("its kernels only copy or fill what the library computed")
+            with self.turns.shared():
+                sample = self.task.sample("own", self.task.variants[0])
             if not self._is_rearranged(sample):
                 raise self._no_kernel("its kernels only copy or fill, and no input has what comes out")
+        self._weigh_library(max(one.library_work for one in audits))
+
+    def _weigh_library(self, work: int) -> None:
+        """Raise Judged if the library does more of the reference's operations than it may."""
+        whole = self.task.reference_work()
+        self.library_share = min(max(work, 0) / whole, 1.0) if whole else 0.0
+        least = self.task.config.min_kernel_share
+        if self.library_share > 1 - least + 1e-9:
+            raise self._no_kernel(
+                f"torch's operators do {100 * self.library_share:.3g}% of the arithmetic, and at most"
+                f" {100 * (1 - least):.3g}% are allowed beside own kernels"
+            )
 
     def prove(self) -> None:
         """Measure the kernels' share of the time, on a GPU; and check that without them the result is another one.
@@ -71,7 +99,8 @@ class WorkProof:
         config = self.task.config
         if self.task.device.type == "cuda" and config.profile:
             self._measure_share()
-        for mode in (Mode.UNDONE, Mode.SPOILED, Mode.ABLATED) if self.library_ops else (Mode.SPOILED, Mode.ABLATED):
+        has_library = any(one.library_ops for one in self.checker.audits)
+        for mode in (Mode.UNDONE, Mode.SPOILED, Mode.ABLATED) if has_library else (Mode.SPOILED, Mode.ABLATED):
             try:
                 passes = self.checker.check(self._telling_family(), self.task.variants[0], mode)
             except Judged as judged:
@@ -79,7 +108,7 @@ class WorkProof:
                     return  # how long it runs depends on what its kernels compute, so they do compute something
                 raise
             if passes and mode is not Mode.UNDONE:
-                raise self._no_kernel("with its kernels switched off the output is the same")
+                raise self._no_kernel("with its kernels switched off the output is the same, or nearly all of it")
             if passes and self.checker.undone:
                 raise self._no_kernel("the output is the same with what they were given in place of what they wrote")
 
@@ -108,13 +137,13 @@ class WorkProof:
         """Inputs that show the work of every kernel. Positive ones can hide it: a relu does nothing to them."""
         return "normal" if "normal" in self.task.families else "own"
 
-    def _no_kernel(self, why: str) -> Judged:
-        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}."
+    def _no_kernel(self, why: str, more: str = "") -> Judged:
+        told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}.{more}"
         return Judged(Outcome.REJECTED, f"no kernel of its own: {why}", told)
 
-    def _observe(self, mode: Mode) -> tuple[tuple[int, ...], Sample]:
-        """What the Runner saw of one call, and the sample. The Runner's process is the candidate's, so this can only
-        be used against the candidate."""
+    def _profiled(self) -> tuple[int, ...]:
+        """What the Runner measured of one call. The Runner's process is the candidate's, so this can only be used
+        against the candidate."""
         variant = self.task.variants[0]
         slot = secrets.randbelow(variant.slots)
         with self.turns.shared() as turn:
@@ -122,19 +151,16 @@ class WorkProof:
             turn.pause()
             self.checker.write(variant, slot, sample)
             free_memory(self.task.device)
-            self.checker.ask_for_call(slot, 0, mode)
+            self.checker.ask_for_call(slot, 0, Mode.PROFILED)
             self.link.wait(HELD_S)
         frame = self.link.answer(Say.CALL)
         self.checker.refuse_status(frame)
-        if mode is Mode.AUDITED:
-            with self.turns.shared():
-                results = self.checker.compare(variant, slot, sample)
-            self.checker.refuse_values(variant, sample.family, sample.tolerances, results)
-        return frame.values, sample
+        return frame.values
 
     def _measure_share(self) -> None:
         for _ in range(2):
-            own, everything, records = self._observe(Mode.PROFILED)[0][:3]
+            own, everything, records, peak = self._profiled()[:4]
+            self.memory_bytes = max(peak, 0)
             if records > 0 and 0 <= own <= everything and everything > 0:
                 self.kernel_share = own / everything
                 break
@@ -142,7 +168,11 @@ class WorkProof:
             raise self._no_kernel(feedback.UNRECORDED)
         if own == 0:
             raise self._no_kernel("none of the time on the device was spent in them")
+        if self.task.config.allow:
+            return  # the share of the arithmetic without what is allowed was weighed
         min_share = self.task.config.min_kernel_share
+        if self.library_share is not None and self.library_share <= SMALL_LIBRARY_SHARE:
+            min_share *= SMALL_TASK_FACTOR  # a launch takes a microsecond, whatever it computes
         if self.kernel_share < min_share:
             share, least = 100 * self.kernel_share, 100 * min_share
             raise self._no_kernel(f"only {share:.3g}% of the time on the device is spent in them, not {least:.3g}%")

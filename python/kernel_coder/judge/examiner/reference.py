@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.examiner.input_families import of_family, perturb
+from kernel_coder.judge.examiner.input_families import is_table, of_family, perturb
 from kernel_coder.judge.examiner.randomness import Draws
 from kernel_coder.judge.examiner.refusals import Unsteady
 from kernel_coder.judge.wire.messages import TensorSpec, Unsendable, encode, laid_out
@@ -40,6 +41,12 @@ class Reference:
     seed: int
     """Of the random numbers at construction."""
 
+    tables: frozenset[str]
+    """Names of buffers that are constant tables, such as masks. A candidate need not have them."""
+
+    scales: dict[str, float]
+    """Factors on parameters that would weigh too little, by name."""
+
     has_random_state: bool
     """Whether all parameters and buffers come from random numbers drawn at construction."""
 
@@ -65,11 +72,14 @@ class Reference:
         self.seed = self.draws.seeds.next()
         self.module = self._constructed(self.seed)
         own, other = state_of(self.module), state_of(self._constructed(self.draws.seeds.next()))
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        self.tables = frozenset(name for name, value in buffers.items() if is_table(value, other[name]))
         self.has_random_state = all(
-            not floating(value) or value.numel() == 0 or not torch.equal(value, other[name])
+            not floating(value) or value.numel() == 0 or name in self.tables or not torch.equal(value, other[name])
             for name, value in own.items()
         )
-        del other
+        del other, buffers
+        self.scales = {}
         self.initial = {name: value.detach().clone() for name, value in own.items()}
         self.exact = self._constructed(self.seed).double()
         set_training(self.module, self.config.training)
@@ -86,21 +96,43 @@ class Reference:
     def draw_state(self) -> None:
         """Parameters and buffers that no other candidate has seen."""
         self.use_initial_state()
-        perturb(self.module, self.draws.rng)
-        self._copy_to_oracle()
-
-    def use_initial_state(self) -> None:
-        """Parameters and buffers as drawn at construction. A candidate that holds its parameters in another form draws
-        the same random numbers for them."""
+        perturb(self.module, self.draws.rng, self.tables)
         with torch.no_grad():
             for name, value in state_of(self.module).items():
-                value.copy_(self.initial[name])
+                if name in self.scales:
+                    value.mul_(self.scales[name])
+        self._copy_to_oracle()
+
+    def use_initial_state(self, seed: int | None = None) -> None:
+        """Parameters and buffers as drawn at construction, with the reference's seed or another one. A candidate that
+        holds its parameters in another form draws the same random numbers for them."""
+        drawn = self.initial if seed is None else state_of(self._constructed(seed))
+        with torch.no_grad():
+            for name, value in state_of(self.module).items():
+                value.copy_(drawn[name])
         self._copy_to_oracle()
 
     def _copy_to_oracle(self) -> None:
         with torch.no_grad():
             for mine, value in zip(state_of(self.exact).values(), state_of(self.module).values(), strict=True):
                 mine.copy_(value)
+            self._drawn = {name: one.detach().clone() for name, one in self.module.named_buffers()}
+
+    @contextmanager
+    def in_eval_mode(self) -> Iterator[None]:
+        """Both modules are in eval mode in this block, with the buffers that were drawn: training changes them."""
+        with torch.no_grad():
+            for module in (self.module, self.exact):
+                for name, value in module.named_buffers():
+                    value.copy_(self._drawn[name])
+        modes = {module: module.training for one in (self.module, self.exact) for module in one.modules()}
+        self.module.eval()
+        self.exact.eval()
+        try:
+            yield
+        finally:
+            for module, was in modes.items():
+                module.training = was
 
     # ---- inputs
 

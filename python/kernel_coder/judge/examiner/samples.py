@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
+from kernel_coder.judge.examiner.gathered import Gathered, gathered_of
 from kernel_coder.judge.examiner.input_families import is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
@@ -24,6 +26,17 @@ longer than the computation."""
 MAX_REFERENCE_ERROR = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Largest relative error of the reference itself, by dtype of the output. Where the reference is further from exact, a
 comparison with it tells nothing about a candidate."""
+
+
+MAX_TF32_ERROR = 5e-3
+"""The same for tasks that are declared as TF32, whose products have errors of about a thousandth."""
+
+BY_MAGNITUDE = frozenset({"own", "normal", "outlier"})
+"""Families on which small elements have bounds of their own. On others an honest kernel may lose small numbers:
+log(1 + exp(x)) does at -20."""
+
+MAX_NOT_FINITE = 0.5
+"""Share of an output's elements that may be infinite or no numbers. Beyond it a comparison tells too little."""
 
 
 @dataclass
@@ -43,6 +56,12 @@ class Sample:
     tolerances: list[tolerance.Tolerance]
     """Of each output."""
 
+    magnitudes: list[tolerance.Magnitudes | None]
+    """Of each output: how much smaller the bound is for small elements; None: it is the same."""
+
+    gathered: list[Gathered | None]
+    """Of each output: how integers are compared that a rounding error of the inputs may change; None: exactly."""
+
     family: str
     changed: dict[int, tuple[Tensor, tolerance.Tolerance]]
     """Inputs that the reference itself writes to, by number: what they must hold afterwards."""
@@ -54,6 +73,8 @@ class SampleMaker:
     def __init__(self, reference: Reference, precision: str) -> None:
         self.reference, self.precision = reference, precision
         self._output_shapes: list[torch.Size] | None = None
+        self._own_rms: list[float] = []
+        self._is_homogeneous: bool | None = None
         self._is_steady = False
 
     def sample(self, family: str, get_inputs: Callable[[], Any] | None = None, tries: int = 4) -> Sample:
@@ -100,7 +121,7 @@ class SampleMaker:
         if family == "own" and not self._is_steady:
             self._refuse_unsteady(inputs, cotangents, plain)
         pairs = zip(tensors_of(copies), tensors_of(inputs), strict=True)
-        changed = [index for index, (a, b) in enumerate(pairs) if reference.changes_inputs and not _same_bits(a, b)]
+        changed = [index for index, (a, b) in enumerate(pairs) if reference.changes_inputs and not same_bits(a, b)]
         made = len(plain)
         plain += [tensors_of(copies)[index] for index in changed]
         del copies, pairs
@@ -108,13 +129,17 @@ class SampleMaker:
         exact = self._exact_outputs(inputs, _doubled, cotangents, plain, changed)
         exact = [_doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
         compared = [ops.compare(a, b) for a, b in zip(plain, exact, strict=True)]
+        some = [tolerance.places_of(one) if family in BY_MAGNITUDE and floating(one) else None for one in exact]
+        errors_there = _errors_at(some, plain, exact)
         plain = [one.to("meta") for one in plain]  # the numbers are not needed any more
         shaken = self._exact_outputs(inputs, self._shaken, cotangents, exact, changed)
         compared += [ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)]
+        shaken_there = _errors_at(some, shaken, exact)
+        gathered = self._gathered(inputs, cotangents, exact[:made])
         del shaken
         results = read_comparisons([*compared, *finite])
         errors, sensitivities, of_zeros = (results[i * len(plain) : (i + 1) * len(plain)] for i in range(3))
-        if any(one.nan_added + one.inf_added for one in of_zeros):
+        if any(one.nan_added + one.inf_added > MAX_NOT_FINITE * one.elements for one in of_zeros):
             return "the reference is not finite"
         if reason := self._ill_conditioned(plain, errors) or self._ill_conditioned(plain, sensitivities):
             return reason
@@ -122,8 +147,61 @@ class SampleMaker:
             tolerance.of_output(output.dtype, error, sensitivity, self.precision)
             for output, error, sensitivity in zip(plain, errors, sensitivities, strict=True)
         ]
+        if family == "own":
+            self._own_rms = [tolerance.rms_of(one) for one in errors]
+        elif family == "tiny" and not self._scales_with_inputs():
+            tolerances = [
+                tolerance.widened_for_tiny(bound, like.dtype, tolerance.rms_of(one), own)
+                for bound, like, one, own in zip(tolerances, plain, errors, self._own_rms_for(errors), strict=True)
+            ]
+        magnitudes = [
+            None
+            if places is None
+            else tolerance.magnitudes_of(wanted.reshape(-1)[places].abs(), torch.maximum(mine, moved))
+            for places, wanted, mine, moved in zip(some, exact, errors_there, shaken_there, strict=True)
+        ]
         afterwards = dict(zip(changed, zip(exact[made:], tolerances[made:], strict=True), strict=True))
-        return Sample(inputs, tensors_of(inputs), cotangents, exact[:made], tolerances[:made], family, afterwards)
+        return Sample(
+            inputs,
+            tensors_of(inputs),
+            cotangents,
+            exact[:made],
+            tolerances[:made],
+            magnitudes[:made],
+            gathered,
+            family,
+            afterwards,
+        )
+
+    def _own_rms_for(self, errors: list[ComparisonResult]) -> list[float]:
+        """Root mean squares on the task's own inputs; where none is known, on these."""
+        return [own or tolerance.rms_of(one) for own, one in zip_longest(self._own_rms, errors)][: len(errors)]
+
+    def _gathered(self, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> list[Gathered | None]:
+        """How outputs of integers are compared that a rounding error of the inputs changes, as it does the order of
+        nearly equal numbers."""
+        if all(floating(one) or one.dtype == torch.bool for one in exact):
+            return [None] * len(exact)
+        moved = map_tensors(inputs, lambda one: self._shaken(one).to(one.dtype) if floating(one) else one)
+        sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
+        again = self.reference.own_outputs(moved, cotangents)[: len(exact)]
+        return [
+            None if floating(a) or torch.equal(a, b) else gathered_of(a, sources)
+            for a, b in zip(exact, again, strict=True)
+        ]
+
+    def _scales_with_inputs(self) -> bool:
+        """Whether the outputs for inputs that are 1e-4 as large are a multiple of those for the inputs as they are. A
+        product of matrices is such a task, tanh is none."""
+        if self._is_homogeneous is None:
+            own = self.reference.own_inputs()
+            exact = self.reference.exact
+            found = [
+                tensors_of(self.reference.outputs(exact, map_tensors(own, change), []))
+                for change in (_doubled, _shrunk)
+            ]
+            self._is_homogeneous = all(_is_multiple(a, b) for a, b in zip(*found, strict=True) if floating(a))
+        return self._is_homogeneous
 
     def _has_own_output_shapes(self, family: str, outputs: list[Tensor]) -> bool:
         """Whether the outputs have the shapes of the outputs for the task's own inputs.
@@ -196,11 +274,32 @@ class SampleMaker:
             if not floating(output):
                 continue
             bound = MAX_REFERENCE_ERROR.get(output.dtype, 2e-4)
+            if self.precision == "tf32" and output.dtype == torch.float32:
+                bound = MAX_TF32_ERROR
             if output.numel() and result.nan_added + result.inf_added + result.nan_missing + result.inf_missing:
                 return "the reference overflows where the exact result does not"
             if output.numel() and not result.relative_error <= bound:
                 return f"float32's rounding alone moves the result by {result.relative_error:.1e}, more than {bound:g}"
         return ""
+
+
+def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Tensor]:
+    """Absolute errors at some places of each output; empty where there are no places."""
+    return [
+        (a.reshape(-1)[at].to(b.dtype) - b.reshape(-1)[at]).abs() if at is not None else b.new_empty(0)
+        for at, a, b in zip(places, found, exact, strict=True)
+    ]
+
+
+def _shrunk(tensor: Tensor) -> Tensor:
+    return _doubled(tensor) * 1e-4 if floating(tensor) else tensor.clone()
+
+
+def _is_multiple(one: Tensor, other: Tensor) -> bool:
+    """Whether the second tensor is the first one times a number."""
+    a, b = one.reshape(-1), other.reshape(-1)
+    factor = (a.conj() * b).sum() / (a.conj() * a).sum()
+    return bool((b - factor * a).norm() <= 1e-3 * b.norm())
 
 
 def _doubled(tensor: Tensor) -> Tensor:
@@ -215,5 +314,6 @@ def _with_zeros(tensor: Tensor) -> Comparison:
     return ops.compare(tensor, tensor.new_zeros(()).expand_as(tensor))
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape and dtype have the same bits."""
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))

@@ -26,6 +26,12 @@ from kernel_coder.judge.wire.messages import (
 from kernel_coder.judge.wire.module_calls import state_of
 from kernel_coder.judge.wire.shared_tensors import Arena
 
+UNTIMED_SLOTS = 8
+"""Upper limit of the calls in one request where nothing is timed: as many families share a request."""
+
+CLEARED_BYTES = 1 << 25
+"""Shared memory on the host that is cleared before each candidate, at most, in bytes: it takes time."""
+
 
 @dataclass
 class Variant:
@@ -120,7 +126,7 @@ class TaskMemory:
         device = reference.device
         for variant in variants:
             fits = max(SLOT_BYTES[device.type] // (variant.input_stride + variant.output_stride), 1)
-            variant.slots = min(fits, MAX_SLOTS) if config.timing else 1
+            variant.slots = min(fits, MAX_SLOTS if config.timing else UNTIMED_SLOTS)
         if device.type == "cuda":
             torch.cuda.empty_cache()
         inputs = self.slots_at + max(v.slots * v.input_stride for v in variants)
@@ -146,6 +152,12 @@ class TaskMemory:
             self.inputs.at(spec).copy_(tensor)
         for (_, spec), tensor in zip(self.state_specs, state_of(self.reference.module).values(), strict=True):
             self.inputs.at(spec).copy_(tensor.detach())
+
+    def forget(self) -> None:
+        """Overwrite what the last candidate may have left for the next one, between tensors as well."""
+        for arena in (self.inputs, self.candidate_outputs):
+            if self.reference.device.type == "cuda" or arena.size <= CLEARED_BYTES:
+                arena.bytes.zero_()
 
     def region(self, variant: Variant, calls: int) -> Tensor:
         """Bytes of the inputs of so many calls, from the first slot on."""

@@ -12,13 +12,20 @@ math mode:
 The first bound lets an honest kernel sum in another order. It is relative to the size of the output, so that no
 constant passes. The second bound catches a lower precision than the declared one, whose errors are each small enough,
 but everywhere.
+
+In an output with very large and very small elements the first bound lets the small ones be anything. So
+:class:`Magnitudes` lowers its absolute part for elements of each binary exponent, as far as the reference's own error
+is smaller there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from kernel_coder.ops.compare import ComparisonResult
 
@@ -31,6 +38,19 @@ MARGINS = {  # of the output's dtype: C, N
     torch.float16: (2.0, 1.0),
     torch.bfloat16: (2.0, 1.0),
 }
+
+K_BFLOAT16 = 2.5
+"""The same factor for outputs in bfloat16. Weights in eight bits move a result by about three times its rounding
+error."""
+
+MANY = 256
+"""Elements of a bfloat16 output from which on its relative error is an average, so that a quarter of eps is margin
+enough. Of fewer elements each may by chance be rounded the other way."""
+
+TINY_ROUNDINGS, TINY_SHARE = 2.0, 0.01
+"""On tiny inputs an output may be off by two rounding errors of the task's own output, but by no more than a hundredth
+of itself: where the output is no multiple of the input's scale. exp(x) - 1 for ELU is such a case."""
+
 TF32_EPS = 2.0**-10
 """Spacing of TF32 at 1."""
 
@@ -75,16 +95,113 @@ def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: Compariso
     eps = torch.finfo(kind).eps
     if precision == "tf32" and kind == torch.float32:
         eps, wide, norm = TF32_EPS, 2.0, 1.0
-    finite = max(reference.elements - reference.nan_missing - reference.inf_missing, 1)
-    rms = (reference.squared_expected / finite) ** 0.5
+    rms = rms_of(reference)
     error = max(_finite(reference.max_abs_error), _finite(shaken.max_abs_error))
     relative = max(_finite(reference.relative_error), _finite(shaken.relative_error))
+    factor = K_BFLOAT16 if kind == torch.bfloat16 else K
+    bound = factor * relative + norm * eps
+    if kind == torch.bfloat16 and reference.elements >= MANY:
+        bound = max(factor * relative, eps / 4)
     return Tolerance(
         rtol=wide * eps,
-        atol=K * error + wide * eps * rms,
-        relative=K * relative + norm * eps,
+        atol=factor * error + wide * eps * rms,
+        relative=bound,
         reference_error=_finite(reference.relative_error),
     )
+
+
+def rms_of(result: ComparisonResult) -> float:
+    """The root mean square of the finite elements that were expected."""
+    finite = max(result.elements - result.nan_missing - result.inf_missing, 1)
+    return math.sqrt(result.squared_expected / finite)
+
+
+def widened_for_tiny(tolerance: Tolerance, dtype: torch.dtype, rms: float, own_rms: float) -> Tolerance:
+    """The tolerance of an output on tiny inputs, for a task that is not a multiple of its inputs' scale.
+
+    Args:
+        tolerance: without this.
+        dtype: of the output.
+        rms: of the output.
+        own_rms: of the output on the task's own inputs.
+
+    >>> strict = Tolerance(rtol=0.0, atol=1e-9, relative=1e-6, reference_error=0.0)
+    >>> widened_for_tiny(strict, torch.float32, 1e-4, 1.0).atol > 2e-7
+    True
+    """
+    if not dtype.is_floating_point or rms == 0:
+        return tolerance
+    slack = min(TINY_ROUNDINGS * torch.finfo(dtype).eps * own_rms, TINY_SHARE * rms)
+    return replace(tolerance, atol=tolerance.atol + slack, relative=tolerance.relative + slack / rms)
+
+
+# ---- small elements of outputs with large ones
+
+SAMPLED = 1 << 16
+"""Elements of an output that are looked at by magnitude, at most. Limits time and memory."""
+
+POOLED = 64
+"""The reference's error at a magnitude is its largest one among the elements up to there; of at least this many
+elements, since a few may be exact by chance."""
+
+SLACK = 4.0
+"""How much larger than the reference's error there the absolute part of a tolerance may be, in terms of both for the
+whole output."""
+
+EXPONENTS = 1100
+"""Binary exponents from minus to plus this have an entry each. It covers float64."""
+
+
+class Magnitudes(NamedTuple):
+    """What part of the absolute tolerance holds for elements of each binary exponent."""
+
+    factors: Tensor
+    """One for each exponent, from -EXPONENTS on; at most 1."""
+
+    def wrong(self, output: Tensor, expected: Tensor, tolerance: Tolerance, places: Tensor) -> Tensor:
+        """The number of elements at some places that are further from what is expected than their magnitude allows, as
+        a tensor. Elements that should be zero or are not finite are not looked at."""
+        x, y = (one.reshape(-1)[places].double() for one in (output, expected))
+        seen = (y != 0) & y.isfinite()
+        allowed = self.factors[_exponents(y)] * tolerance.atol + tolerance.rtol * y.abs()
+        return (seen & ~((x - y).abs() <= allowed)).sum()
+
+
+def magnitudes_of(expected: Tensor, errors: Tensor) -> Magnitudes:
+    """From some elements and the reference's error at each of them.
+
+    >>> expected = torch.logspace(-9, 3, 600, dtype=torch.float64)
+    >>> relative = magnitudes_of(expected, 1e-7 * expected)
+    >>> even = magnitudes_of(expected, torch.full_like(expected, 1e-7))
+    >>> small, allowed = torch.tensor([1e-6], dtype=torch.float64), Tolerance(0.0, 1e-3, 1.0, 0.0)
+    >>> place = torch.zeros(1, dtype=torch.int64)
+    >>> [int(one.wrong(small * 0, small, allowed, place)) for one in (relative, even)]
+    [1, 0]
+    """
+    seen = (expected != 0) & expected.isfinite() & errors.isfinite()
+    y, e = expected[seen].abs(), errors[seen]
+    ones = torch.ones(2 * EXPONENTS + 1, dtype=torch.float64, device=expected.device)
+    if len(y) <= POOLED:
+        return Magnitudes(ones)
+    y, order = y.sort()
+    most = e[order].cummax(0).values
+    exponents = torch.arange(2 * EXPONENTS + 1, device=y.device)
+    ranks = torch.searchsorted(_exponents(y), exponents, right=True) + POOLED - 1
+    there = most[ranks.clamp_(max=len(y) - 1)]
+    return Magnitudes(torch.where(most[-1] > 0, (SLACK * there / most[-1]).clamp_(max=1.0), ones))
+
+
+def places_of(output: Tensor) -> Tensor:
+    """Places of at most :data:`SAMPLED` elements of an output, at random if it has more."""
+    count = output.numel()
+    if count <= SAMPLED:
+        return torch.arange(count, device=output.device)
+    return torch.randint(count, (SAMPLED,), device=output.device)
+
+
+def _exponents(numbers: Tensor) -> Tensor:
+    """Indices of the numbers' binary exponents in a table."""
+    return torch.frexp(numbers).exponent.clamp(-EXPONENTS, EXPONENTS).to(torch.int64) + EXPONENTS
 
 
 def _finite(error: float) -> float:

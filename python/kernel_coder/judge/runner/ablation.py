@@ -76,8 +76,8 @@ def spoil_call(tensors: Mapping[str, Tensor], before: Mapping[str, Fingerprint],
 def undo(given: list[tuple[Tensor, Tensor]], made: list[Tensor]) -> bool:
     """Overwrite what a launch wrote with what it was given.
 
-    For each written tensor the source is the unchanged floating-point input of the same size whose values are nearest
-    to it; without such an input, the tensor's own earlier content.
+    For each written tensor the source is the unchanged input of the same size, and like it of floats or of integers,
+    whose values are nearest to it; without such an input, the tensor's own earlier content.
 
     Args:
         given: the launch's tensor arguments, each with a copy of its content before the launch.
@@ -87,12 +87,13 @@ def undo(given: list[tuple[Tensor, Tensor]], made: list[Tensor]) -> bool:
         Whether anything was overwritten.
     """
     changed = [one for one, before in given if not torch.equal(bytes_of(one), bytes_of(before))]
-    sources = [before for one, before in given if before.is_floating_point() and not contains(changed, one)]
+    sources = [before for one, before in given if not contains(changed, one)]
     is_undone = False
     for one in [*changed, *made]:
         own = [before for mine, before in given if mine is one]
-        found = [source for source in sources if source.numel() == one.numel() > 1] or own
-        if found and one.is_floating_point():
+        alike = [source for source in sources if source.is_floating_point() == one.is_floating_point()]
+        found = [source for source in alike if source.numel() == one.numel() > 1] or own
+        if found and not one.is_complex():
             with contextlib.suppress(RuntimeError):  # torch does not write where several elements share memory
                 one.detach().copy_(min(found, key=lambda source: _distance(one, source)).reshape(one.shape))
                 is_undone = True

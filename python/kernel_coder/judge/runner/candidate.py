@@ -8,6 +8,8 @@ import importlib.util
 import linecache
 import mmap
 import os
+import random
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -19,14 +21,17 @@ from torch.profiler import ProfilerActivity
 
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.gpu.stream_gate import wait_for
+from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
-from kernel_coder.judge.runner.kernel_facts import library_facts
 from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.library_symbols import BuiltLibraries
 from kernel_coder.judge.runner.native import is_native, native_model
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.runner.side_streams import HeldStreams
 from kernel_coder.judge.wire.messages import (
+    ALIASED,
+    HIDDEN,
     Loaded,
     Mode,
     Status,
@@ -43,18 +48,24 @@ from kernel_coder.judge.wire.module_calls import (
     called,
     device_of,
     load_state,
+    one_value,
     outputs_of,
     set_math_mode,
     set_training,
     state_of,
 )
 from kernel_coder.judge.wire.shared_tensors import Arena, dirty_for_outputs, free_memory
+from kernel_coder.judge.wire.trees import floating, tensors_of
 
 FILE = "candidate.py"
 """File of the candidate's source, in the Runner's folder. Feedback about an exception quotes its lines."""
 
-MODULE = "candidate"
-"""Name under which the file is imported."""
+MODULE = f"m{secrets.token_hex(8)}"
+"""Name under which the file is imported. No candidate can know it, so that none behaves well under this name only."""
+
+
+MAX_WORK = 1 << 60
+"""Upper limit of the number of operations in a message, whose integers have 64 bits."""
 
 
 class WrongStructure(Exception):
@@ -126,6 +137,10 @@ class Candidate:
         self.inputs = Arena(os.fstat(inputs).st_size or plan["input_bytes"], self.device, inputs)
         self.outputs = Arena(os.fstat(outputs).st_size or plan["output_bytes"], self.device, outputs)
         dirty_for_outputs(self.device, self.outputs.size)
+        self.is_aliased = False
+        """Whether an output of the last audited call shared memory with an input."""
+        self.grad_mode: Any = torch.no_grad
+        self.has_gradients = False
         self.scratch = torch.zeros(1, device=self.device)
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
@@ -133,11 +148,20 @@ class Candidate:
         self.hooks = contextlib.ExitStack()  # installed until the end: an extension may be built as late as in a call
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
+            interpreted_bfloat16.install()
         self.own = OwnKernels(FILE, MODULE)
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None
-        self.loaded = self._build(self._load_class(source))
+        self.initial: dict[str, float | None] = {}
+        """The one value that each parameter's elements have after construction; None if they differ."""
+        self.modes: dict[torch.nn.Module, bool] = {}
+        """Whether each module was in training, while another mode is tried."""
+        self.libraries = BuiltLibraries()
+        self.model_class = self._load_class(source)
+        self.model, self.loaded = self._build(plan["seed"])
+        self.first_model = self.model
+        self.parameters = list(self.model.parameters())
 
     def _load_class(self, source: str) -> Any:
         """The candidate's ``ModelNew``."""
@@ -153,20 +177,51 @@ class Candidate:
         """The reference's parameters and buffers by name."""
         return {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in self.plan["state"]}
 
-    def _build(self, model: Any) -> Loaded:
-        """Construct the module and load the reference's state; how it was loaded."""
+    def _build(self, seed: int) -> tuple[torch.nn.Module, Loaded]:
+        """Construct the module and load the reference's state; the module, and how the state was loaded."""
         plan = self.plan
         init = [self.inputs.at(TensorSpec(*one)).clone() for one in plan["init_tensors"]]
         args, kwargs = decode(plan["init"], lambda index: init[index])
         dtype = COMPUTE[plan["precision"]]
-        self.model = built(model, args, kwargs, seed=plan["seed"], device=self.device, dtype=dtype)
-        loaded = load_state(self.model, self._reference_state(), plan["random_state"])
+        model = built(self.model_class, args, kwargs, seed=seed, device=self.device, dtype=dtype)
+        loaded = self._load(model)
+        set_training(model, plan["training"])
+        return model, loaded
+
+    def _load(self, model: torch.nn.Module) -> Loaded:
+        """Load the reference's state, as it is in shared memory now."""
+        plan = self.plan
+        own = state_of(model)
+        self.initial = self.initial or {name: one_value(value) for name, value in own.items() if floating(value)}
+        known = plan["optional_state"], plan["initial_state"], self.initial
+        loaded = load_state(model, self._reference_state(), plan["random_state"], *known)
         if loaded is None:
-            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(state_of(self.model).items())[:20])
+            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(own.items())[:20])
             raise BuildFailed(Status.NO_STATE, own)
-        set_training(self.model, plan["training"])
-        self.parameters = list(self.model.parameters())
         return loaded
+
+    def reload(self, is_second: bool, seed: int) -> None:
+        """Load the state from shared memory again. Later calls are of the instance that it was loaded into.
+
+        Args:
+            is_second: make another instance first; otherwise it is the first one.
+            seed: of the random numbers of that construction.
+        """
+        if is_second:
+            self.model, _ = self._build(seed)
+        else:
+            self.model = self.first_model
+            self._load(self.model)
+        self.parameters = list(self.model.parameters())
+
+    def set_training(self, training: int) -> None:
+        """Call ``eval()`` or ``train()``: 0 or 1; 2 restores each module's own mode."""
+        if training == 2:
+            for module, was in self.modes.items():
+                module.training = was
+            return
+        self.modes = {module: module.training for module in self.model.modules()}
+        self.model.train(bool(training))
 
     def close(self) -> None:
         """Free everything, so that this process can build another one."""
@@ -175,7 +230,7 @@ class Candidate:
         self.returned = None
         if self.compiled is not None:
             torch._dynamo.reset()
-        del self.model, self.module, self.compiled, self.parameters
+        del self.modes, self.model, self.first_model, self.model_class, self.module, self.compiled, self.parameters
         sys.modules.pop(MODULE, None)
         gc.collect()
         self.inputs.close()
@@ -196,16 +251,24 @@ class Candidate:
             number: the calls wait on the GPU until the gate has this number; 0: they do not wait.
 
         Returns:
-            For AUDITED and the ablations, the values of ``messages.Audit``. For PROFILED, nanoseconds of device time in
-            own kernels and in all, and the number of records. For FOR_TARGET, the number of compiled kernels.
+            For AUDITED the values of ``messages.Audit``; for the ablations the first two of them. For PROFILED,
+            nanoseconds of device time in own kernels and in all, and the number of records. For FOR_TARGET, the number
+            of compiled kernels.
         """
 
         def calls() -> None:
             with self._behind_gate(number):
-                for slot in range(first, first + count):
+                for slot in random.SystemRandom().sample(range(first, first + count), count):
                     self._call(variant, slot)
             self._synchronise()
 
+        if mode is Mode.GRADIENTS:
+            self.grad_mode, self.has_gradients = torch.enable_grad, True
+            try:
+                calls()
+            finally:
+                self.grad_mode, self.has_gradients = torch.no_grad, False
+            return ()
         if mode is Mode.PLAIN:
             calls()
             return ()
@@ -213,7 +276,7 @@ class Candidate:
             self._call_compiled(calls)
             return ()
         if mode is Mode.PROFILED:
-            return self._profiled(calls)
+            return _profiled(self.own, calls)
         if mode is Mode.FOR_TARGET:
             with without_tuning():
                 facts = compile_kernels(calls, self.plan["compile_for"])
@@ -231,29 +294,21 @@ class Candidate:
         finally:
             self.model = plain
 
-    def _profiled(self, calls: Callable[[], None]) -> tuple[int, ...]:
-        """Nanoseconds of device time in own kernels and in all, and the number of records; zeros if it is unknown."""
-        calls()  # a first call compiles, tunes and allocates, which is not a call's work
-        with record_launches(self.own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
-            calls()
-        try:
-            time = kernel_share(device_records(profile), self.own.kernel_names(), seen.by_name)
-        except NoDeviceTime:
-            return (0, 0, 0)
-        return (time.own_ns, time.all_ns, time.records)
-
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
         """Make the calls while launches are recorded; the values of ``messages.Audit``."""
-        with record_launches(self.own, mode) as seen:
+        with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
             self.returned = [] if mode is Mode.AUDITED else None
             calls()
             reached = sum(seen.reaches(one) for one in self.returned or ())
-            seen.excuse_small_launches(self.returned or ())
             self.returned = None
         if mode is Mode.AUDITED:
-            built = [fact for library in dict.fromkeys(self.own.libraries) for fact in library_facts(library)]
-            self.facts = "\n".join(map(str, [*seen.facts.values(), *built]))
-        return (seen.count, seen.moving, seen.library_ops, seen.small, reached, seen.replays)
+            self.libraries.look(self.own.libraries)
+            lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
+            self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
+        if mode is not Mode.AUDITED:
+            return (seen.count, seen.moving)
+        work = min(seen.library_work, MAX_WORK)
+        return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), reached, seen.replays, work)
 
     def give_back(self) -> None:
         """Give the GPU the memory that this process holds and does not use, if that is much.
@@ -294,8 +349,11 @@ class Candidate:
         """Call the candidate on a slot, check the structure of its outputs, and copy them to shared memory."""
         prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
         if prepared.cotangents is None and self.returned is None:
-            with torch.no_grad():
+            with self.grad_mode():
                 made = self.model(*prepared.args)
+                if torch.is_grad_enabled() is not self.has_gradients:
+                    raise WrongStructure("a call changes whether gradients are computed in the whole process")
+            with torch.no_grad():
                 if type(made) is Tensor and prepared.is_one_tensor and _fits(made, prepared.places[0]):
                     prepared.places[0].copy_(made)  # the common case first: a timed call includes these checks
                     return
@@ -308,6 +366,8 @@ class Candidate:
             found = _taken_apart(result, prepared.outputs)
         if self.returned is not None:
             self.returned = found
+            given = {one.untyped_storage().data_ptr() for one in tensors_of(prepared.args) if one.numel()}
+            self.is_aliased = any(one.untyped_storage().data_ptr() in given for one in found if one.numel())
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             _check(name, tensor, place, spec)
             with torch.no_grad():
@@ -316,7 +376,7 @@ class Candidate:
     def _prepare(self, variant: int, slot: int) -> _PreparedCall:
         plan = self.plan["variants"][variant]
         base = self.plan["slots_at"] + slot * plan["input_stride"]
-        inputs = [self.inputs.at(TensorSpec(*one), base) for one in plan["input_specs"]]
+        inputs = [self.inputs.apart(TensorSpec(*one), base) for one in plan["input_specs"]]
         cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
         specs = [TensorSpec(*one) for one in plan["output_specs"]]
         self.prepared[variant, slot] = _PreparedCall(
@@ -389,3 +449,20 @@ def _described(tree: Any) -> str:
     if kind == "dict":
         return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
     return {"tensor": "a tensor", "number": "a number"}.get(kind, repr(what))
+
+
+def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
+    """Nanoseconds of device time in own kernels and in all, the number of records (zeros if these are unknown), and
+    the bytes that a call takes at most in addition to what is held before it."""
+    calls()  # a first call compiles, tunes and allocates, which is not a call's work
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    calls()
+    peak = torch.cuda.max_memory_allocated() - held
+    with record_launches(own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
+        calls()
+    try:
+        time = kernel_share(device_records(profile), own.kernel_names(), seen.by_name)
+    except NoDeviceTime:
+        return (0, 0, 0, peak)
+    return (time.own_ns, time.all_ns, time.records, peak)

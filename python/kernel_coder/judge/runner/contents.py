@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,47 @@ def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             yield from tensors_in({f"{name}[{key!r}]": one for key, one in value.items()})
         elif isinstance(getattr(value, "base", None), Tensor):
             yield str(name), value.base
+
+
+LEAST_ADDRESS = 1 << 32
+"""Integers below this are taken for sizes. Linux and CUDA give tensors addresses far above the first 4 GiB."""
+
+MAX_POINTERS = 1024
+"""Elements of a tensor of integers up to which it may be a table of addresses, as a grouped product has one."""
+
+
+def with_pointed_at(values: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """The tensors in some arguments, and those whose addresses are among the arguments as integers or in a tensor.
+
+    >>> x = torch.ones(4)
+    >>> list(with_pointed_at({"x": x.data_ptr(), "n": 4}))
+    ['x']
+    """
+    found = dict(tensors_in(values))
+    integers = {str(name): [one] for name, one in values.items() if type(one) is int and LEAST_ADDRESS <= one < 1 << 63}
+    for name, one in found.items():
+        if one.dtype == torch.int64 and 0 < one.numel() <= MAX_POINTERS:
+            there = one.detach().reshape(-1).tolist()
+            if all(number >= LEAST_ADDRESS for number in there):
+                integers[name] = there
+    if not integers:
+        return found
+    live = [one for one in gc.get_objects() if isinstance(one, Tensor) and _has_memory(one)]
+    for name, numbers in integers.items():
+        for index, number in enumerate(numbers):
+            owner = next((one for one in live if number in _span_of(one)), None)
+            if owner is not None:
+                found[name if len(numbers) == 1 else f"{name}[{index}]"] = owner
+    return found
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and tensor.numel() > 0
+
+
+def _span_of(tensor: Tensor) -> range:
+    """Addresses from the tensor's first element to the end of its storage."""
+    return range(tensor.data_ptr(), storage_of(tensor) + tensor.untyped_storage().nbytes())
 
 
 def contains(tensors: Iterator[Tensor] | list[Tensor], tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ not count in the candidate's favour.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from kernel_coder.judge.runner.contents import (
     Fingerprint,
-    addresses_of,
     contains,
     fingerprint,
     is_cast_of,
@@ -22,24 +21,6 @@ from kernel_coder.judge.runner.contents import (
     storage_of,
     tensors_in,
 )
-
-_MOVES = """
-empty empty_like empty_strided empty_permuted new_empty new_empty_strided new_zeros new_ones new_full zeros zeros_like
-ones ones_like full full_like scalar_tensor arange fill fill_ zero_ copy copy_ _to_copy clone contiguous lift_fresh
-lift_fresh_copy detach alias cat stack repeat _reshape_copy _unsafe_view constant_pad_nd set_ resize_ resize_as_
-_local_scalar_dense record_stream _pin_memory is_pinned
-"""
-MOVING_OPERATORS = frozenset(_MOVES.split())
-"""Operators of torch that allocate, fill, copy or read, and compute nothing."""
-
-
-def only_moves_data(operator: str) -> bool:
-    """Whether an operator computes nothing.
-
-    >>> only_moves_data("aten::clone"), only_moves_data("aten::mm")
-    (True, False)
-    """
-    return operator.removeprefix("aten::") in MOVING_OPERATORS
 
 
 class DataFlow:
@@ -52,12 +33,8 @@ class DataFlow:
     def __init__(self) -> None:
         self.reached: set[int] = set()
         """Storages with data of own kernels."""
-        self.small: list[set[int]] = []
-        """For each launch that computed single elements or a number: their addresses."""
         self.numbers: set[int] = set()
         """Addresses of the numbers of own kernels that Python code has seen."""
-        self.from_numbers: set[int] = set()
-        """Storages of tensors that were made from such numbers."""
         self._library_results: set[Fingerprint] = set()
         self._written: set[int] = set()  # storages that own kernels wrote within the operator that runs now
 
@@ -68,22 +45,6 @@ class DataFlow:
         not such a number.
         """
         return bool(self.numbers) or storage_of(tensor) in self.reached
-
-    def excuse_small_launches(self, outputs: Iterable[Tensor]) -> None:
-        """Forget the small launches that made an output. The others may be probes, made to look like work.
-
-        They made an output if they wrote all its elements, if they gave all the numbers that it was made from, or if
-        the output is a single number that contains their data.
-        """
-        for output in outputs:
-            if output.numel() == 1 and storage_of(output) in self.reached - self.from_numbers:
-                self.small.clear()
-            memory = addresses_of(output)
-            places = {place for small in self.small for place in small if place in memory}
-            if storage_of(output) in self.from_numbers:
-                places |= self.numbers
-            if len(places) >= output.numel() > 0:
-                self.small = [small for small in self.small if not small & places]
 
     def launch(
         self,
@@ -119,8 +80,6 @@ class DataFlow:
         self.reached |= written
         self._written |= written
         numbers = {~len(self.numbers)} if has_numbers else set()
-        if not moves and all(one.numel() <= 1 for one in new):
-            self.small.append({one.data_ptr() for one in new} | numbers)
         self.numbers |= numbers
         return (*changed, *(("result",) if made else ())), moves
 
@@ -150,18 +109,11 @@ class DataFlow:
         name = operator._schema.name
         if name == "aten::_local_scalar_dense" and has_data and inputs[0].dtype != torch.bool:
             self.numbers.add(inputs[0].data_ptr())
-        is_made_in_python = name == "aten::lift_fresh" and bool(self.numbers)  # torch.tensor calls it
-        if is_made_in_python or (only_moves_data(name) and any(storage_of(one) in self.from_numbers for one in inputs)):
-            self.from_numbers |= {storage_of(one) for one in results}
         self._written.clear()
 
     def _forget(self, tensor: Tensor) -> None:
         """Drop what is known of a new tensor's memory: it is about an earlier tensor at the same place."""
         self.reached.discard(storage_of(tensor))
-        self.from_numbers.discard(storage_of(tensor))
-        memory = addresses_of(tensor)
-        for places in self.small:
-            places.difference_update([place for place in places if place in memory])
 
 
 def _written_by(operator: Any, given: Mapping[Any, Any]) -> list[Tensor]:

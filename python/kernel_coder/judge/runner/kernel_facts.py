@@ -78,7 +78,7 @@ def kernels_in(library: str) -> frozenset[str]:
     launch the kernels.
     """
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        sections = _sections(image)
+        sections = elf_sections(image)
         if ".nv_fatbin" not in sections:
             return frozenset()
         found = frozenset(fact.name for fact in library_facts(library))
@@ -133,7 +133,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _STUB = re.compile(rb"^_Z(?:N\w*?)?L?(\d+)__device_stub_(\w+)$")
 
 
-def _sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
+def elf_sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
     """Offset and size of each section of an ELF file, by name; empty if the file is something else."""
     if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
         return {}
@@ -142,12 +142,12 @@ def _sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
     try:
         headers = [_SECTION.unpack_from(image, at + index * entry) for index in range(count)]
         start = headers[names][4]
-        return {_text(image, start + header[0]).decode("latin-1"): (header[4], header[5]) for header in headers}
+        return {elf_text(image, start + header[0]).decode("latin-1"): (header[4], header[5]) for header in headers}
     except (struct.error, IndexError):
         return {}
 
 
-def _text(image: mmap.mmap, start: int) -> bytes:
+def elf_text(image: mmap.mmap, start: int) -> bytes:
     """The bytes from there up to the next zero byte."""
     return image[start : image.find(b"\0", start)]
 
@@ -163,7 +163,7 @@ def _launched_by_stubs(image: mmap.mmap, sections: dict[str, tuple[int, int]]) -
     registered = set(image[slice(*_span(sections.get(".rodata", (0, 0))))].split(b"\0"))
     names = set()
     for at in range(start, start + size, _SYMBOL.size):
-        match = _STUB.match(_text(image, strings + _SYMBOL.unpack_from(image, at)[0]))
+        match = _STUB.match(elf_text(image, strings + _SYMBOL.unpack_from(image, at)[0]))
         if match is None:
             continue
         mangled = match[2][: int(match[1]) - len("__device_stub_")]

@@ -19,7 +19,7 @@ from kernel_coder.judge.wire.messages import Mode
 
 
 @contextlib.contextmanager
-def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launches]:
+def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = True) -> Iterator[Launches]:
     """Record own launches on every path of Triton: jitted, autotuned, interpreted, precompiled.
 
     Args:
@@ -30,6 +30,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
             times NaN is NaN. UNDONE runs own kernels and then overwrites what they wrote with what they were given,
             where sizes match. AUDITED looks at what each launch changes; it reads the arguments a few times and copies
             none of them.
+        products: whether products and convolutions of the library count as its work.
 
     Raises:
         RuntimeError: launches of this candidate are being recorded already.
@@ -42,7 +43,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN) -> Iterator[Launch
     """
     if own.observer is not None:
         raise RuntimeError("launches are being recorded already")
-    recorder = Recorder(own, mode)
+    recorder = Recorder(own, mode, products)
     own.observer = recorder.call_function
     try:
         with contextlib.ExitStack() as stack:

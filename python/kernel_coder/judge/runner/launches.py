@@ -7,7 +7,7 @@ so its findings can only count against the candidate. A launch that it does not 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.runner.ablation import spoil, spoil_call, undo
-from kernel_coder.judge.runner.contents import contains, fingerprint, tensors_in
-from kernel_coder.judge.runner.data_flow import DataFlow, has_numbers, only_moves_data
+from kernel_coder.judge.runner.contents import contains, fingerprint, storage_of, tensors_in, with_pointed_at
+from kernel_coder.judge.runner.data_flow import DataFlow, has_numbers
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, triton_facts
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
+from kernel_coder.judge.wire.op_work import only_moves_data, work_of
 
 ABLATIONS = frozenset({Mode.ABLATED, Mode.SPOILED})
 """Modes in which own kernels do nothing."""
@@ -71,6 +72,7 @@ class Launches:
         foreign: launches of Triton kernels that are not own.
         replays: CUDA graphs that were replayed. Only a profile shows their kernels. An ablation skips the replay.
         library_ops: in an audit, operators of torch that computed something: no views, allocations, copies or fills.
+        library_work: in an audit, their operations, as :func:`kernel_coder.judge.wire.op_work.work_of` counts them.
         launches: the first :data:`MAX_RECORDED` own launches.
         by_name: number of own launches by the kernel's name on the device.
         facts: of the compiled kernels among them.
@@ -83,26 +85,15 @@ class Launches:
     foreign: int = 0
     replays: int = 0
     library_ops: int = 0
+    library_work: int = 0
     launches: list[Launch] = field(default_factory=list)
     by_name: dict[str, int] = field(default_factory=dict)
     facts: dict[str, KernelFacts] = field(default_factory=dict)
     flow: DataFlow = field(default_factory=DataFlow)
 
-    @property
-    def small(self) -> int:
-        """In an audit, launches that computed one element, or one number that a function returned.
-
-        A sum does that, and so does a probe: a launch that is only there to be counted.
-        """
-        return len(self.flow.small)
-
     def reaches(self, tensor: Tensor) -> bool:
         """In an audit: whether a tensor may contain data of own kernels. After a CUDA graph's replay, every one may."""
         return self.replays > 0 or self.flow.reaches(tensor)
-
-    def excuse_small_launches(self, outputs: Iterable[Tensor]) -> None:
-        """No longer count the small launches that made one of these outputs."""
-        self.flow.excuse_small_launches(outputs)
 
     def add(self, launch: Launch) -> None:
         """Count a launch, and keep its description."""
@@ -120,10 +111,11 @@ class Recorder:
     Args:
         own: tells which kernels are the candidate's own.
         mode: see :func:`kernel_coder.judge.runner.launch_hooks.record_launches`.
+        products: whether products and convolutions of the library count as its work.
     """
 
-    def __init__(self, own: OwnKernels, mode: Mode) -> None:
-        self.own, self.seen = own, Launches(mode)
+    def __init__(self, own: OwnKernels, mode: Mode, products: bool = True) -> None:
+        self.own, self.seen, self.products = own, Launches(mode), products
         self.is_ablation = mode in ABLATIONS
         self.pauses = 0
         """Above 0, the operators of torch that run are the recorder's own and are not recorded."""
@@ -149,10 +141,16 @@ class Recorder:
             run: launches it.
             kernel: the compiled kernel, unless it is interpreted.
         """
-        seen, tensors = self.seen, dict(tensors_in(arguments))
+        seen, captures = self.seen, _is_capturing()
+        tensors = dict(tensors_in(arguments)) if captures else with_pointed_at(arguments)
         launch = replace(launch, tensors=_described(tensors))
         if launch.compiled is not None:
             self.own.compiled.add(launch.compiled)
+        if captures and not self.is_ablation:
+            result = run()
+            seen.flow.reached |= {storage_of(one) for one in tensors.values()}
+            seen.add(launch)
+            return result
         result = None
         with self.paused():
             if seen.mode is Mode.AUDITED:
@@ -176,7 +174,9 @@ class Recorder:
     ) -> Any:
         """Call an own function or operator. An ablation calls it too, and spoils what it changed and returned."""
         seen = self.seen
-        tensors = dict(tensors_in({**{str(index): one for index, one in enumerate(args)}, **kwargs}))
+        captures = _is_capturing()
+        named = {**{str(index): one for index, one in enumerate(args)}, **kwargs}
+        tensors = dict(tensors_in(named)) if captures else with_pointed_at(named)
         launch = Launch(name, tensors=_described(tensors))
         if seen.mode is Mode.UNDONE:
             with self.paused():
@@ -185,9 +185,11 @@ class Recorder:
             with self.paused():
                 seen.add(replace(launch, only_moves_data=undo(given, _made(result, tensors))))
             return result
-        if seen.mode is not Mode.AUDITED and not self.is_ablation:
+        if captures or (seen.mode is not Mode.AUDITED and not self.is_ablation):
+            result = function(*args, **kwargs)
+            seen.flow.reached |= {storage_of(one) for one in [*tensors.values(), *_made(result, tensors)]}
             seen.add(launch)
-            return function(*args, **kwargs)
+            return result
         with self.paused():
             before = {where: fingerprint(one) for where, one in tensors.items()}
         result = function(*args, **kwargs)
@@ -209,6 +211,8 @@ class Recorder:
         launches = seen.count
         result = operator(*args, **kwargs)
         is_audit = seen.mode is Mode.AUDITED
+        if _is_capturing():
+            return result
         if name in UNWRITTEN and (is_audit or self.is_ablation):
             with self.paused():
                 spoil(result, is_finite=seen.mode is Mode.SPOILED)
@@ -216,8 +220,9 @@ class Recorder:
             is_own = seen.count > launches and not name.startswith("aten::")
             given: dict[Any, Any] = dict(enumerate(args))
             seen.flow.operator(operator, given | dict(kwargs), result, is_own)
-            if not operator.is_view and not only_moves_data(name):
+            if not operator.is_view and not only_moves_data(name) and not is_own:
                 seen.library_ops += 1
+                seen.library_work += work_of(operator, args, kwargs, result, self.products)
                 with self.paused():
                     seen.flow.library_result(result)
         return result
@@ -227,6 +232,11 @@ class Recorder:
         self.seen.replays += 1
         if not self.is_ablation:
             replay()
+
+
+def _is_capturing() -> bool:
+    """Whether a CUDA graph is being recorded: then nothing may wait for the device or be added to the graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _described(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:

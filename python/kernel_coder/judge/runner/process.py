@@ -16,12 +16,14 @@ import json
 import mmap
 import os
 import struct
+import tempfile
 import traceback
 
 import torch
 
 from kernel_coder.judge.runner import contents
 from kernel_coder.judge.runner.candidate import BuildFailed, Candidate, WrongStructure
+from kernel_coder.judge.runner.process_settings import ProcessSettings
 from kernel_coder.judge.runner.triton_cache import copy_modules
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.wire.messages import REPORT_BYTES, TASK_DESCRIPTORS, Mode, Say, Status
@@ -64,6 +66,8 @@ def main(fds: list[int]) -> int:
     Returns:
         The exit status, 0.
     """
+    tempfile.tempdir = None  # the parent's folder for temporary files, which this process may not write to
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the compiler's helpers would use the parent's folders
     for name in CACHES:
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # not the folders of the parent of all Runners
     has_driver = copy_modules(os.environ["TRITON_CACHE_DIR"])
@@ -102,6 +106,9 @@ def _serve(channel: Channel, first: Frame | None) -> None:
                 if frame.values[3]:
                     candidate.use_device(frame.values[5])
             _say(channel, Say.PING, Status.OK)
+        elif frame.kind in (Say.RELOAD, Say.TRAINING):
+            if candidate is not None:
+                _say(channel, Say(frame.kind), _changed(candidate, Say(frame.kind), frame.values))
         elif candidate is not None:
             wanted = 0 if frame.values[4] else FILL_BYTE  # timed calls get memory as it comes
             if fill_byte != wanted:  # does not change between timed requests
@@ -134,13 +141,34 @@ def _build(channel: Channel) -> Candidate | None:
     return candidate
 
 
+def _changed(candidate: Candidate, say: Say, values: tuple[int, ...]) -> Status:
+    """Load the reference's state again, maybe into another instance, or change its mode; the status of the answer."""
+    try:
+        if say is Say.RELOAD:
+            candidate.reload(bool(values[0]), values[1])
+        else:
+            candidate.set_training(values[0])
+    except BuildFailed as failed:
+        _write_report(candidate.report, str(failed))
+        return failed.status
+    except BaseException as error:
+        _write_report(candidate.report, traceback.format_exc())
+        return Status.OUT_OF_MEMORY if _is_out_of_memory(error) else Status.RAISED
+    return Status.OK
+
+
 def _answer(candidate: Candidate, request: tuple[int, ...]) -> tuple[Status, tuple[int, ...]]:
     """Do what a request of kind CALL asks for; the status and the values of the answer."""
     first, count, variant, mode, is_timed, number = request[:6]
     try:
-        if not is_timed:
+        if is_timed:
+            values = candidate.call(first, count, variant, Mode(mode), number)
+        else:
             candidate.streams.hold()
-        values = candidate.call(first, count, variant, Mode(mode), number)
+            before = ProcessSettings.now()
+            values = candidate.call(first, count, variant, Mode(mode), number)
+            if changed := before.differences(ProcessSettings.now()):
+                raise WrongStructure(f"a call changes {', '.join(changed)} of the whole process")
     except WrongStructure as wrong:
         _write_report(candidate.report, str(wrong))
         return Status.WRONG_STRUCTURE, ()

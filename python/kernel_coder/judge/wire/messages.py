@@ -28,12 +28,22 @@ MAX_SLOTS = 64
 """Upper limit of the calls in one request. Each has a slot in shared memory for its inputs and outputs."""
 
 
+HIDDEN = "past the dispatcher: "
+"""Begins a line of an audit's text that names a library function which built code calls unseen."""
+
+
+ALIASED = "an output shares memory with an input"
+"""A line of an audit's text."""
+
+
 class Say(IntEnum):
     """Kinds of frames. The Runner's answer has the kind of the request, except that TASK is answered with BUILT."""
 
     BUILT = 1  # from the Runner: the module is built; values: how the reference's state was loaded (Loaded)
     CALL = 2  # call the module; values: first slot, number of calls, shape variant, mode, 1 if timed, gate number or 0
     PING = 3  # prepare for calls, make none; values as for CALL, but mode 1: use the device, as little as possible
+    TRAINING = 7  # switch to another mode; values: 0 eval, 1 train, 2 as it was
+    RELOAD = 6  # load the state in shared memory again; values: 1 for another instance first, its seed
     TASK = 4  # the next message carries the descriptors of a task: plan, source, report, inputs, outputs
     QUEUED = 5  # from the Runner, before its answer: all work of the request waits on the device behind the gate
 
@@ -46,6 +56,7 @@ class Mode(IntEnum):
     SPOILED = 6  # own kernels do nothing, and fresh memory is full of numbers that could be a result
     AUDITED = 2  # launches are observed; values of the answer: Audit
     UNDONE = 7  # own kernels run; then what each wrote is overwritten with one of its inputs that is as large
+    GRADIENTS = 8  # gradients are switched on, as they are for a user who does not switch them off
     COMPILED = 4  # the reference runs under torch.compile
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
     FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: their number
@@ -73,23 +84,25 @@ class Loaded(IntEnum):
 
 
 class Audit(NamedTuple):
-    """What was observed about the launches of one call.
+    """What was observed about the launches of one request.
 
     Attributes:
         launches: number of launches of own kernels.
         moving: launches that only copied or filled memory.
         library_ops: operators of torch that computed something.
-        small: launches that computed a single element, except those that computed all elements of an output together.
+        hidden: functions of libraries that built code calls past torch's dispatcher, where no audit sees them.
         reached: number of outputs that contain data from own kernels.
         replays: replays of CUDA graphs. Only a profile shows their kernels.
+        library_work: operations of the library's operators, as :mod:`kernel_coder.judge.wire.op_work` counts them.
     """
 
     launches: int
     moving: int
     library_ops: int
-    small: int
+    hidden: int
     reached: int
     replays: int
+    library_work: int
 
 
 class TensorSpec(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,14 @@ def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
     return named
 
 
-def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only: bool) -> Loaded | None:
+def load_state(
+    module: torch.nn.Module,
+    state: Mapping[str, Tensor],
+    random_only: bool,
+    optional: Collection[str] = (),
+    initial: Mapping[str, float | None] | None = None,
+    own_initial: Mapping[str, float | None] | None = None,
+) -> Loaded | None:
     """Load the reference's state into a candidate: by name, or else in order. Returns how, or None if neither fits.
 
     Args:
@@ -82,30 +89,106 @@ def load_state(module: torch.nn.Module, state: Mapping[str, Tensor], random_only
         state: the reference's state.
         random_only: all of that state comes from random numbers that are drawn at construction. A candidate that draws
             the same numbers may then keep its state in any form.
+        optional: names of constant buffers that the candidate may lack.
+        initial: the one value that a parameter's elements have at first, by name; None if they differ. It tells a gain
+            from a bias of the same shape where the names are others.
+        own_initial: the same of the candidate's; None: its elements are as they were at first.
+
+    Further parameters and buffers of the candidate stay as they are.
     """
     own = state_of(module)
     floats = {name: value for name, value in state.items() if floating(value)}
     if not floats:
         return Loaded.NOTHING
+    needed = {name: value for name, value in state.items() if name not in optional}
     with torch.no_grad():
-        if all(name in own and own[name].shape == value.shape for name, value in state.items()):
-            extra = [name for name in own if name not in state and floating(own[name])]
-            if not extra:
-                for name, value in state.items():
-                    own[name].copy_(value)
-                return Loaded.BY_NAME
-            if random_only:
-                return Loaded.BY_SEED
-            for name, value in state.items():
-                own[name].copy_(value)
+        if all(name in own and own[name].shape == value.shape for name, value in needed.items()):
+            _load_named(module, own, state)
             return Loaded.BY_NAME
-        mine = [value for value in own.values() if floating(value)]
-        theirs = list(floats.values())
-        if [one.shape for one in mine] == [one.shape for one in theirs]:
-            for one, value in zip(mine, theirs, strict=True):
-                one.copy_(value)
+        if _loads_itself(module, state, needed):
+            return Loaded.BY_NAME
+        theirs = [name for name in floats if name not in optional]
+        mine = [name for name, value in own.items() if floating(value)]
+        if len(mine) != len(theirs) and len(mine) == len(floats):
+            theirs = list(floats)
+        if own_initial is None:
+            own_initial = {name: one_value(own[name]) for name in mine}
+        pairs = _in_order(own, mine, floats, theirs, initial or {}, own_initial)
+        if pairs is not None:
+            for name, other in pairs:
+                own[name].copy_(floats[other])
             return Loaded.BY_ORDER
     return Loaded.BY_SEED if random_only else None
+
+
+def _load_named(module: torch.nn.Module, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Load by name, as ``load_state_dict`` does with its hooks; what it does not know, such as buffers that are not
+    saved, is copied."""
+    saved = set(module.state_dict())
+    try:
+        module.load_state_dict({name: value for name, value in state.items() if name in saved}, strict=False)
+    except RuntimeError:
+        saved = set()
+    for name, value in state.items():
+        if name not in saved and name in own and own[name].shape == value.shape:
+            own[name].copy_(value)
+
+
+def _loads_itself(module: torch.nn.Module, state: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> bool:
+    """Load by the module's own ``load_state_dict``, if parts of it are the candidate's, such as a hook that joins three
+    parameters into one. Returns whether it took all that is needed."""
+    plain = torch.nn.Module
+    is_custom = any(
+        getattr(type(one), name) is not getattr(plain, name)
+        for one in module.modules()
+        for name in ("load_state_dict", "_load_from_state_dict")
+    ) or any(one._load_state_dict_pre_hooks for one in module.modules())
+    if not is_custom:
+        return False
+    try:
+        left = module.load_state_dict(dict(state), strict=False)
+    except Exception:
+        return False
+    return left is None or not (left.missing_keys or set(left.unexpected_keys) & set(needed))
+
+
+def _in_order(
+    own: Mapping[str, Tensor],
+    mine: Sequence[str],
+    floats: Mapping[str, Tensor],
+    theirs: Sequence[str],
+    initial: Mapping[str, float | None],
+    own_initial: Mapping[str, float | None],
+) -> list[tuple[str, str]] | None:
+    """Pairs of a candidate's and the reference's names: those of the same shape and initial value in order, or else
+    those of the same shape; None if the shapes are others."""
+    if len(mine) != len(theirs):
+        return None
+    first = {name: (tuple(own[name].shape), own_initial.get(name)) for name in mine}
+    second = {name: (tuple(floats[name].shape), initial.get(name)) for name in theirs}
+    if sorted(map(str, first.values())) == sorted(map(str, second.values())):
+        left = list(theirs)
+        pairs = []
+        for name in mine:
+            match = next(other for other in left if str(second[other]) == str(first[name]))
+            left.remove(match)
+            pairs.append((name, match))
+        return pairs
+    if [own[name].shape for name in mine] == [floats[name].shape for name in theirs]:
+        return list(zip(mine, theirs, strict=True))
+    return None
+
+
+def one_value(tensor: Tensor) -> float | None:
+    """The value that all elements of a tensor of floats have; None if they differ.
+
+    >>> one_value(torch.ones(3)), one_value(torch.tensor([1.0, 2.0]))
+    (1.0, None)
+    """
+    flat = tensor.detach().reshape(-1)
+    if len(flat) == 0 or flat.is_complex() or not flat.is_floating_point() or not bool((flat == flat[0]).all()):
+        return None
+    return float(flat[0])
 
 
 def outputs_of(value: Any, device: torch.device | None = None) -> Any:

@@ -184,6 +184,14 @@ class Found(Message):
     seeds: Sequence[int]
     stage_s: Mapping[str, float]
     kernel_share: float | None
+    library_share: float | None = None
+    specialised: str | None = None
+    deterministic: bool | None = None
+    aliases_input: bool | None = None
+    memory_bytes: int | None = None
+    reference_memory_bytes: int | None = None
+    roofline_share: float | None = None
+    clock_note: str | None = None
     kernels: str
     speedup: float | None = None
     speedup_low: float | None = None

@@ -117,6 +117,13 @@ class Arena:
         """The tensor at `base + spec.offset`."""
         return tensor_at(self.bytes, spec, base)
 
+    def apart(self, spec: TensorSpec, base: int = 0) -> Tensor:
+        """The same tensor, on the host with a storage of its own: its neighbours cannot be reached through it."""
+        if self._map is None or spec.nbytes == 0:
+            return self.at(spec, base)
+        start, count = base + spec.offset, spec.nbytes // spec.torch_dtype.itemsize
+        return torch.frombuffer(self._map, dtype=spec.torch_dtype, count=count, offset=start).view(spec.shape)
+
     def close(self) -> None:
         """Release the memory in this process. Other processes keep what they mapped."""
         del self.bytes

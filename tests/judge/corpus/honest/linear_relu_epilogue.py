@@ -1,5 +1,6 @@
 # task: linear_relu
 # backend: triton
+# allow: library_matmul
 # why: the product is cuBLAS's, bias and relu are a kernel of its own; little share, no fraud
 import torch.nn as nn
 import torch.nn.functional as F

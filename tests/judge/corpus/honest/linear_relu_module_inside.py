@@ -1,5 +1,6 @@
 # task: linear_relu
 # backend: triton
+# allow: library_matmul
 # why: nn.Linear is called as it is, and only relu is a kernel, in place on its result
 import torch.nn as nn
 import triton

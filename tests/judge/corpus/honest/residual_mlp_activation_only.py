@@ -1,5 +1,6 @@
 # task: residual_mlp
 # backend: triton
+# allow: library_matmul
 # why: norm and products are the library's; the activation inside nn.Sequential is a kernel
 import torch.nn as nn
 import triton

@@ -1,0 +1,207 @@
+"""Whether outputs in shared memory are what is expected of them, and what a candidate is told if they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernel_coder import ops
+from kernel_coder.judge import feedback
+from kernel_coder.judge.examiner.input_families import INPUT_FAMILIES
+from kernel_coder.judge.examiner.judged import Judged
+from kernel_coder.judge.examiner.link import Link
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.examiner.source_checks import speaks_of_streams
+from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
+from kernel_coder.judge.examiner.tolerance import SAMPLED, Tolerance, places_of
+from kernel_coder.judge.verdict import Outcome
+from kernel_coder.judge.wire.messages import Loaded
+from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+
+TF32_ERROR = 5e-3
+"""Relative errors of products in TF32 are below this."""
+
+HOW_LOADED = {
+    Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
+    Loaded.BY_SEED: "\nIts parameters do not fit the reference's by name or shape and were left as it drew them.",
+}
+"""What a wrong value may come from, for feedback."""
+
+
+class OutputChecker:
+    """Compares the outputs of one candidate. Raises Judged if they are wrong."""
+
+    def __init__(self, task: PreparedTask, link: Link, source: str) -> None:
+        """
+        Args:
+            task: what the candidate has to compute.
+            link: to its Runner.
+            source: its code.
+        """
+        self.task, self.link, self.source = task, link, source
+        self.errors: dict[str, dict[str, Any]] = {}
+        """The worst comparison of each output, by name; fields of ``verdict.OutputError``."""
+
+        self.when = ""
+        """Begins the description of the inputs in feedback: what is special about the calls now."""
+
+        self.near: dict[tuple[str, int], float] = {}
+        """Largest error by family and number of the variant, in terms of its bound."""
+
+        self.loaded = Loaded.NOTHING
+        """How the reference's parameters were loaded into the candidate."""
+
+    def refuse_outputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
+        """Raise Judged unless the outputs and the inputs in a slot are what is expected after a call.
+
+        Args:
+            variant: sizes of the inputs.
+            slot: of the call.
+            sample: of its inputs.
+            before: hashes of its inputs.
+        """
+        results = self.compare(variant, slot, sample)
+        self._record(variant, sample, results)
+        self.refuse_values(variant, sample.family, sample.tolerances, results, self.when)
+        part = max(
+            (one.relative_error / t.relative for one, t in zip(results, sample.tolerances, strict=True) if t.relative),
+            default=0.0,
+        )
+        key = sample.family, self.task.variants.index(variant)
+        self.near[key] = max(part, self.near.get(key, 0.0))
+        self._refuse_small_values(variant, slot, sample)
+        self._refuse_changed_inputs(variant, slot, sample, before)
+
+    def compare(self, variant: Variant, slot: int, sample: Sample) -> list[ComparisonResult]:
+        """Compare the outputs in shared memory with those that are expected."""
+        found = [one.clone() for one in outputs_at(self.link.outputs, variant, slot)]
+        results = read_comparisons(
+            [
+                ops.compare(one, wanted, rtol=allowed.rtol, atol=allowed.atol)
+                for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True)
+            ]
+        )
+        for index, gathered in enumerate(sample.gathered):
+            wanted = sample.expected[index]
+            if gathered is not None and not results[index].matches and gathered.same(found[index], wanted):
+                results[index] = ops.compare(wanted, wanted).read()
+        return results
+
+    def _refuse_small_values(self, variant: Variant, slot: int, sample: Sample) -> None:
+        """Raise Judged if an element is wrong for its own magnitude, in an output with much larger ones."""
+        looked_at = [(index, one) for index, one in enumerate(sample.magnitudes) if one is not None]
+        if not looked_at:
+            return
+        found = outputs_at(self.link.outputs, variant, slot)
+        counts = []
+        for index, magnitudes in looked_at:
+            wanted = sample.expected[index]
+            places = places_of(wanted)
+            counts.append(magnitudes.wrong(found[index], wanted, sample.tolerances[index], places))
+        for (index, _), count in zip(looked_at, torch.stack(counts).tolist(), strict=True):
+            if count:
+                of = min(sample.expected[index].numel(), SAMPLED)
+                told = (
+                    f"{variant.names[index]} has wrong small values: {count} of {of} elements are too far from what is"
+                    " expected for their size, although they are near it compared to the largest ones."
+                )
+                where = describe_inputs(variant, f"{INPUT_FAMILIES[sample.family].description}, ")
+                raise Judged(Outcome.WRONG_OUTPUT, told, f"{told}\n{where}")
+
+    def _record(self, variant: Variant, sample: Sample, results: Sequence[ComparisonResult]) -> None:
+        for name, result, allowed in zip(variant.names, results, sample.tolerances, strict=True):
+            worst = self.errors.get(name)
+            if worst is None or (result.mismatches, result.relative_error) >= (
+                worst["mismatches"],
+                worst["relative_error"],
+            ):
+                self.errors[name] = {
+                    "name": name,
+                    "elements": result.elements,
+                    "mismatches": result.mismatches,
+                    "max_abs_error": result.max_abs_error,
+                    "max_rel_error": result.max_rel_error,
+                    "relative_error": result.relative_error,
+                    "reference_error": allowed.reference_error,
+                }
+
+    def refuse_values(
+        self,
+        variant: Variant,
+        family: str,
+        tolerances: Sequence[Tolerance],
+        results: Sequence[ComparisonResult],
+        when: str = "",
+    ) -> None:
+        """Raise Judged if an output is further from what is expected than its tolerance allows.
+
+        Args:
+            variant: sizes of the inputs.
+            family: of the inputs.
+            tolerances: of each output.
+            results: of the comparison of each output.
+            when: said before the description of the inputs.
+        """
+        for name, spec, result, allowed in zip(variant.names, variant.output_specs, results, tolerances, strict=True):
+            if result.mismatches:
+                told = feedback.wrong_values(
+                    name, result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
+                )
+            elif not allowed.passes(result):
+                told = (
+                    f"{name} is less precise than the task asks for: its relative error is "
+                    f"{result.relative_error:.2g}, more than {allowed.relative:.2g}; the reference's own is "
+                    f"{allowed.reference_error:.2g}."
+                )
+            else:
+                continue
+            if self._may_be_tf32(result):
+                told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
+            where = when + describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
+            if self.task.device.type == "cuda" and speaks_of_streams(self.source):
+                where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
+            told += HOW_LOADED.get(self.loaded, "")
+            raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
+
+    def _may_be_tf32(self, result: ComparisonResult) -> bool:
+        """Whether an error looks like that of TF32, which Triton uses unless it is told otherwise."""
+        is_small = 1e-6 < result.relative_error < TF32_ERROR
+        asks = "tl.dot" in self.source and "input_precision" not in self.source and "allow_tf32" not in self.source
+        return asks and is_small and self.task.device.type == "cuda" and self.task.precision == "fp32"
+
+    def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
+        """Raise Judged unless inputs hold what the reference writes to them, and all others are as they were."""
+        written = self.task.memory.written(variant, slot)
+        after = self.task.fingerprint.of(written)
+        for index, same in enumerate((before == after).tolist()):
+            if index not in sample.changed and not same:
+                raise Judged(Outcome.WRONG_OUTPUT, f"it wrote to input {index}, which the reference leaves as it is")
+        if not sample.changed:
+            return
+        results = read_comparisons(
+            [
+                ops.compare(written[index], wanted, rtol=allowed.rtol, atol=allowed.atol)
+                for index, (wanted, allowed) in sample.changed.items()
+            ]
+        )
+        for (index, (_, allowed)), result in zip(sample.changed.items(), results, strict=True):
+            if not allowed.passes(result):
+                spec = variant.input_specs[index]
+                told = feedback.wrong_values(
+                    f"input {index}", result, shape=spec.shape, dtype=spec.dtype, rtol=allowed.rtol, atol=allowed.atol
+                )
+                raise Judged(
+                    Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\nThe reference writes to input {index}."
+                )
+
+
+def describe_inputs(variant: Variant, kind: str = "") -> str:
+    shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
+    said = f"Inputs: {kind}shapes {shapes}."
+    if variant.sizes is not None:
+        said += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+    return said

@@ -1,0 +1,124 @@
+"""Functions of libraries that compiled code calls where an audit does not see them.
+
+An audit sees what goes through torch's dispatcher on the caller's thread. A built library says in its table of symbols
+which functions it takes from others: operators by the names of their implementation, guards that switch the dispatcher
+off, BLAS, threads, and functions that find others by name at run time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterable
+from struct import Struct
+
+import torch
+
+from kernel_coder.judge.runner.kernel_facts import demangled, elf_sections, elf_text, library_facts
+from kernel_coder.judge.wire.op_work import only_moves_data
+
+_SYMBOL = Struct("<IBBHQQ")  # name, info, other, section, value, size
+
+_BEHIND = re.compile(r"at::(?:cpu|cuda|meta|native|redispatch|composite\w+)::(\w+)\(")
+_REDISPATCHED = re.compile(r"at::_ops::(\w+)::redispatch\(")
+_CALLED = re.compile(r"at::_ops::(\w+)::call\(")
+_ALWAYS = re.compile(
+    r"c10::impl::(?:Exclude|Include)DispatchKeyGuard::|c10::impl::ForceDispatchKeyGuard|^cblas_\w+$|^mkl_\w+$"
+    r"|^(?:[sdcz](?:gemm|gemv|gemmt|symm|trsm|dot|axpy)|sgemm_batch)_?$|^cublas\w+$|^cudnn\w+$|^cusparse\w+$|^cutensor\w+$"
+    r"|^dl(?:open|sym|vsym|mopen)$"
+)
+_THREADS = re.compile(r"std::thread::_M_start_thread|^pthread_create$|std::__future_base::_Async_state_common")
+
+
+def hidden_calls(libraries: Iterable[str]) -> list[str]:
+    """Names of the library functions that these shared libraries call past the dispatcher, or on threads of their own.
+
+    Args:
+        libraries: paths.
+    """
+    return [name for library in libraries for name in hidden_among(undefined_symbols(library))]
+
+
+def hidden_among(symbols: Iterable[str]) -> list[str]:
+    """Those of a library's undefined symbols, demangled, that are such functions.
+
+    >>> hidden_among(["at::cpu::_softmax(at::Tensor const&, long, bool)", "at::cuda::getCurrentCUDAStream(char)"])
+    ['at::cpu::_softmax']
+    >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "my_sgemm_blocked(float*)"])
+    []
+    >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "pthread_create"])
+    ['at::_ops::softmax_int::call']
+    """
+    symbols = list(symbols)
+    threads = any(map(_THREADS.search, symbols))
+    found = []
+    for symbol in symbols:
+        behind = _BEHIND.search(symbol) or _REDISPATCHED.search(symbol)
+        if behind is None and threads:
+            behind = _CALLED.search(symbol)
+        if behind is not None:
+            if _computes(behind[1]):
+                found.append(symbol.partition("(")[0])
+        elif _ALWAYS.search(symbol):
+            found.append(symbol.partition("(")[0])
+    return found
+
+
+def _computes(name: str) -> bool:
+    """Whether this is an operator of torch that computes something. Names may end in that of an overload."""
+    packet, parts = torch.ops.aten, name.rstrip("_").split("_")
+    for end in range(len(parts), 0, -1):
+        short = "_".join(parts[:end])
+        if short and hasattr(packet, short):
+            return not only_moves_data(short)
+    return False
+
+
+def undefined_symbols(library: str) -> list[str]:
+    """The functions that a shared library takes from others, demangled; empty if it is no ELF file."""
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        sections = elf_sections(image)
+        if ".dynsym" not in sections or ".dynstr" not in sections:
+            return []
+        (start, size), (strings, _) = sections[".dynsym"], sections[".dynstr"]
+        names = []
+        for at in range(start, start + size, _SYMBOL.size):
+            name, _, _, section, _, _ = _SYMBOL.unpack_from(image, at)
+            if section == 0 and name:
+                names.append(demangled(elf_text(image, strings + name).decode("latin-1")))
+    return names
+
+
+def loaded_from(folder: str) -> list[str]:
+    """Shared libraries under a folder that this process has mapped, however they were loaded."""
+    root = os.path.realpath(folder) + os.sep
+    found = set()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")
+            if path[1] and f"/{path[2]}".startswith(root) and "x" in line.split(" ", 2)[1]:
+                found.add(f"/{path[2]}".removesuffix(" (deleted)"))
+    return sorted(one for one in found if os.path.isfile(one))
+
+
+class BuiltLibraries:
+    """The shared libraries that a candidate has built or loaded, and what is known of them.
+
+    Attributes:
+        hidden: library functions that they call past the dispatcher.
+        facts: about the kernels in those that it has built, as text.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []
+        self.facts: list[str] = []
+        self._known: list[str] = []
+
+    def look(self, built: Iterable[str]) -> None:
+        """Look at those that were built, and at those loaded from the current folder, if there are new ones."""
+        built = list(dict.fromkeys(built))
+        libraries = sorted({*built, *loaded_from(os.getcwd())})
+        if libraries != self._known:
+            self._known, self.hidden = libraries, hidden_calls(libraries)
+            self.facts = [str(fact) for library in built for fact in library_facts(library)]

@@ -1,0 +1,30 @@
+# task: heavy_tail
+# backend: cpp
+# needs: cpu
+# slow: build
+# why: a plain loop over rows in C++
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = """
+#include <cmath>
+
+torch::Tensor work(torch::Tensor x) {
+  const auto in = x.contiguous();
+  auto out = torch::empty_like(in);
+  const int64_t cols = in.size(-1), rows = in.numel() / cols;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = in.data_ptr<float>() + r * cols;
+    float* q = out.data_ptr<float>() + r * cols;
+    for (int64_t i = 0; i < cols; ++i) q[i] = std::exp(4 * p[i]);
+  }
+  return out;
+}
+"""
+
+native = load_inline("kc_heavy_tail_rows", SOURCE, functions=["work"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return native.work(x)

@@ -1,0 +1,34 @@
+# task: softmax
+# backend: cpp
+# needs: cpu
+# slow: build
+# why: a plain loop over rows in C++
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = """
+#include <cmath>
+
+torch::Tensor work(torch::Tensor x) {
+  const auto in = x.contiguous();
+  auto out = torch::empty_like(in);
+  const int64_t cols = in.size(-1), rows = in.numel() / cols;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = in.data_ptr<float>() + r * cols;
+    float* q = out.data_ptr<float>() + r * cols;
+    float m = -INFINITY;
+    double s = 0;
+    for (int64_t i = 0; i < cols; ++i) m = std::max(m, p[i]);
+    for (int64_t i = 0; i < cols; ++i) s += q[i] = std::exp(p[i] - m);
+    for (int64_t i = 0; i < cols; ++i) q[i] /= s;
+  }
+  return out;
+}
+"""
+
+native = load_inline("kc_softmax_rows", SOURCE, functions=["work"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return native.work(x)

@@ -1,0 +1,29 @@
+# task: elu
+# backend: triton
+# why: one more buffer, which the reference does not have
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < cols
+    place = tl.program_id(0) * cols + offsets
+    x = tl.load(x_ptr + place, mask=mask, other=0.0)
+    out = tl.where(x > 0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
+    tl.store(out_ptr + place, out, mask=mask)
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("counter", torch.zeros(4))
+
+    def forward(self, x):
+        cols = x.shape[-1]
+        out = x.new_empty(x.shape)
+        row_kernel[(x.numel() // cols,)](x, out, cols, BLOCK=triton.next_power_of_2(cols))
+        return out

@@ -1,0 +1,32 @@
+# task: softmax
+# backend: triton
+# why: keeps an output for each shape
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < cols
+    place = tl.program_id(0) * cols + offsets
+    x = tl.load(x_ptr + place, mask=mask, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    out = e / tl.sum(e, axis=0)
+    tl.store(out_ptr + place, out, mask=mask)
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def forward(self, x):
+        key = x.shape, x.dtype, x.device
+        if key not in self.kept:
+            self.kept[key] = torch.empty_like(x)
+        out, cols = self.kept[key], x.shape[-1]
+        row_kernel[(x.numel() // cols,)](x, out, cols, BLOCK=triton.next_power_of_2(cols))
+        return out
