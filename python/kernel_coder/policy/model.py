@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from kernel_coder import _core, models
 from kernel_coder.policy.config import PLAIN, ModelConfig
 from kernel_coder.policy.parts import with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
-from kernel_coder.policy.sharding import Root, copy_whole, shard, sum_gradients, whole_on_first
+from kernel_coder.policy.sharding import Root, copy_whole, shard, sum_gradients
 from kernel_coder.run import devices, distributed
 from kernel_coder.run.config import ParallelConfig
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.shards import holds_shards, whole_on_first
 
 T = TypeVar("T")
 
@@ -75,6 +76,13 @@ class Policy:
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that training changes, by name: all of them, or the adapters."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def whole(self) -> dict[str, Tensor]:
+        """The parameters that training changes. If they are divided, whole copies on the CPU of rank 0, none elsewhere.
+
+        All ranks must then call this at the same time.
+        """
+        return dict(self.trainable()) if self.root is None else whole_on_first(self.trainable())
 
     def save_pretrained(self, folder: Path) -> None:
         """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer.
@@ -164,6 +172,8 @@ def load_policy(
     device = device or resolve_device(config.device)
     dtype = getattr(torch, config.dtype)
     source = config
+    if resume_from is not None and holds_shards(resume_from):
+        resume_from = None  # its weights come later, see run.checkpoint.start_or_resume
     if resume_from is not None and not config.use_peft:
         source = config.model_copy(update={"name_or_path": str(resume_from), "gguf_file": None, "revision": None})
     tokenizer = load_tokenizer(config)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from kernel_coder.policy.parts import causal_lm, layers_of
-from kernel_coder.policy.sharding import local
+from kernel_coder.run.shards import local
 
 USABLE_SHARE = 0.85
 """Share of the free GPU memory that activations may fill. The rest is for temporary gradients and fragmentation."""

@@ -24,6 +24,7 @@ from kernel_coder.policy.parts import layers_of
 from kernel_coder.run import distributed
 from kernel_coder.run.config import ParallelConfig
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.shards import whole
 
 T = TypeVar("T")
 
@@ -96,42 +97,6 @@ def shard(model: nn.Module, config: ParallelConfig, device: torch.device) -> Roo
             if device.type == "cpu":  # gloo cannot scale while it sums
                 module.set_force_sum_reduction_for_comms(True)
     return root
-
-
-def whole(value: Tensor) -> Tensor:
-    """The whole tensor on this rank's device. For a divided one every rank must call this at the same time."""
-    from torch.distributed.tensor import DTensor
-
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def local(value: Tensor) -> Tensor:
-    """The part of a tensor that this rank holds."""
-    from torch.distributed.tensor import DTensor
-
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
-@torch.no_grad()
-def whole_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole copies of these tensors on the CPU of rank 0, one tensor after the other; an empty dict on other ranks."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        value = whole(tensor.detach())
-        if distributed.world().is_first:
-            found[name] = value.cpu()
-    return found
-
-
-@torch.no_grad()
-def like(value: Tensor, example: Tensor) -> Tensor:
-    """A whole tensor, equal on all ranks, in the form of the example: on its device, and divided if that is divided."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    value = value.to(example.device, copy=True)
-    if not isinstance(example, DTensor) or value.shape != example.shape:
-        return value
-    return distribute_tensor(value, example.device_mesh, example.placements, src_data_rank=None)
 
 
 @torch.no_grad()

@@ -39,20 +39,19 @@ def nproc_of(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
     return (None if found is None else int(found)), others
 
 
-def launched(module: str, arguments: Sequence[str]) -> int | None:
-    """Runs ``python -m module`` as several processes if ``--nproc`` asks for it, and returns their exit code.
+def launched(module: str, arguments: Sequence[str], count: int | None) -> int | None:
+    """Runs ``python -m module`` as ``count`` processes if that is more than one, and returns their exit code.
 
-    None: this process must do the work itself, because ``--nproc`` is missing or 1.
+    None: this process must do the work itself.
 
     Raises:
-        UsageError: ``--nproc`` inside of torchrun, or with a value that is no number of processes.
+        UsageError: there is a ``count`` although torchrun has started this process.
     """
-    count, others = nproc_of(arguments)
     if count is None:
         return None
     if not torchrun_world().is_alone:
         raise UsageError(f"torchrun already started {torchrun_world().size} processes: leave {FLAG} out")
-    return None if count == 1 else run_processes(module, others, count)
+    return None if count == 1 else run_processes(module, arguments, count)
 
 
 def run_processes(module: str, arguments: Sequence[str], count: int) -> int:

@@ -16,9 +16,9 @@ from kernel_coder.ops import LossSpec
 from kernel_coder.policy.attention import packed, packed_inputs
 from kernel_coder.policy.model import Policy
 from kernel_coder.policy.parts import causal_lm, head_of
-from kernel_coder.policy.sharding import whole
 from kernel_coder.run import distributed
 from kernel_coder.run.errors import TrainingDiverged
+from kernel_coder.run.shards import whole
 from kernel_coder.train.batch import (
     PADDED,
     Batch,
