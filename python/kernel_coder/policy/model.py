@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from kernel_coder import _core, models
 from kernel_coder.policy.config import PLAIN, ModelConfig
-from kernel_coder.policy.parts import with_dtype
+from kernel_coder.policy.parts import causal_lm, with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
 from kernel_coder.policy.sharding import Root, copy_whole, shard, sum_gradients
 from kernel_coder.run import devices, distributed
