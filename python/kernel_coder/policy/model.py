@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +61,7 @@ class Policy:
     can_share: bool = False
     recomputation: Recomputation | None = None
     root: Root | None = None
-    parallel: ParallelConfig = ParallelConfig()
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     @property
     def device(self) -> torch.device:
@@ -155,9 +155,7 @@ class Policy:
             yield self.model
 
 
-def load_policy(
-    config: ModelConfig, *, resume_from: Path | None = None, device: torch.device | None = None
-) -> Policy:
+def load_policy(config: ModelConfig, *, resume_from: Path | None = None, device: torch.device | None = None) -> Policy:
     """Loads the model and its tokenizer.
 
     Args:

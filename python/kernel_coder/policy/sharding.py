@@ -1,8 +1,8 @@
 """Weights that several GPUs share: FSDP2 with the model and the loss in one forward pass.
 
-FSDP2 (``fully_shard``) keeps a part of every weight on each rank. It gathers a layer's weights before the layer computes,
-and sums gradients over the ranks after the layer's backward pass. It does so around the forward pass of a module. The
-fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything, from token
+FSDP2 (``fully_shard``) keeps a part of every weight on each rank. It gathers a layer's weights before the layer
+computes, and sums gradients over the ranks after the layer's backward pass. It does so around the forward pass of a
+module. The fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything, from token
 ids to the loss, into one forward pass of its own. Each layer is a unit, and all other weights, embeddings and head
 among them, belong to the root's unit. A head that is tied to the embeddings is then one weight of one unit.
 
@@ -29,7 +29,7 @@ from kernel_coder.run.shards import whole
 T = TypeVar("T")
 
 BUCKET_BYTES = 256 << 20
-"""Size, in bytes, up to which gradients are joined for one exchange between whole copies. It bounds the extra memory."""
+"""Size, in bytes, up to which gradients are joined for one exchange between whole copies. It bounds extra memory."""
 
 
 class Root(nn.Module):

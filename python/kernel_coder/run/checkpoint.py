@@ -164,7 +164,12 @@ def _complete(
     }
     (temporary / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": manifest}, indent=1))
     folders = [path for path in temporary.rglob("*") if path.is_dir()]
-    for path in (*(path for name, path in files.items() if name not in hashes), temporary / MANIFEST, *folders, temporary):
+    for path in (
+        *(path for name, path in files.items() if name not in hashes),
+        temporary / MANIFEST,
+        *folders,
+        temporary,
+    ):
         flush(path)
     os.rename(temporary, final)
     flush(run_dir)

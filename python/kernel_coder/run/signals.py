@@ -31,6 +31,11 @@ class StopSignal:
         if distributed.any_of(self.name is not None):
             raise StopRequested(self.name or "a signal to another rank was")
 
+    def poll_alone(self) -> None:
+        """Raises :class:`StopRequested` if a signal has arrived at this rank, whatever the others do."""
+        if self.name is not None:
+            raise StopRequested(self.name)
+
 
 @contextmanager
 def listening() -> Iterator[StopSignal]:

@@ -221,9 +221,7 @@ def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) ->
     ]
 
 
-def ranks_passes(
-    batch: Batch, spec: LossSpec, minibatches: int, size: int, ranks: int
-) -> list[list[list[list[int]]]]:
+def ranks_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int, ranks: int) -> list[list[list[list[int]]]]:
     """The forward passes of each rank, of each update: ``[rank][update][pass]`` is a list of sequences.
 
     The rows of an update are spread so that the ranks' tokens are as equal as possible. All ranks have equally many
@@ -257,7 +255,9 @@ def spread_rows(batch: Batch, rows: Sequence[list[int]], ranks: int) -> list[lis
     groups = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
     shared = [len(prompt) for prompt in prompts]
     own = [len(turn.prompt_ids) + len(turn.completion_ids) - n for turn, n in zip(last, shared, strict=True)]
-    parts = min((cut_rows(own, shared, groups, ranks), deal_rows(own, shared, groups, ranks)), key=lambda one: one[0])[1]
+    parts = min((cut_rows(own, shared, groups, ranks), deal_rows(own, shared, groups, ranks)), key=lambda one: one[0])[
+        1
+    ]
     return [[rows[i] for i in sorted(part)] for part in parts]
 
 
