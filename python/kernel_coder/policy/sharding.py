@@ -2,9 +2,9 @@
 
 FSDP2 (``fully_shard``) keeps a part of every weight on each rank. It gathers a layer's weights before the layer
 computes, and sums gradients over the ranks after the layer's backward pass. It does so around the forward pass of a
-module. The fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything, from token
-ids to the loss, into one forward pass of its own. Each layer is a unit, and all other weights, embeddings and head
-among them, belong to the root's unit. A head that is tied to the embeddings is then one weight of one unit.
+module. The fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything,
+from token ids to the loss, into one forward pass of its own. Each layer is a unit, and all other weights, embeddings
+and head among them, belong to the root's unit. A head that is tied to the embeddings is then one weight of one unit.
 
 Each rank computes the loss of its own sequences, divided by the denominator of the whole batch. FSDP2 would average
 gradients; here it sums them, which gives the gradient of the whole batch.

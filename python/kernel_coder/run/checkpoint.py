@@ -104,8 +104,8 @@ def save_checkpoint(
 ) -> Writing | None:
     """Writes ``run_dir/checkpoint-<step>`` atomically and deletes all but the newest ``keep`` checkpoints.
 
-    All ranks must call this at the same time. Rank 0 writes a whole checkpoint, and it is complete on return. If weights
-    are divided and ``whole`` is false, each rank writes its own part (:mod:`kernel_coder.run.shards`), and the
+    All ranks must call this at the same time. Rank 0 writes a whole checkpoint, and it is complete on return. If
+    weights are divided and ``whole`` is false, each rank writes its own part (:mod:`kernel_coder.run.shards`), and the
     checkpoint is complete after :meth:`Writing.finish` of the returned object.
     """
     from kernel_coder.run.shards import ShardWriting, is_divided

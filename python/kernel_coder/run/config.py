@@ -80,8 +80,8 @@ class ParallelConfig(Section):
     )
     whole_checkpoints: bool = Field(
         default=False,
-        description="gather a divided model on rank 0 for every checkpoint, so that from_pretrained can read it; false: "
-        "only for the last one, and each GPU writes its part of the others",
+        description="gather a divided model on rank 0 for every checkpoint, so that from_pretrained can read it; "
+        "false: only for the last one, and each GPU writes its part of the others",
     )
     timeout_s: float = Field(
         default=1800.0,
