@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     options = parse(arguments)
     names = list(CASES) if options.cases == "all" else options.cases.split(",")
     rows: list[dict[str, Any]] = []
-    with distributed.joined(timeout_s=120.0) as world:
+    with distributed.joined(timeout_s=60.0) as world:
         device = torch.device("cpu") if options.small else torch.device("cuda", world.local_rank)
         for name in names:
             case = CASES[name]
@@ -295,10 +295,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             row = dict.fromkeys(FIELDS, "") | {"case": name, "model": case.model, "ranks": world.size}
             try:
                 row |= measure(name, case, device, options)
-            except torch.OutOfMemoryError as error:
-                if not world.is_alone:
-                    raise  # the other ranks wait for this one
-                row["failure"] = str(error).splitlines()[0][:200]
+            except Exception as error:  # if one rank alone fails, the others end after their longest wait
+                row["failure"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
             row |= {
                 "device": "cpu" if options.small else torch.cuda.get_device_name(device),
                 "torch": torch.__version__,

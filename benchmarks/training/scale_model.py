@@ -11,25 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-UPDATE_FLOPS = __UPDATE_FLOPS__
+UPDATE_FLOPS = 400e12
 """Floating-point operations a second of one GPU in an update, as 8 for each weight and token (forward, backward, and
 every layer's forward pass again). Measured: case 3b of ``parallel_cuda.csv`` on one GPU."""
 
-COPY_BYTES_S = __COPY__
-"""Bytes a second that a GPU reads from its memory while it decodes. Assumed: the bandwidth of its datasheet times 0.85."""
+COPY_BYTES_S = 2.8e12
+"""Bytes a second that a GPU reads from its memory while it decodes. Assumed: 0.85 of its datasheet's bandwidth."""
 
 LAYER_S = 0.13e-3
 """Time of a layer in a decoding step besides reading weights, in seconds. Measured: 512 answers of SmolLM2-135M (30
 layers) take 1.035 s for 256 steps (``rollout_cuda.csv``, one H200)."""
 
 INSIDE_BYTES_S = 329e9
-"""Bus bandwidth between the GPUs of a host, in bytes a second. Measured: all-reduce of 1 GiB through NCCL on two H100."""
+"""Bus bandwidth between the GPUs of a host, in bytes a second. Measured: NCCL's all-reduce of 1 GiB on two H100."""
 
 BETWEEN_BYTES_S = 45e9
-"""Bandwidth of a GPU to other hosts, in bytes a second. Assumed: a network card of 400 Gbit/s for each GPU, 90% used."""
+"""Bandwidth of a GPU to other hosts, in bytes a second. Assumed: a card of 400 Gbit/s for each GPU, 90% used."""
 
 VERDICT_S = 0.11
-"""Time of a verdict, in seconds, with 12 candidates at a time on one GPU. Measured: ``judge_rate_cuda.csv``, one H200."""
+"""Time of a verdict, in seconds, 12 candidates at a time on one GPU. Measured: ``judge_rate_cuda.csv``, one H200."""
 
 OVERLAPPED = 0.8
 """Share of the communication of an update that is hidden behind computing. Assumed; FSDP2 gathers the next layer while
@@ -87,7 +87,7 @@ def communication_s(model: Model, gpus: int, replicas: int) -> tuple[float, floa
 
 
 def memory_gib(model: Model, gpus: int, replicas: int) -> tuple[float, float]:
-    """Memory of a GPU in GiB: 16-bit weights, gradients and AdamW's two states, divided; and the copy to sample from."""
+    """Memory of a GPU in GiB: 16-bit weights, gradients and AdamW's states, divided; and the copy to sample from."""
     return 8 * model.weights * replicas / gpus / 2**30, 2 * model.weights / 2**30
 
 

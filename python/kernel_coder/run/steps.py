@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 import kernel_coder
+from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import (
     RunState,
     Saveable,
@@ -23,7 +24,6 @@ from kernel_coder.run.checkpoint import (
     remove_checkpoints_after,
     save_checkpoint,
 )
-from kernel_coder.run import distributed
 from kernel_coder.run.config import Config, ParallelConfig, RunConfig
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.folder import open_run_dir, remove_run
@@ -235,7 +235,7 @@ class RankTimes:
         busy = [sum(times.get(name, 0.0) for name in BUSY) for _, times in everyone]
         found = dict(metrics)
         for rank, (_, times) in enumerate(everyone):
-            for name in BUSY:
+            for name in (*BUSY, "time/update_s"):
                 found[f"time/rank{rank}/{name.removeprefix('time/')}"] = times.get(name, 0.0)
         middle, slowest = statistics.median(busy), max(busy)
         found |= {"time/slowest_rank": float(busy.index(slowest)), "time/imbalance": slowest / max(middle, 1e-9)}
@@ -250,8 +250,8 @@ class RankTimes:
         return found, notes
 
 
-BUSY = ("time/rollout_s", "time/logprobs_s", "time/forward_backward_s")
-"""The phases in which a rank computes. In all others it waits for the judge or for other ranks."""
+BUSY = ("time/rollout_s", "time/logprobs_s")
+"""The phases whose length depends on the rank. In an update all ranks wait for each other, layer by layer."""
 
 
 def progress_facts(status: str, state: RunState) -> dict[str, Any]:

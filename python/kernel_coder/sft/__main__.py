@@ -1,7 +1,7 @@
 """``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--nproc N] [--section.field value ...]``
 
-Exit codes, ``--resume`` and ``--nproc`` are those of ``python -m kernel_coder.train``, which accepts the resulting checkpoints as
-``--model.name_or_path``.
+Exit codes, ``--resume`` and ``--nproc`` are those of ``python -m kernel_coder.train``, which accepts the resulting
+checkpoints as ``--model.name_or_path``.
 """
 
 from __future__ import annotations

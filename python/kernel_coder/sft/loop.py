@@ -18,8 +18,8 @@ from kernel_coder.policy.model import load_policy
 from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import RunState, list_checkpoints
 from kernel_coder.run.logs import RunLog
-from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.rng import own_randomness
+from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.evaluation import evaluate

@@ -1,6 +1,6 @@
 """``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--nproc N] [--section.field value ...]``
 
-``--nproc N`` trains with N processes, one for each GPU; ``torchrun -m kernel_coder.train ...`` does it on several hosts.
+``--nproc N`` trains with N processes, one for each GPU; ``torchrun -m kernel_coder.train ...`` works on several hosts.
 ``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
 
 Exit codes: 0, the run is finished; 2, something in the config or its files is wrong (stderr says what); 3, too many

@@ -72,8 +72,8 @@ def loss_and_sums(
 ) -> ops.LossOutput:
     """The loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
 
-    A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`, and divided weights inside
-    :meth:`kernel_coder.policy.model.Policy.compute`. The summed loss is divided by ``total``.
+    A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`, and divided weights
+    inside :meth:`kernel_coder.policy.model.Policy.compute`. The summed loss is divided by ``total``.
     """
     arguments: dict[str, Any] = {
         "temperature": temperature,
