@@ -20,12 +20,25 @@ from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernel_coder.run import distributed
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.hashes import sha256_file
+from kernel_coder.run.optimizer import named_tensors, set_groups, settings
 from kernel_coder.run.rng import RngState, capture_rng
+from kernel_coder.run.shards import (
+    Saveable as Saveable,  # the kinds of runs import it from here
+)
+from kernel_coder.run.shards import (
+    ShardWriting,
+    flush,
+    holds_shards,
+    is_divided,
+    like,
+    load_shards,
+    whole_on_first,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -69,19 +82,6 @@ class RunState:
 State = TypeVar("State", bound=RunState)
 
 
-class Saveable(Protocol):
-    """A model whose trainable weights a checkpoint holds."""
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
-
-    def save_description(self, folder: Path) -> None:
-        """Writes whatever is needed to use the model, without its weights."""
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that the optimiser updates, by name."""
-
-
 class Writing(Protocol):
     """A checkpoint that is being written."""
 
@@ -108,8 +108,6 @@ def save_checkpoint(
     weights are divided and ``whole`` is false, each rank writes its own part (:mod:`kernel_coder.run.shards`), and the
     checkpoint is complete after :meth:`Writing.finish` of the returned object.
     """
-    from kernel_coder.run.shards import ShardWriting, is_divided
-
     world = distributed.world()
     final = run_dir / f"checkpoint-{state.step:08d}"
     temporary = run_dir / f".{final.name}.tmp-{distributed.from_first(os.getpid)}"
@@ -262,8 +260,6 @@ def start_or_resume(
     Raises:
         UsageError: the checkpoint was trained on other data, or its state is of another version.
     """
-    from kernel_coder.run.shards import holds_shards, load_shards
-
     if path is None:
         return start, capture_rng(), []
     try:
@@ -289,34 +285,10 @@ def optimizer_tensors(
 
     If they are divided, all ranks must call this at the same time, and only rank 0 gets them.
     """
-    from kernel_coder.run.shards import is_divided, whole_on_first
-
-    tensors = named_tensors(optimizer, model)
+    tensors = named_tensors(optimizer, model.trainable())
     if is_divided(model):
         tensors = whole_on_first(tensors)
     return {name: value.contiguous() for name, value in tensors.items()}, settings(optimizer)
-
-
-def named_tensors(optimizer: torch.optim.Optimizer, model: Saveable) -> dict[str, Tensor]:
-    """The optimiser's tensors as they are, named ``<parameter>.<key>``."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.trainable().items()}
-    return {
-        f"{names[parameter]}.{key}": value
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The settings of each parameter group."""
-    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-
-
-def set_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
-    """Gives each parameter group its saved settings."""
-    for group, numbers in zip(optimizer.param_groups, groups, strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, model: Saveable, groups: list[dict[str, Any]]) -> None:
@@ -324,8 +296,6 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, model: Saveable
 
     If these are divided between ranks, so are the tensors.
     """
-    from kernel_coder.run.shards import like
-
     tensors = load_file(path / "optimizer.safetensors")
     for name, parameter in model.trainable().items():
         prefix = f"{name}."
@@ -338,12 +308,3 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, model: Saveable
 
 def _step_of(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
-
-
-def flush(path: Path) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,26 +6,39 @@ A checkpoint in parts has a folder ``shards`` with a safetensors file of each ra
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernel_coder.run import distributed
 from kernel_coder.run.hashes import sha256_file
-
-if TYPE_CHECKING:
-    from kernel_coder.run.checkpoint import Saveable
+from kernel_coder.run.optimizer import named_tensors, settings
 
 SHARDS = "shards"
 """Folder of the parts in a checkpoint."""
 
 WEIGHTS, OPTIMIZER = "model.", "optimizer."
 """Beginnings of the tensors' names in the parts."""
+
+
+class Saveable(Protocol):
+    """A model whose trainable weights a checkpoint holds."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
+
+    def save_description(self, folder: Path) -> None:
+        """Writes whatever is needed to use the model, without its weights."""
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that the optimiser updates, by name."""
 
 
 def whole(value: Tensor) -> Tensor:
@@ -81,11 +94,9 @@ def holds_shards(checkpoint: Path) -> bool:
 
 def divided_state(model: Saveable, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
     """The tensors of a checkpoint in parts, and the optimiser's single numbers, which are the same on all ranks."""
-    from kernel_coder.run.checkpoint import named_tensors
-
     tensors: dict[str, Tensor] = {f"{WEIGHTS}{name}": value.detach() for name, value in model.trainable().items()}
     numbers: dict[str, float] = {}
-    for name, value in named_tensors(optimizer, model).items():
+    for name, value in named_tensors(optimizer, model.trainable()).items():
         if value.dim():
             tensors[f"{OPTIMIZER}{name}"] = value
         else:
@@ -113,8 +124,6 @@ class ShardWriting:
         from torch.distributed.checkpoint import async_save
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
-        from kernel_coder.run.checkpoint import settings
-
         tensors, numbers = divided_state(model, optimizer)
         self.folder, self.complete = folder, complete
         self.more = {"groups": settings(optimizer), "optimizer_numbers": numbers}
@@ -125,8 +134,6 @@ class ShardWriting:
 
     def _hash(self) -> None:
         """Waits until all ranks have written, then flushes and hashes the files of this rank."""
-        from kernel_coder.run.checkpoint import flush
-
         try:
             self.saved.result()
             found = {}
@@ -165,8 +172,6 @@ _group: tuple[Any, Any] | None = None
 @torch.no_grad()
 def load_shards(checkpoint: Path, model: Saveable, optimizer: torch.optim.Optimizer) -> None:
     """Fills weights and a new optimiser from a checkpoint in parts. A call for all ranks together."""
-    import json
-
     from torch.distributed.checkpoint import load
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -192,3 +197,12 @@ def load_shards(checkpoint: Path, model: Saveable, optimizer: torch.optim.Optimi
         if state:
             optimizer.state[parameter] = state
     load(tensors, storage_reader=reader, no_dist=distributed.world().is_alone)
+
+
+def flush(path: Path) -> None:
+    """Waits until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

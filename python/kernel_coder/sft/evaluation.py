@@ -9,6 +9,7 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.rollout import converse
+from kernel_coder.run import distributed
 from kernel_coder.run.rng import rng_unchanged
 from kernel_coder.sft.setup import SftRun
 from kernel_coder.sft.update import measure
@@ -46,7 +47,7 @@ def _answer(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, An
     with eager, run.judge.asking() as ask:
         at_once = run.judge.tasks_at_once
         rollouts = converse(run.engine, asked, run.sampling, ask=ask, tasks_at_once=at_once, overlap=overlap)
-    if len(asked) < len(everything):
+    if not distributed.world().is_alone:
         rollouts = of_all_ranks(rollouts, run.asked, group)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)

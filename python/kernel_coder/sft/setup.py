@@ -31,7 +31,7 @@ from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.conversations import conversation_rows
 from kernel_coder.train.batch import deal_rows
 from kernel_coder.train.prompts import SHOWN_PROBLEMS, Prompt, load_task_set, make_prompt
-from kernel_coder.train.rollouts import engine_for, never_stop
+from kernel_coder.train.rollouts import engine_for, may_overlap, never_stop
 from kernel_coder.train.verdicts import AnswerJudge
 
 
@@ -89,6 +89,7 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     find_trackers(config.run.report_to)
     judge = AnswerJudge(config.judge)
     device = resolve_device(config.model.device)
+    judge.alternate = not may_overlap(judge, device)
     divides = config.parallel.shard and not distributed.world().is_alone
     if divides and config.model.torch_compile:
         raise UsageError("model.torch_compile needs whole weights on each GPU: set parallel.shard false")
