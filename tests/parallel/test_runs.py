@@ -33,8 +33,8 @@ RUN: dict[str, Any] = {
 }
 
 CLOSE = 2e-4
-"""Largest relative difference of a metric. Rounding differs, and AdamW's first steps divide gradients by their own size;
-``adam_epsilon`` keeps those apart that are only rounding."""
+"""Largest relative difference of a metric. Rounding differs, and AdamW's first steps divide gradients by their size;
+``adam_epsilon`` is large so that gradients that are only rounding move nothing."""
 
 
 @pytest.fixture(scope="session")
