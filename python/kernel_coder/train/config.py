@@ -15,7 +15,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.supervisor.batching import check_address, devices_of, is_remote
 from kernel_coder.policy.config import ModelConfig
 from kernel_coder.rewards import PRESETS
-from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig, Section, load
+from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, RunnableConfig, Section, load
 from kernel_coder.run.errors import UsageError
 
 
@@ -423,6 +423,7 @@ class TrainConfig(RunnableConfig):
     )
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
+    parallel: ParallelConfig = ParallelConfig()
     run: RunConfig = RunConfig()
 
     @field_validator("rewards", mode="before")

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from kernel_coder.report.learned import learning
+from kernel_coder.run import distributed
 from kernel_coder.run.logs import RunLog
-from kernel_coder.run.rng import rng_unchanged
+from kernel_coder.run.rng import own_randomness, rng_unchanged
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.train.batch import Batch, make_batch
@@ -61,8 +62,8 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
             with watch.phase("eval"):
                 found, lines = evaluate(run, run.state.progress, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
-        state, status = run_steps(run, config.run, log, partial(run_step, run))
-        learnt = learning(log.run_dir, state.step, config.rollout.max_turns)
+        state, status = run_steps(run, config.run, log, partial(run_step, run), config.parallel)
+        learnt = distributed.from_first(lambda: learning(log.run_dir, state.step, config.rollout.max_turns))
         summary = summarise(run, state, status, log) | learnt.facts(config.rollout.max_turns)
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
@@ -79,6 +80,7 @@ def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[Trai
         batch = run.learner.with_logprobs(learning_batch(run, answers, rejected))
         poll()
     with watch.phase("update"):
+        own_randomness(config.run.seed, state.step)
         result = run.learner.update(batch, state.update, state.skipped_in_a_row)
     state = after_updates(state, result, config.updates_per_step)
     metrics = {
