@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from kernel_coder.run.config import Config, load
-from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
+from kernel_coder.run.errors import (
+    EXIT_DIVERGED,
+    EXIT_ENGINE,
+    EXIT_MISTAKE,
+    EXIT_STOPPED,
+    EngineFailed,
+    TrainingDiverged,
+    UsageError,
+)
 from kernel_coder.run.flags import end
 
 
@@ -40,6 +48,8 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
         return end(error, EXIT_MISTAKE)
     except TrainingDiverged as error:
         return end(error, EXIT_DIVERGED)
+    except EngineFailed as error:
+        return end(error, EXIT_ENGINE)
 
 
 def _run_and_checkpoint(path: Path) -> tuple[Path, str]:

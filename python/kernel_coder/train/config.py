@@ -15,6 +15,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.supervisor.batching import devices_of
 from kernel_coder.policy.config import ModelConfig
 from kernel_coder.rewards import PRESETS
+from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig, Section, load
 from kernel_coder.run.errors import UsageError
 
@@ -63,11 +64,13 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How answers are sampled, and how conversations of several turns proceed."""
 
-    engine: Literal["auto", "static", "transformers"] = Field(
+    engine: Literal["auto", "static", "transformers", "vllm"] = Field(
         default="auto",
         description="generation engine: static (fixed-size cache and CUDA graphs; Llama and Qwen2 models), "
-        "transformers (any model), or auto (static on a GPU for models that it supports)",
+        "transformers (any model), vllm (a server, see rollout.vllm), or auto (static on a GPU for models that it "
+        "supports)",
     )
+    vllm: VllmConfig = VllmConfig()
     num_generations: int = Field(
         default=8, ge=1, description="answers to each prompt, which form a group; TRL's name for the group size"
     )
@@ -116,6 +119,15 @@ class RolloutConfig(Section):
         description="form batches independently of how long verdicts take, which gives equal bits in every run; false: "
         "start each next turn as soon as its verdict is there, which is faster",
     )
+
+    @model_validator(mode="after")
+    def _vllm_samples_from_all_tokens(self) -> RolloutConfig:
+        if self.engine == "vllm" and (self.top_p != 1 or self.top_k):
+            raise ValueError(
+                "engine vllm gives the log-probs of the distribution after a cut, and training needs those before: "
+                f"top_p must be 1 and top_k 0; got {self.top_p:g} and {self.top_k}"
+            )
+        return self
 
     def batch_size_of(self, rollouts: int) -> int:
         """The number of rollouts in a batch. With several turns, one half is sampled while the other is judged."""

@@ -18,7 +18,7 @@ from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_f
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.train.batch import Batch, make_batch
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.curriculum import Progress, TrainState, draw, learn, progress_metrics, stage_factors
+from kernel_coder.train.curriculum import TrainState, draw, learn, progress_metrics, stage_factors
 from kernel_coder.train.groups import Answers, sample_with_spread
 from kernel_coder.train.metrics import answer_metrics, evaluation_metrics, resampling_metrics, update_metrics
 from kernel_coder.train.rollouts import RolloutRequest
@@ -55,11 +55,11 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         config: of the run.
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
-    with opened(config, resume, prepare, SHOWN) as (run, log):
+    with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing():
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
             watch = Stopwatch()
             with watch.phase("eval"):
-                found, lines = evaluate(run, run.state.progress, step=0)
+                found, lines = evaluate(run, run.state, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
         state, status = run_steps(run, config.run, log, partial(run_step, run))
         learnt = learning(log.run_dir, state.step, config.rollout.max_turns)
@@ -94,7 +94,7 @@ def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[Trai
     lines = list(sample_lines(state.step, answers, batch.advantages))
     if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
         with watch.phase("eval"):
-            found, answered = evaluate(run, state.progress, step=state.step)
+            found, answered = evaluate(run, state, step=state.step)
         metrics |= found
         lines += answered
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in answers.turns))
@@ -116,6 +116,7 @@ def answer_tasks(
         seed=seed,
         step=state.step,
         factors=stage_factors(config, state.progress),
+        version=state.update,
     )
     return run.worker.answer(request, poll, watch)
 
@@ -136,7 +137,7 @@ def learning_batch(run: TrainingRun, answers: Answers, rejected: Sequence[bool] 
     )
 
 
-def evaluate(run: TrainingRun, progress: Progress, *, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+def evaluate(run: TrainingRun, state: TrainState, *, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Answers the held-out tasks. Returns metrics and lines of ``samples.jsonl``; the random state is unchanged."""
     config = run.config
     request = RolloutRequest(
@@ -145,7 +146,8 @@ def evaluate(run: TrainingRun, progress: Progress, *, step: int) -> tuple[dict[s
         sampling=replace(run.sampling, temperature=config.eval.temperature),
         seed=(config.run.seed, "eval"),
         step=step,
-        factors=stage_factors(config, progress),
+        factors=stage_factors(config, state.progress),
+        version=state.update,
     )
     with rng_unchanged():
         answers = run.worker.answer(request)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from kernel_coder.policy.model import Policy
 from kernel_coder.rewards import RewardSet
 from kernel_coder.rollout import Conversation, FollowUp, RolloutEngine, Sampling, completion_seed, converse
+from kernel_coder.rollout.engine import ManagedEngine
 from kernel_coder.rollout.engines import EngineKind, make_engine
+from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.run.steps import Poll
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.train.config import RolloutConfig
@@ -38,6 +42,7 @@ class RolloutRequest:
         seed: with the prompt's index and id, the rollout's index and the turn's it decides every random number.
         step: for rewards whose weights change with the step.
         factors: of the rewards' weights in the present stage; None: there are no stages.
+        version: number of updates that the policy's weights have had; equal numbers mean equal weights.
     """
 
     prompts: Sequence[Prompt]
@@ -46,6 +51,7 @@ class RolloutRequest:
     seed: Seed
     step: int
     factors: Mapping[str, float] | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +74,15 @@ class RolloutWorker:
     follow_up: FollowUp | None
     overlap: bool
 
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Closes an engine that holds something outside of this process at the end of the block."""
+        try:
+            yield
+        finally:
+            if hasattr(self.engine, "close"):
+                self.engine.close()
+
     def answer(self, request: RolloutRequest, poll: Poll = never_stop, watch: Stopwatch | None = None) -> Answers:
         """Answers all prompts. Rollouts of the same prompt are next to each other.
 
@@ -78,6 +93,10 @@ class RolloutWorker:
         """
         watch = watch or Stopwatch()
         watch.seconds.setdefault("judge", 0.0)
+        managed: ManagedEngine | None = self.engine if hasattr(self.engine, "prepare") else None  # type: ignore[assignment]
+        if managed is not None:
+            with watch.phase("load"):
+                managed.prepare(request.version)
         with self.judge.asking() as ask:
             rollouts = converse(
                 self.engine,
@@ -92,6 +111,8 @@ class RolloutWorker:
                 poll=poll,
                 watch=watch.phase,
             )
+        if managed is not None:
+            managed.rest()
         with watch.phase("reward"):
             table = reward(self.rewards, rollouts, request.step, request.factors)
             poll()
@@ -111,10 +132,17 @@ def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Con
     return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
 
 
-def engine_for(policy: Policy, kind: EngineKind = "auto", batch_size: int | None = None) -> RolloutEngine:
+def engine_for(
+    policy: Policy,
+    kind: EngineKind = "auto",
+    batch_size: int | None = None,
+    *,
+    vllm: VllmConfig | None = None,
+    log: Path | None = None,
+) -> RolloutEngine:
     """An engine that samples from the policy, in the dtype in which the policy computes."""
     dtype = torch.bfloat16 if policy.bf16 else None
-    return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype)
+    return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype, vllm=vllm, log=log)
 
 
 def share_gpu(judge: str, model: torch.device) -> bool:

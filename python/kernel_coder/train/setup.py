@@ -113,7 +113,13 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     if spec.beta != 0 and not config.model.use_peft:
         reference = load_reference(load_policy(config.model) if checkpoint else policy)
     worker = RolloutWorker(
-        engine=engine_for(policy, config.rollout.engine, config.rollout.batch_size),
+        engine=engine_for(
+            policy,
+            config.rollout.engine,
+            config.rollout.batch_size,
+            vllm=config.rollout.vllm,
+            log=Path(config.run.output_dir) / "vllm.log",
+        ),
         judge=judge,
         rewards=rewards,
         config=config.rollout,
