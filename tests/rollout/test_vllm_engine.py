@@ -85,7 +85,7 @@ def test_answers_are_those_that_the_model_itself_gives(fake: FakeVllm) -> None:
     alone = TransformersEngine(model, TOKENIZER, batch_size=1).generate(PROMPTS, SAMPLING, SEEDS)
     assert found == alone
     assert sorted(told, key=lambda pair: pair[0]) == list(enumerate(found))
-    assert largest_gap(found, score_turns(model, found, SAMPLING.temperature)) < 1e-5
+    assert largest_gap(found, score_turns(model, found, SAMPLING.temperature)) < 1e-4
     greedy = Sampling(max_completion_length=5, temperature=0.0)
     assert engine.generate(PROMPTS, greedy, SEEDS) == TransformersEngine(model, TOKENIZER, batch_size=1).generate(
         PROMPTS, greedy, SEEDS
@@ -116,7 +116,7 @@ def test_new_weights_reach_the_server_once_for_each_version(fake: FakeVllm) -> N
     assert engine.gap < 1e-4
     found = engine.generate(PROMPTS, SAMPLING, SEEDS)
     assert found != first
-    assert largest_gap(found, score_turns(model, found, SAMPLING.temperature)) < 1e-5
+    assert largest_gap(found, score_turns(model, found, SAMPLING.temperature)) < 1e-4
 
 
 def test_an_update_pauses_replaces_forgets_and_goes_on(fake: FakeVllm) -> None:

@@ -108,12 +108,18 @@ def opened(
 
 
 def run_steps(
-    run: PreparedRun[State], config: RunConfig, log: RunLog, step: Callable[[State, Poll], StepResult[State]]
+    run: PreparedRun[State],
+    config: RunConfig,
+    log: RunLog,
+    step: Callable[[State, Poll], StepResult[State]],
+    completed: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
 
     ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
     saved as it was after the step before.
+
+    ``completed`` adds to a state what only a checkpoint needs.
 
     Returns:
         The last state, and ``finished`` or, after a signal, ``stopped``.
@@ -128,11 +134,11 @@ def run_steps(
                 state = done.state
                 log.step(state.step, done.metrics, done.samples)
                 if state.step % config.save_steps == 0 or state.step == run.total_steps:
-                    _save(run, state, config, log.run_dir)
+                    _save(run, completed(state), config, log.run_dir)
         except StopRequested as signal:
             restore_rng(rng)
             if list_checkpoints(log.run_dir)[:1] != [log.run_dir / f"checkpoint-{state.step:08d}"]:
-                _save(run, state, config, log.run_dir)
+                _save(run, completed(state), config, log.run_dir)
             log.message(f"{signal} received: step {state.step} is saved; continue with --resume")
             return state, "stopped"
     return state, "finished"

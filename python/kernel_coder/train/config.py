@@ -19,6 +19,10 @@ from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig, Section, load
 from kernel_coder.run.errors import UsageError
 
+LAG_RATIO_MAX = 2.0
+"""Upper limit of the correction for answers that earlier weights wrote: that of truncated importance sampling in most
+trainers. A larger one lets single tokens dominate the gradient."""
+
 
 class DataConfig(Section):
     """The tasks to train on, and how they are put to the model."""
@@ -83,6 +87,12 @@ class RolloutConfig(Section):
         description="sample from the most likely tokens with this total probability; 1: from all",
     )
     top_k: int = Field(default=0, ge=0, description="sample from this many most likely tokens; 0: from all")
+    lag: int = Field(
+        default=0,
+        ge=0,
+        description="steps that sampling is ahead of learning: answers are written with the weights from that many "
+        "steps ago, while earlier answers are judged and learnt from. 0: each step waits for its own answers",
+    )
     batch_size: int | None = Field(
         default=None,
         ge=1,
@@ -127,6 +137,17 @@ class RolloutConfig(Section):
                 "engine vllm gives the log-probs of the distribution after a cut, and training needs those before: "
                 f"top_p must be 1 and top_k 0; got {self.top_p:g} and {self.top_k}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _lag_is_possible(self) -> RolloutConfig:
+        if self.lag and self.max_resampling_rounds:
+            raise ValueError(
+                f"lag {self.lag} samples the next tasks before this step's verdicts are known, and "
+                f"max_resampling_rounds {self.max_resampling_rounds} needs them first: set one of the two to 0"
+            )
+        if self.lag and self.vllm.sleep:
+            raise ValueError(f"vllm.sleep frees the server's memory while the run learns; lag {self.lag} samples then")
         return self
 
     def batch_size_of(self, rollouts: int) -> int:
@@ -511,9 +532,24 @@ class TrainConfig(RunnableConfig):
         try:
             if self.loss.loss_type == "dr_grpo":
                 given.setdefault("length_constant", float(self.rollout.max_completion_length))
+            if self.rollout.lag and not given.keys() & {"mismatch", "ratio_to_rollout"}:
+                given |= self._mismatch_of_lag()
             return LossSpec.preset(self.loss.loss_type, **given)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the loss section is not a loss: {error}") from None
+
+    def _mismatch_of_lag(self) -> dict[str, Any]:
+        """The correction for answers that earlier weights wrote, unless the preset already has one.
+
+        The gradient of a token is multiplied by the probability ratio of the present weights to those earlier ones, at
+        most :data:`LAG_RATIO_MAX`.
+        """
+        from kernel_coder.ops import LossSpec
+
+        preset = LossSpec.preset(self.loss.loss_type)
+        if preset.mismatch != "none" or preset.ratio_to_rollout or preset.surrogate == "vespo":
+            return {}
+        return {"mismatch": "token_truncate", "mismatch_max": LAG_RATIO_MAX}
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:

@@ -7,6 +7,7 @@ moment continues from its last checkpoint to the same bits (on the CPU, with the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,10 +17,11 @@ from kernel_coder.run.logs import RunLog
 from kernel_coder.run.rng import rng_unchanged
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
+from kernel_coder.train.ahead import Ahead, ahead_of
 from kernel_coder.train.batch import Batch, make_batch
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.curriculum import TrainState, draw, learn, progress_metrics, stage_factors
-from kernel_coder.train.groups import Answers, sample_with_spread
+from kernel_coder.train.groups import Answers, Sampled, sample_with_spread
 from kernel_coder.train.metrics import answer_metrics, evaluation_metrics, resampling_metrics, update_metrics
 from kernel_coder.train.rollouts import RolloutRequest
 from kernel_coder.train.samples_log import sample_lines
@@ -55,24 +57,28 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         config: of the run.
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
-    with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing():
+    with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing(), ahead_of(run) as ahead:
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
             watch = Stopwatch()
             with watch.phase("eval"):
                 found, lines = evaluate(run, run.state, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
-        state, status = run_steps(run, config.run, log, partial(run_step, run))
+        completed = ahead.saved if ahead else _as_it_is
+        state, status = run_steps(run, config.run, log, partial(run_step, run, ahead), completed)
         learnt = learning(log.run_dir, state.step, config.rollout.max_turns)
         summary = summarise(run, state, status, log) | learnt.facts(config.rollout.max_turns)
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
 
-def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[TrainState]:
+def run_step(run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Poll) -> StepResult[TrainState]:
     """One generation batch and its updates. ``poll`` may raise until the updates begin."""
     config, watch = run.config, Stopwatch()
-    sampled = sample_with_spread(
-        partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
-    )
+    if ahead is not None:
+        sampled = Sampled.at_once(ahead.answers(state, poll, watch))
+    else:
+        sampled = sample_with_spread(
+            partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
+        )
     answers = sampled.answers
     with watch.phase("logprobs"):
         rejected = rejected_by_share(config.share_rejection, answers.rollouts, (config.run.seed, state.step))
@@ -80,6 +86,8 @@ def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[Trai
         poll()
     with watch.phase("update"):
         result = run.learner.update(batch, state.update, state.skipped_in_a_row)
+    if ahead is not None:
+        staleness = ahead.done(state)
     state = after_updates(state, result, config.updates_per_step)
     metrics = {
         **answer_metrics(answers, batch.advantages, config.rollout.max_turns),
@@ -88,12 +96,14 @@ def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[Trai
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
+    if ahead is not None:
+        metrics["sampling/staleness"] = staleness
     progress = replace(state.progress, drawn=state.progress.drawn + sampled.num_tasks)
     state = replace(state, progress=learn(progress, sampled.rounds, run.train, config, metrics))
     metrics |= progress_metrics(state.progress, config)
     lines = list(sample_lines(state.step, answers, batch.advantages))
     if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
-        with watch.phase("eval"):
+        with watch.phase("eval"), ahead.paused() if ahead else nullcontext():
             found, answered = evaluate(run, state, step=state.step)
         metrics |= found
         lines += answered
@@ -163,7 +173,12 @@ def after_updates(state: TrainState, result: UpdateResult, updates: int) -> Trai
         skipped=state.skipped + result.skipped,
         skipped_in_a_row=result.skipped_in_a_row,
         trained_tokens=state.trained_tokens + int(result.sums[METRIC["tokens"]]),
+        ahead=(),
     )
+
+
+def _as_it_is(state: TrainState) -> TrainState:
+    return state
 
 
 def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 
 from kernel_coder.policy.model import Policy
 from kernel_coder.rewards import RewardSet
-from kernel_coder.rollout import Conversation, FollowUp, RolloutEngine, Sampling, completion_seed, converse
+from kernel_coder.rollout import Conversation, FollowUp, Rollout, RolloutEngine, Sampling, completion_seed, converse
 from kernel_coder.rollout.engine import ManagedEngine
 from kernel_coder.rollout.engines import EngineKind, make_engine
 from kernel_coder.rollout.vllm.config import VllmConfig
@@ -89,17 +89,35 @@ class RolloutWorker:
         Args:
             request: what to answer.
             poll: called often; may raise to abandon the work.
-            watch: its phases ``rollout``, ``judge`` and ``reward`` measure the work.
+            watch: its phases ``load``, ``rollout``, ``judge`` and ``reward`` measure the work.
         """
         watch = watch or Stopwatch()
-        watch.seconds.setdefault("judge", 0.0)
         managed: ManagedEngine | None = self.engine if hasattr(self.engine, "prepare") else None  # type: ignore[assignment]
         if managed is not None:
             with watch.phase("load"):
                 managed.prepare(request.version)
-        with self.judge.asking() as ask:
-            rollouts = converse(
-                self.engine,
+        rollouts = self.sample(self.engine, request, poll, watch)
+        if managed is not None:
+            managed.rest()
+        answers = self.rewarded(request, rollouts, watch)
+        poll()
+        return answers
+
+    def sample(
+        self,
+        engine: RolloutEngine,
+        request: RolloutRequest,
+        poll: Poll,
+        watch: Stopwatch,
+        *,
+        keeps_rng: bool = True,
+    ) -> list[Rollout]:
+        """Samples and judges the rollouts of all prompts. See :meth:`answer`, and for ``keeps_rng``
+        :meth:`kernel_coder.train.verdicts.AnswerJudge.asking`."""
+        watch.seconds.setdefault("judge", 0.0)
+        with self.judge.asking(keeps_rng=keeps_rng) as ask:
+            return converse(
+                engine,
                 conversations(request.prompts, request.group, request.seed),
                 request.sampling,
                 ask=ask,
@@ -111,11 +129,11 @@ class RolloutWorker:
                 poll=poll,
                 watch=watch.phase,
             )
-        if managed is not None:
-            managed.rest()
+
+    def rewarded(self, request: RolloutRequest, rollouts: Sequence[Rollout], watch: Stopwatch) -> Answers:
+        """The rollouts with their rewards."""
         with watch.phase("reward"):
             table = reward(self.rewards, rollouts, request.step, request.factors)
-            poll()
         return Answers(tuple(request.prompts), tuple(rollouts), table)
 
 

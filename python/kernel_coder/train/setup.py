@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from kernel_coder.judge.verdict import rank
 from kernel_coder.policy.model import Policy, load_policy, load_reference
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.prompts import check_feedback_template
 from kernel_coder.rewards import RewardError, RewardSet
-from kernel_coder.rollout import FollowUp, Sampling
+from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
+from kernel_coder.rollout.copied_engine import CopiedEngine
 from kernel_coder.run.checkpoint import start_or_resume
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import find_trackers
@@ -82,7 +84,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     spec = config.loss_spec()
     find_trackers(config.run.report_to)
     rewards = load_rewards(config)
-    judge = AnswerJudge(config.judge)
+    judge = AnswerJudge(config.judge, remember=config.rollout.lag > 0)
     if config.share_rejection.threshold is not None and judge.device == "cpu":
         raise UsageError(
             "share_rejection needs the share of device time that a candidate's own kernels take, which is measured "
@@ -90,6 +92,11 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         )
     tasks, notes = load_task_set(config.data)
     policy = load_policy(config.model, resume_from=checkpoint)
+    if config.rollout.lag and not may_overlap(judge, policy.device):
+        raise UsageError(
+            f"rollout.lag {config.rollout.lag} samples and learns while answers are timed, and judge.device "
+            f"{judge.device} has the model's GPU: judge on another GPU, or set judge.timing false"
+        )
     prompts, dropped = make_prompts(tasks, policy, config)
     notes += dropped
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
@@ -113,13 +120,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     if spec.beta != 0 and not config.model.use_peft:
         reference = load_reference(load_policy(config.model) if checkpoint else policy)
     worker = RolloutWorker(
-        engine=engine_for(
-            policy,
-            config.rollout.engine,
-            config.rollout.batch_size,
-            vllm=config.rollout.vllm,
-            log=Path(config.run.output_dir) / "vllm.log",
-        ),
+        engine=make_rollout_engine(config, policy),
         judge=judge,
         rewards=rewards,
         config=config.rollout,
@@ -145,6 +146,21 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         top_k=config.rollout.top_k,
     )
     return TrainingRun(config, worker, learner, sampling, tuple(train), tuple(held_out), state, rng, (*notes, *resumed))
+
+
+def make_rollout_engine(config: TrainConfig, policy: Policy) -> RolloutEngine:
+    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it."""
+
+    def engine_of(model: nn.Module) -> RolloutEngine:
+        return engine_for(
+            replace(policy, model=model),
+            config.rollout.engine,
+            config.rollout.batch_size,
+            vllm=config.rollout.vllm,
+            log=Path(config.run.output_dir) / "vllm.log",
+        )
+
+    return CopiedEngine(policy.model, engine_of) if config.rollout.lag else engine_of(policy.model)
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
