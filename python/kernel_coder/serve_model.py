@@ -1,6 +1,6 @@
 """``kernel-coder serve-model MODEL [--port 8000] [--python PATH] [--gpus 0,1] [--transfer file] [-- ARGUMENTS]``
 
-Starts a vLLM server that a training run can sample from: ``--rollout.engine vllm --rollout.vllm.url
+Starts a vLLM server that a training run can sample from: ``--rollout.engine vllm --vllm.url
 http://127.0.0.1:8000``. It listens on the loopback address only, because its routes for new weights run code on
 request. Arguments after ``--`` go to ``vllm serve``.
 """

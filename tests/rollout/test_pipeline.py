@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from kernel_coder.rollout import Conversation, Sampling, Turn, converse
-from kernel_coder.rollout.copied_engine import LastUse
 from kernel_coder.rollout.pipeline import Pipeline, PipelineClosed
 
 Release = Callable[[], None]
@@ -111,72 +107,20 @@ def test_engine_can_be_kept_from_the_jobs() -> None:
         assert pipeline.look(0) >= until
 
 
-class SimulatedEngine:
-    """Writes answers one after another, each in the same time."""
-
-    tells_of_ends = True
-
-    def __init__(self, answer_s: float) -> None:
-        self.answer_s = answer_s
-
-    def generate(
-        self,
-        prompts: Sequence[Any],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        *,
-        poll: Callable[[], None] | None = None,
-        ended: Callable[[int, Turn], None] | None = None,
-    ) -> list[Turn]:
-        turns = []
-        for place, prompt in enumerate(prompts):
-            time.sleep(self.answer_s)
-            turns.append(Turn(tuple(prompt), (1,), (0.0,), "x", "stop"))
-            if ended is not None:
-                ended(place, turns[-1])
-        return turns
-
-
-def seconds_a_step(
-    *, workers: int, answers: int, answer_s: float, verdict_s: float, update_s: float, lag: int, steps: int = 5
-) -> tuple[float, float]:
-    """Median duration of a step of a simulated run, and of its longest stage."""
-    engine = SimulatedEngine(answer_s)
-    with ThreadPoolExecutor(workers) as judge:
-
-        def ask(task: Any, answer: str) -> Future[Any]:
-            return judge.submit(time.sleep, verdict_s)
-
-        def make(number: int, release: Release, poll: Release) -> int:
-            opening: Any = SimpleNamespace(task=SimpleNamespace(id="t"), messages=({"role": "user", "content": "?"},))
-            opening.ids = (1,)
-            some = [Conversation(opening, lambda turn: turn) for _ in range(answers)]
-            converse(LastUse(engine, answers, release), some, Sampling(max_completion_length=1), ask=ask, poll=poll)
-            return number
-
-        marks = [time.perf_counter()]
-        with Pipeline(make, depth=lag + 1) as pipeline:
-            for step in range(steps + 2):  # the first two fill the pipeline
-                while pipeline.next <= min(step + lag, steps + 1):
-                    pipeline.offer(pipeline.next, pipeline.next)
-                assert pipeline.look(step) == step
-                pipeline.drop(step)
-                time.sleep(update_s)
-                marks.append(time.perf_counter())
-    durations = sorted(after - before for before, after in itertools.pairwise(marks[2:]))
-    return durations[len(durations) // 2], max(answers * answer_s, answers * verdict_s / workers, update_s)
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_step_at_lag_1_takes_hardly_longer_than_its_longest_stage(workers: int) -> None:
-    """A twentieth of a second stands for a second; benchmarks/training/bench_lag.py takes whole seconds."""
+def test_step_at_lag_1_takes_hardly_longer_than_its_longest_stage(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twentieth of a second stands for a second; ``bench_lag.py simulated`` takes whole seconds."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "training"))
+    simulated = importlib.import_module("bench_lag").simulated
     second = 0.05
-    step_s, longest_s = seconds_a_step(
+    step_s, longest_s = simulated(
         workers=workers, answers=16, answer_s=0.25 * second, verdict_s=second, update_s=3 * second, lag=1
     )
     assert step_s <= 1.15 * longest_s
-    waiting_s, _ = seconds_a_step(
+    waiting_s, _ = simulated(
         workers=workers, answers=16, answer_s=0.25 * second, verdict_s=second, update_s=3 * second, lag=0, steps=2
     )
     assert waiting_s > 1.3 * step_s or workers == 1

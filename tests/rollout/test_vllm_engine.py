@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
@@ -248,9 +249,10 @@ def test_slow_trickle_ends_at_the_time_limit() -> None:
 
         def trickle() -> None:
             connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
-            while not stop.wait(0.1):
-                connection.sendall(b" ")
+            with connection, contextlib.suppress(OSError):  # the client leaves
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
+                while not stop.wait(0.1):
+                    connection.sendall(b" ")
 
         thread = threading.Thread(target=trickle, daemon=True)
         thread.start()
@@ -296,13 +298,19 @@ def group_of(engine: VllmEngine) -> int:
     return engine._process._process.pid
 
 
+def same(found: list[Any], wanted: list[Any]) -> None:
+    """Equal but for the rounding of another process."""
+    assert [turn.completion_ids for turn in found] == [turn.completion_ids for turn in wanted]
+    assert largest_gap(found, [turn.logprobs for turn in wanted]) < 1e-5
+
+
 @pytest.mark.slow
 def test_own_server_is_started_anew_after_any_failure(python: str, tmp_path: Path) -> None:
     model = new_model()
     with VllmEngine(model, TOKENIZER, VllmConfig(python=python, update_timeout_s=20), log=tmp_path / "log") as engine:
         engine.prepare(0)
         wanted = TransformersEngine(model, TOKENIZER, batch_size=1).generate(PROMPTS, SAMPLING, SEEDS)
-        assert engine.generate(PROMPTS, SAMPLING, SEEDS) == wanted
+        same(engine.generate(PROMPTS, SAMPLING, SEEDS), wanted)
         first = group_of(engine)
         os.killpg(first, signal.SIGKILL)  # between two updates
         change(model)
@@ -318,7 +326,7 @@ def test_own_server_is_started_anew_after_any_failure(python: str, tmp_path: Pat
                 os.killpg(second, signal.SIGKILL)  # while it writes answers
 
         engine.config = engine.config.model_copy(update={"at_once": 1})
-        assert engine.generate(PROMPTS, SAMPLING, SEEDS, ended=killed_after_the_first) == wanted
+        same(engine.generate(PROMPTS, SAMPLING, SEEDS, ended=killed_after_the_first), wanted)
         assert sorted(arrived) == [0, 1, 2, 3]
         third = group_of(engine)
     assert third not in (first, second)

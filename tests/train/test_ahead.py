@@ -137,10 +137,10 @@ def test_equal_answers_are_judged_once_over_the_whole_run(
     def judge(device: str, backend: str, config: Any) -> FakeJudge:
         return FakeJudge(device, backend, config)
 
-    def coded(text: str) -> Any:
-        from kernel_coder.ops import parse_response
+    parse = verdicts.ops.parse_response
 
-        return parse_response(f"<answer>\n```python\n# {text[:1].isalpha()}\n```\n</answer>")
+    def coded(text: str) -> Any:
+        return parse(f"<answer>\n```python\n# {text[:1].isalpha()}\n```\n</answer>")
 
     monkeypatch.setattr(verdicts, "open_judge", judge)
     monkeypatch.setattr(verdicts.ops, "parse_response", coded)
@@ -167,7 +167,7 @@ def test_correction_for_old_weights_is_on_unless_the_recipe_has_one() -> None:
     ("changes", "said"),
     [
         ({"rollout__max_resampling_rounds": 1}, "set one of the two to 0"),
-        ({"rollout__vllm.sleep": "true"}, "vllm.sleep frees"),
+        ({"vllm__sleep": "true"}, "vllm.sleep frees"),
         ({"rollout__engine": "vllm", "rollout__top_p": 0.9}, "top_p must be 1"),
     ],
 )

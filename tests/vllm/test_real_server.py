@@ -112,8 +112,8 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     flags = {
         "rollout.engine": "vllm",
-        "rollout.vllm.python": PYTHON,
-        "rollout.vllm.args": json.dumps(["--max-model-len", "2048"]),
+        "vllm.python": PYTHON,
+        "vllm.args": json.dumps(["--max-model-len", "2048"]),
         "run.output_dir": run_dir,
         "run.max_steps": 3,
         "run.eval_on_start": "false",

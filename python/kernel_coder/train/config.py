@@ -71,10 +71,9 @@ class RolloutConfig(Section):
     engine: Literal["auto", "static", "transformers", "vllm"] = Field(
         default="auto",
         description="generation engine: static (fixed-size cache and CUDA graphs; Llama and Qwen2 models), "
-        "transformers (any model), vllm (a server, see rollout.vllm), or auto (static on a GPU for models that it "
+        "transformers (any model), vllm (a server, see section vllm), or auto (static on a GPU for models that it "
         "supports)",
     )
-    vllm: VllmConfig = VllmConfig()
     num_generations: int = Field(
         default=8, ge=1, description="answers to each prompt, which form a group; TRL's name for the group size"
     )
@@ -146,8 +145,6 @@ class RolloutConfig(Section):
                 f"lag {self.lag} samples the next tasks before this step's verdicts are known, and "
                 f"max_resampling_rounds {self.max_resampling_rounds} needs them first: set one of the two to 0"
             )
-        if self.lag and self.vllm.sleep:
-            raise ValueError(f"vllm.sleep frees the server's memory while the run learns; lag {self.lag} samples then")
         return self
 
     def batch_size_of(self, rollouts: int) -> int:
@@ -414,6 +411,7 @@ class TrainConfig(RunnableConfig):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    vllm: VllmConfig = VllmConfig()
     sampler: SamplerConfig = SamplerConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
@@ -453,6 +451,11 @@ class TrainConfig(RunnableConfig):
     def _is_consistent(self) -> TrainConfig:
         self._check_sizes()
         self._check_turns()
+        if self.rollout.lag and self.vllm.sleep:
+            raise ValueError(
+                f"vllm.sleep frees the server's memory while the run learns, and rollout.lag {self.rollout.lag} samples "
+                "then: set one of the two to false or 0"
+            )
         for number, stage in enumerate(self.stages):
             last = number + 1 == len(self.stages)
             if last != (stage.until is None) or last != (stage.reaches is None):

@@ -156,7 +156,7 @@ def make_rollout_engine(config: TrainConfig, policy: Policy) -> RolloutEngine:
             replace(policy, model=model),
             config.rollout.engine,
             config.rollout.batch_size,
-            vllm=config.rollout.vllm,
+            vllm=config.vllm,
             log=Path(config.run.output_dir) / "vllm.log",
         )
 

@@ -74,8 +74,8 @@ class VllmEngine:
         """Largest difference of a log-prob after the last update."""
         self._asleep = False
         self._probe_prompt = tuple(tokenizer.encode("import torch\n\nclass Model", add_special_tokens=False)) or (0,)
-        self._temporary = tempfile.TemporaryDirectory(prefix="kernel-coder-model-")
-        self._log = log or Path(self._temporary.name) / "vllm.log"
+        self._log = log
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._process: VllmProcess | None = None
         self._server: VllmServer | None = None
         self._transfer: Transfer | None = None
@@ -115,7 +115,9 @@ class VllmEngine:
             return
         url, check = self.config.url, lambda: None
         if url is None:
-            self._process = VllmProcess(self._options(), self._log)
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="kernel-coder-model-")
+            folder = Path(self._temporary.name)
+            self._process = VllmProcess(self._options(folder / "model"), self._log or folder / "vllm.log")
             self._process.start()
             url, check = self._process.url, self._process.check
         server = VllmServer(url, self.eos_ids, self._decode, update_timeout_s=self.config.update_timeout_s)
@@ -124,9 +126,8 @@ class VllmEngine:
         self._transfer.connect()
         self._server, self._asleep = server, False
 
-    def _options(self) -> ServeOptions:
-        """How the engine's own server is started: from a folder with the present weights."""
-        folder = Path(self._temporary.name) / "model"
+    def _options(self, folder: Path) -> ServeOptions:
+        """How the engine's own server is started: from a folder with the model, which is written if it is missing."""
         if not folder.exists():
             base = causal_lm(self.model)
             architecture = copy.deepcopy(base.config)
@@ -189,7 +190,7 @@ class VllmEngine:
                 hint = "they are those before temperature: start it with --logprobs-mode processed_logprobs"
             raise EngineFailed(
                 f"log-probs of the server differ from the model's by {self.gap:.2g}, and at most {self.tolerance:g} is "
-                f"rounding (rollout.vllm.tolerance): {hint}"
+                f"rounding (vllm.tolerance): {hint}"
             )
 
     def _gap_before_temperature(self, turns: Sequence[Turn]) -> float:
@@ -212,9 +213,11 @@ class VllmEngine:
             self._asleep = True
 
     def close(self) -> None:
-        """Ends the engine's own server. The engine cannot be used afterwards."""
+        """Ends the engine's own server."""
         self._disown()
-        self._temporary.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
 
     def __enter__(self) -> VllmEngine:
         return self

@@ -35,7 +35,7 @@ class Http:
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname not in LOOPBACK or parts.path.strip("/") or parts.query:
             raise UsageError(
-                f"rollout.vllm.url must be like http://127.0.0.1:8000, on this machine and without a path; got {url}"
+                f"vllm.url must be like http://127.0.0.1:8000, on this machine and without a path; got {url}"
             )
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname or "", parts.port or 80

@@ -13,8 +13,8 @@ from kernel_coder.rollout.vllm.http import Http
 from kernel_coder.run.errors import EngineFailed
 
 CONTROL_S = 60.0
-"""Time limit of a request that only asks or switches something, in seconds. The server may be busy with a forward pass
-of a large batch, but answers within seconds."""
+"""Upper limit for a request that only asks or switches something, in seconds. The server may be busy with a forward
+pass of a large batch, but answers within seconds."""
 
 READY_POLL_S = 0.2
 """Seconds between two questions whether a starting server is ready."""
@@ -44,6 +44,7 @@ class VllmServer:
         self.http = Http(url)
         self.model = ""
         self.eos_ids, self.decode, self.update_timeout_s = eos_ids, decode, update_timeout_s
+        self.control_timeout_s = min(CONTROL_S, update_timeout_s)
 
     def wait_until_ready(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
         """Waits for the server and asks for the model's name.
@@ -60,13 +61,13 @@ class VllmServer:
             check()
             left = deadline - time.monotonic()
             try:
-                self.http.get("/health", timeout_s=max(min(left, CONTROL_S), 0.001))
+                self.http.get("/health", timeout_s=max(min(left, self.control_timeout_s), 0.001))
                 break
             except EngineFailed as error:
                 if time.monotonic() + READY_POLL_S >= deadline:
                     raise EngineFailed(f"the server was not ready within {timeout_s:g} s: {error}") from None
             time.sleep(READY_POLL_S)
-        found = self.http.get("/v1/models", timeout_s=CONTROL_S)
+        found = self.http.get("/v1/models", timeout_s=self.control_timeout_s)
         try:
             self.model = str(found["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
@@ -138,7 +139,7 @@ class VllmServer:
 
     def resume(self) -> None:
         """Takes up answers again."""
-        self.http.post("/resume", timeout_s=CONTROL_S)
+        self.http.post("/resume", timeout_s=self.control_timeout_s)
 
     def sleep(self) -> None:
         """Frees the weights and the cache. New weights must follow :meth:`wake`."""
@@ -150,16 +151,16 @@ class VllmServer:
 
     def reset_prefix_cache(self) -> None:
         """Forgets keys and values that earlier weights computed."""
-        self.http.post("/reset_prefix_cache", timeout_s=CONTROL_S)
+        self.http.post("/reset_prefix_cache", timeout_s=self.control_timeout_s)
 
     def weight_version(self) -> str | None:
         """The version that the last update named."""
-        found = self.http.get("/weight_info", timeout_s=CONTROL_S)
+        found = self.http.get("/weight_info", timeout_s=self.control_timeout_s)
         return found.get("weight_version") if isinstance(found, dict) else None
 
     def update_weight_version(self, version: str) -> None:
         """Names the version of the weights that the server has."""
-        self.http.post("/update_weight_version", {"new_version": version}, timeout_s=CONTROL_S)
+        self.http.post("/update_weight_version", {"new_version": version}, timeout_s=self.control_timeout_s)
 
     # The four methods that replace the weights.
 

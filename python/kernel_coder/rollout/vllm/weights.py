@@ -174,7 +174,7 @@ class FactoryTransfer:
 
 
 def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.dtype) -> Transfer:
-    """The transfer that ``rollout.vllm.transfer`` names.
+    """The transfer that ``vllm.transfer`` names.
 
     Raises:
         UsageError: it cannot work here.
@@ -182,7 +182,7 @@ def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.
     if kind in ("auto", "file"):
         return FileTransfer(server, model, dtype)
     if next(model.parameters()).device.type != "cuda":
-        raise UsageError(f"rollout.vllm.transfer {kind} moves weights between GPUs, and model.device is not cuda")
+        raise UsageError(f"vllm.transfer {kind} moves weights between GPUs, and model.device is not cuda")
     return FactoryTransfer(kind, server, model, dtype)
 
 
@@ -197,8 +197,7 @@ def _import_vllm(backend: str) -> dict[str, Any]:
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo as TrainerInitInfo
     except ImportError as error:
         raise UsageError(
-            f"rollout.vllm.transfer {backend} needs vLLM 0.32 or newer in the trainer's environment ({error}); file "
-            "needs none"
+            f"vllm.transfer {backend} needs vLLM 0.32 or newer in the trainer's environment ({error}); file needs none"
         ) from None
     return {
         "TrainerInitInfo": TrainerInitInfo,
