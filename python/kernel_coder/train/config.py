@@ -453,8 +453,8 @@ class TrainConfig(RunnableConfig):
         self._check_turns()
         if self.rollout.lag and self.vllm.sleep:
             raise ValueError(
-                f"vllm.sleep frees the server's memory while the run learns, and rollout.lag {self.rollout.lag} samples "
-                "then: set one of the two to false or 0"
+                "vllm.sleep frees the server's memory while the run learns, and the run samples then with rollout.lag "
+                f"{self.rollout.lag}: set one of the two to false or 0"
             )
         for number, stage in enumerate(self.stages):
             last = number + 1 == len(self.stages)
