@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fake_judge import FakeJudge
+from kernel_coder.judge.gpu import turns
 from kernel_coder.run.checkpoint import list_checkpoints, load_state
 from kernel_coder.run.errors import EXIT_STOPPED
 from kernel_coder.train import loop, verdicts
@@ -189,3 +190,38 @@ def test_updates_leave_the_copy_of_the_weights_alone(tasks: Path, tmp_path: Path
     assert torch.equal(ours + 1.0, theirs)
     engine.prepare(1)
     assert torch.equal(ours, theirs)
+
+
+def test_sampling_and_learning_take_turns_with_a_judge_that_times_on_the_same_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns.nvml, "minor_number", lambda gpu: 10 + gpu)
+    monkeypatch.setattr(turns.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(turns.SharedGpu, "_finish_work", lambda self: None)
+    gpu = turns.SharedGpu(torch.device("cuda:1"))
+    assert Path(gpu.path).name.endswith("-gpu11.lock")
+    times: list[tuple[float, float]] = []
+    end = threading.Event()
+
+    def judge() -> None:
+        lock = os.open(gpu.path, os.O_RDWR)
+        with os.fdopen(lock):
+            while not end.is_set():
+                with turns.GpuTurns(lock).alone():
+                    begin = time.perf_counter()
+                    time.sleep(0.02)
+                    times.append((begin, time.perf_counter()))
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=judge)
+    thread.start()
+    used: list[float] = []
+    with gpu.use() as pause:
+        for _ in range(40):
+            time.sleep(0.005)
+            used.append(time.perf_counter())
+            pause()
+    end.set()
+    thread.join()
+    assert len([one for one in times if one[0] > used[0] and one[1] < used[-1]]) >= 2
+    assert not [at for at in used for begin, until in times if begin < at < until]

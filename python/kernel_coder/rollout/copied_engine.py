@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernel_coder.judge.gpu.turns import SharedGpu
 from kernel_coder.rollout.engine import RolloutEngine, Sampling
 from kernel_coder.rollout.types import Turn
 
@@ -23,10 +24,13 @@ class CopiedEngine:
     Args:
         model: the model that is trained.
         make: makes the engine for a model.
+        gpu: the model's GPU if a judge times kernels on it: sampling then takes turns with it. None: it does not.
     """
 
-    def __init__(self, model: nn.Module, make: Callable[[nn.Module], RolloutEngine]) -> None:
-        self.model = model
+    def __init__(
+        self, model: nn.Module, make: Callable[[nn.Module], RolloutEngine], gpu: SharedGpu | None = None
+    ) -> None:
+        self.model, self.gpu = model, gpu
         self.copy = copy.deepcopy(model).eval()
         self._trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.copy.requires_grad_(False)
@@ -75,7 +79,18 @@ class CopiedEngine:
         **given: Any,
     ) -> list[Turn]:
         """See :class:`kernel_coder.rollout.engine.RolloutEngine`."""
-        found: list[Turn] = self.inner.generate(prompts, sampling, seeds, poll=poll, **given)
+        found: list[Turn]
+        if self.gpu is None:
+            found = self.inner.generate(prompts, sampling, seeds, poll=poll, **given)
+            return found
+        with self.gpu.use() as pause:
+
+            def poll_and_pause() -> None:
+                if poll is not None:
+                    poll()
+                pause()
+
+            found = self.inner.generate(prompts, sampling, seeds, poll=poll_and_pause, **given)
         return found
 
 

@@ -129,6 +129,12 @@ class Ahead:
         with self._pipeline.engine():
             yield
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The step computes on the model's GPU inside the block. A judge that times kernels there waits."""
+        with self.engine.gpu.use() if self.engine.gpu is not None else nullcontext():
+            yield
+
     def close(self) -> None:
         """Abandons the answers that are on their way."""
         self._pipeline.close()

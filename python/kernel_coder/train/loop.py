@@ -80,11 +80,12 @@ def run_step(run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Pol
             partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
         )
     answers = sampled.answers
-    with watch.phase("logprobs"):
+    computing = ahead.computing if ahead else nullcontext
+    with watch.phase("logprobs"), computing():
         rejected = rejected_by_share(config.share_rejection, answers.rollouts, (config.run.seed, state.step))
         batch = run.learner.with_logprobs(learning_batch(run, answers, rejected))
         poll()
-    with watch.phase("update"):
+    with watch.phase("update"), computing():
         result = run.learner.update(batch, state.update, state.skipped_in_a_row)
     if ahead is not None:
         staleness = ahead.done(state)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from kernel_coder.judge.gpu.turns import SharedGpu
 from kernel_coder.judge.verdict import rank
 from kernel_coder.policy.model import Policy, load_policy, load_reference
 from kernel_coder.policy.packing import with_packing
@@ -92,11 +93,8 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         )
     tasks, notes = load_task_set(config.data)
     policy = load_policy(config.model, resume_from=checkpoint)
-    if config.rollout.lag and not may_overlap(judge, policy.device):
-        raise UsageError(
-            f"rollout.lag {config.rollout.lag} samples and learns while answers are timed, and judge.device "
-            f"{judge.device} has the model's GPU: judge on another GPU, or set judge.timing false"
-        )
+    overlap = may_overlap(judge, policy.device)
+    gpu = SharedGpu(policy.device) if config.rollout.lag and not overlap else None
     prompts, dropped = make_prompts(tasks, policy, config)
     notes += dropped
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
@@ -120,12 +118,12 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     if spec.beta != 0 and not config.model.use_peft:
         reference = load_reference(load_policy(config.model) if checkpoint else policy)
     worker = RolloutWorker(
-        engine=make_rollout_engine(config, policy),
+        engine=make_rollout_engine(config, policy, gpu),
         judge=judge,
         rewards=rewards,
         config=config.rollout,
         follow_up=make_follow_up(config, policy),
-        overlap=may_overlap(judge, policy.device),
+        overlap=overlap or gpu is not None,
     )
     learner = Learner(
         policy=policy,
@@ -148,8 +146,14 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     return TrainingRun(config, worker, learner, sampling, tuple(train), tuple(held_out), state, rng, (*notes, *resumed))
 
 
-def make_rollout_engine(config: TrainConfig, policy: Policy) -> RolloutEngine:
-    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it."""
+def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | None = None) -> RolloutEngine:
+    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
+
+    Args:
+        config: of the run.
+        policy: the policy.
+        gpu: the policy's GPU if a judge times kernels on it while answers of later steps are written.
+    """
 
     def engine_of(model: nn.Module) -> RolloutEngine:
         return engine_for(
@@ -160,7 +164,7 @@ def make_rollout_engine(config: TrainConfig, policy: Policy) -> RolloutEngine:
             log=Path(config.run.output_dir) / "vllm.log",
         )
 
-    return CopiedEngine(policy.model, engine_of) if config.rollout.lag else engine_of(policy.model)
+    return CopiedEngine(policy.model, engine_of, gpu) if config.rollout.lag else engine_of(policy.model)
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
