@@ -286,7 +286,7 @@ def test_engine_is_chosen_by_name(fake: FakeVllm) -> None:
 def python(tmp_path: Path) -> str:
     """An interpreter that starts the fake server whatever it is told to run."""
     script = tmp_path / "python"
-    here = Path(__file__).with_name("fake_vllm.py")
+    here = Path(__file__).parents[1] / "fake_vllm.py"
     script.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {here} "$@"\n')
     script.chmod(0o755)
     return str(script)

@@ -39,6 +39,7 @@ class FakeVllm:
     url: str = ""
     failing: dict[str, str] = field(default_factory=dict)
     lie: str = ""
+    stale_from: int | None = None  # the number of the update from which on new weights are ignored
     delay_s: float = 0.0
     calls: list[str] = field(default_factory=list)
     version: str | None = None
@@ -81,7 +82,8 @@ class FakeVllm:
         tensors = load_file(path)
         if self.lie == "half":
             tensors = {name: t for name, t in tensors.items() if "embed_tokens" not in name and "lm_head" not in name}
-        if self.lie != "stale":
+        updates = self.calls.count("/update_weights")
+        if self.lie != "stale" and (self.stale_from is None or updates < self.stale_from):
             own = dict(self.model.named_parameters())
             assert set(tensors) <= set(own)
             with torch.no_grad():
