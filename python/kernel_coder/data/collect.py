@@ -23,6 +23,7 @@ from kernel_coder.ops import parse_response
 from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
 from kernel_coder.rollout import Rollout
+from kernel_coder.run import distributed, launch
 from kernel_coder.run.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
 from kernel_coder.run.flags import end
 from kernel_coder.train.config import TrainConfig, load_config
@@ -50,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "better than all before it; concise: of the solved answers to a task, the one with the shortest reasoning; "
         "mended: the task's known solution as the reply to feedback on a wrong answer",
     )
-    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    parser.add_argument("--nproc", type=int, help="processes, one for each GPU, that share the work (default 1)")
+    given = sys.argv[1:] if arguments is None else arguments
+    own, flags = parser.parse_known_args(given)
     try:
         config = load_config(own.config, flags)
         if own.count < 1:
@@ -59,7 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError(
                 "collect needs a judge: add the section judge to the config, or the flag --judge.device cpu"
             )
-        learnable = collect(config, own.out, own.count, own.keep)
+        count, others = launch.nproc_of(given)
+        if (code := launch.launched("kernel_coder.data.collect", others, count)) is not None:
+            return code
+        with distributed.joined(config.parallel.timeout_s) as world:
+            learnable = collect(config, own.out, own.count, own.keep)
+            if not world.is_first:
+                return 0
     except (UsageError, RewardError) as error:
         return end(error, EXIT_MISTAKE)
     except StopRequested as error:
@@ -79,8 +88,11 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
     from kernel_coder.train.rollouts import RolloutRequest
     from kernel_coder.train.setup import prepare
 
-    console = Console()
-    there = open_file(config, out)
+    first = distributed.world().is_first
+    console = Console(quiet=not first)
+    there = distributed.from_first(lambda: open_file(config, out))
+    # Nothing is trained, so every rank needs whole weights and nothing else.
+    config = config.model_copy(update={"parallel": config.parallel.model_copy(update={"shard": False})})
     group, tasks = config.rollout.num_generations, config.tasks_per_step
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
@@ -90,6 +102,7 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     with listening() as stop, run.judge:
         while there < count:
+            stop.poll()
             step = there // (tasks * group)
             places = draw_epochs(len(run.train), step * tasks, tasks, config.run.seed, config.data.shuffle)
             prompts = [run.train[place] for place in places]
@@ -104,12 +117,15 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
                 )
                 for i, rollout in enumerate(answers.rollouts)
             ]
-            with out.open("ab") as file:  # open_file drops a step that is not complete
-                file.write(b"".join(lines))
+            if first:
+                with out.open("ab") as file:  # open_file drops a step that is not complete
+                    file.write(b"".join(lines))
             there += len(lines)
             solved = sum(any(verdict.correct for verdict in rollout.verdicts) for rollout in answers.rollouts)
             console.print(f"{there}/{count} conversations; solved {solved} of the last {len(lines)}")
     learnable = out.with_suffix(".sft.jsonl")
+    if not first:
+        return learnable
     solutions = {prompt.task.id: prompt.task.solution for prompt in run.train if prompt.task.solution}
     rows = list(rows_to_learn(read(out), keep, solutions))
     part = learnable.with_suffix(".part")
@@ -125,7 +141,8 @@ def open_file(config: TrainConfig, out: Path) -> int:
     Raises:
         UsageError: the file was made with another recipe.
     """
-    recipe = config.model_dump(mode="json", exclude={"run": {"output_dir", "max_steps", "save_steps"}, "optim": True})
+    left_out = {"run": {"output_dir", "max_steps", "save_steps"}, "optim": True, "parallel": True}
+    recipe = config.model_dump(mode="json", exclude=left_out)
     recipe["batch"] = config.generation_batch_size
     beside = out.with_suffix(".recipe.yaml")
     text = yaml.safe_dump(recipe, sort_keys=False)

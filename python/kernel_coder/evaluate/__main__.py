@@ -1,4 +1,6 @@
-"""``kernel-coder evaluate --model M --tasks T [--config FILE] [--resume] [--field value ...]``
+"""``kernel-coder evaluate --model M --tasks T [--config FILE] [--resume] [--nproc N] [--field value ...]``
+
+``--nproc N`` samples with N processes, one for each GPU; the first one keeps the answers and judges them.
 
 Exit codes: 0: the evaluation is finished. 2: the config or one of its files is wrong (one sentence on stderr says how).
 3: the judge failed on every answer or cannot be started. 75: SIGTERM, SIGINT or a failing server stopped the run; the
@@ -21,6 +23,7 @@ from kernel_coder.evaluate.errors import (
     UsageError,
 )
 from kernel_coder.evaluate.help import show_help
+from kernel_coder.run import distributed, launch
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
 
@@ -35,14 +38,32 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
     parser.add_argument("--resume", action="store_true")
     own, flags = parser.parse_known_args(given)
     try:
+        count, flags = launch.nproc_of(flags)
         config = load_config(own.config, flags)
+        others = launch.nproc_of(given)[1]
+        if (code := launch.launched("kernel_coder.evaluate", others, count)) is not None:
+            return code
 
         from kernel_coder.evaluate.run import evaluate  # imports torch, which takes seconds: parse the flags first
         from kernel_coder.evaluate.store import REPORT, TABLE
         from kernel_coder.run.signals import listening
 
-        with listening() as stop:
-            results = evaluate(config, resume=own.resume, poll=stop.poll, **injected)
+        with distributed.joined() as world, listening() as stop:
+            if world.is_alone:
+                results = evaluate(config, resume=own.resume, poll=stop.poll, **injected)
+            else:
+                from kernel_coder.evaluate.divided import END, DividedModel, help_first, tell
+
+                if config.base_url is not None:
+                    raise UsageError("--base-url needs one process: its server answers many requests at once")
+                if not world.is_first:
+                    help_first(config)
+                    return 0
+                try:
+                    resume = own.resume or launch.restarted()
+                    results = evaluate(config, resume=resume, poll=stop.poll_alone, make_model=DividedModel, **injected)
+                finally:
+                    tell(END)
         print((results.folder / TABLE).read_text(encoding="utf-8"))
         print(f"open {(results.folder / REPORT).resolve()} in a browser to read the answers and verdicts")
         print(f"next: kernel-coder refine MODULE.py --model {config.model}")

@@ -6,22 +6,27 @@ import copy
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from kernel_coder import _core, models
 from kernel_coder.policy.config import PLAIN, ModelConfig
-from kernel_coder.policy.parts import with_dtype
+from kernel_coder.policy.parts import causal_lm, with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
-from kernel_coder.run import devices
+from kernel_coder.policy.sharding import Root, copy_whole, shard, sum_gradients
+from kernel_coder.run import devices, distributed
+from kernel_coder.run.config import ParallelConfig
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.shards import holds_shards, whole_on_first
+
+T = TypeVar("T")
 
 TINY = "tiny"
 NANO = "nano"
@@ -44,6 +49,8 @@ class Policy:
         can_pack: several sequences may share a row; see :mod:`kernel_coder.policy.packing`.
         can_share: they may also share a prompt in that row.
         recomputation: decides before each pass which layers are recomputed in the backward pass; None: this is fixed.
+        root: computes with the weights if they are divided between ranks; None: this rank has all weights.
+        parallel: how ranks exchange weights and gradients.
     """
 
     model: nn.Module
@@ -53,6 +60,8 @@ class Policy:
     can_pack: bool = False
     can_share: bool = False
     recomputation: Recomputation | None = None
+    root: Root | None = None
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     @property
     def device(self) -> torch.device:
@@ -68,15 +77,76 @@ class Policy:
         """The parameters that training changes, by name: all of them, or the adapters."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
+    def whole(self) -> dict[str, Tensor]:
+        """The parameters that training changes. If they are divided, whole copies on the CPU of rank 0, none elsewhere.
+
+        All ranks must then call this at the same time.
+        """
+        return dict(self.trainable()) if self.root is None else whole_on_first(self.trainable())
+
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer."""
-        self.model.save_pretrained(folder)  # type: ignore[operator]
+        """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer.
+
+        Rank 0 writes. If the weights are divided, all ranks must call this at the same time.
+        """
+        weights: dict[str, Any] = {}
+        if self.root is not None:
+            state = self.model.state_dict()
+            kept = self.trainable() if self.is_peft else state
+            weights = {"state_dict": whole_on_first({name: state[name] for name in kept})}
+        if distributed.world().is_first:
+            self.model.save_pretrained(folder, **weights)  # type: ignore[operator]
+            self.tokenizer.save_pretrained(folder)
+
+    def save_description(self, folder: Path) -> None:
+        """Writes the model's config and the tokenizer, without weights."""
+        causal_lm(self.model).config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def before_pass(self, tokens: int) -> None:
-        """Prepares a forward pass with gradients over this many tokens: chooses the layers to recompute."""
+    def compute(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """``function(model, ...)``, with all weights at hand. Only inside of it may the model compute.
+
+        If the weights are divided, all ranks must call this at the same time.
+        """
+        if self.root is None:
+            return function(self.model, *arguments, **named)
+        found: T = self.root(function, *arguments, **named)
+        return found
+
+    def before_pass(self, tokens: int, *, last: bool = True) -> None:
+        """Prepares a forward pass with gradients: chooses the layers to recompute.
+
+        Args:
+            tokens: of the pass, padding included.
+            last: whether it is the last pass of the update, after which gradients are summed over the ranks.
+        """
         if self.recomputation is not None:
-            self.recomputation.fit(tokens)
+            self.recomputation.fit(tokens, self.compute)
+        if self.root is not None:
+            self.root.set_requires_gradient_sync(last or self.parallel.sync_each_pass)  # type: ignore[operator]
+
+    def after_passes(self) -> None:
+        """Sums the gradients of an update over the ranks if each has all weights. FSDP2 has already summed others."""
+        if self.root is None:
+            dtype = self.parallel.reduce_dtype
+            sum_gradients(self.trainable(), None if dtype is None else getattr(torch, dtype))
+
+    def after_scoring(self) -> None:
+        """Frees weights that were gathered for passes without gradients."""
+        if self.root is not None:
+            self.root.reshard()  # type: ignore[operator]
+
+    def refresh(self, copy: Policy) -> None:
+        """Copies the weights that training changes into a whole copy of the model on each rank."""
+        copy_whole(self.trainable(), copy.trainable())
+
+    def divided(self, config: ParallelConfig, device: torch.device) -> Policy:
+        """The policy with its weights divided between the ranks, in place; see :mod:`kernel_coder.policy.sharding`."""
+        return replace(self, root=shard(self.model, config, device), parallel=config)
+
+    def copied(self, device: torch.device) -> Policy:
+        """A whole copy of the policy on a device, to sample from while this one is divided."""
+        return replace(self, model=copy.deepcopy(self.model).to(device).eval(), recomputation=None)
 
     @contextmanager
     def as_reference(self) -> Iterator[nn.Module]:
@@ -85,20 +155,23 @@ class Policy:
             yield self.model
 
 
-def load_policy(config: ModelConfig, *, resume_from: Path | None = None) -> Policy:
+def load_policy(config: ModelConfig, *, resume_from: Path | None = None, device: torch.device | None = None) -> Policy:
     """Loads the model and its tokenizer.
 
     Args:
         config: which model.
         resume_from: a checkpoint whose weights (or adapters) replace those of the config's model.
+        device: where to put the weights; None: on the config's device.
 
     Raises:
         UsageError: the model, its tokenizer or the device cannot be used.
     """
     config = _with_packaged_path(config)
-    device = resolve_device(config.device)
+    device = device or resolve_device(config.device)
     dtype = getattr(torch, config.dtype)
     source = config
+    if resume_from is not None and holds_shards(resume_from):
+        resume_from = None  # its weights come later, see run.checkpoint.start_or_resume
     if resume_from is not None and not config.use_peft:
         source = config.model_copy(update={"name_or_path": str(resume_from), "gguf_file": None, "revision": None})
     tokenizer = load_tokenizer(config)
@@ -248,11 +321,18 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
 def resolve_device(name: str) -> torch.device:
     """The device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
 
+    If several processes work on the run, ``auto`` and ``cuda`` mean the GPU with the process's local rank.
+
     Raises:
         UsageError: there is no such device, or the ops are not built for it.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() and _core.has_cuda_kernel(LOSS_OP) else "cpu")
+        name = "cuda" if torch.cuda.is_available() and _core.has_cuda_kernel(LOSS_OP) else "cpu"
+        if name == "cpu":
+            return torch.device("cpu")
+    world = distributed.world()
+    if name == "cuda" and not world.is_alone:
+        name = f"cuda:{world.local_rank}"
     device = torch.device(devices.resolve_device(name, "model.device"))
     if device.type == "cuda" and not _core.has_cuda_kernel(LOSS_OP):
         raise UsageError(

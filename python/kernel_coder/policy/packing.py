@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kernel_coder.policy.attention import PACKABLE_LAYERS, packed, packed_inputs
 from kernel_coder.policy.layout import place
@@ -49,16 +50,20 @@ def _states(
     policy: Policy, sequences: Sequence[tuple[int, ...]], beginnings: Sequence[tuple[int, ...]] | None = None
 ) -> list[Tensor]:
     """The hidden states of each sequence. A single sequence is not packed; several are packed into one row."""
-    decoder = causal_lm(policy.model).get_decoder()
     with torch.autocast(policy.device.type, torch.bfloat16, enabled=policy.bf16):
         if len(sequences) == 1:
             ids = torch.tensor(sequences, device=policy.device)
-            return [decoder(input_ids=ids, use_cache=False).last_hidden_state[0]]
+            return [policy.compute(_decode, {"input_ids": ids, "use_cache": False})]
         placed = place(sequences, beginnings, policy.device)
         ids, positions = (torch.tensor(values, device=policy.device) for values in (placed.ids, placed.positions))
         with packed(policy.model):
-            states = decoder(**packed_inputs(ids, positions, placed.layout)).last_hidden_state[0]
+            states = policy.compute(_decode, packed_inputs(ids, positions, placed.layout))
     return [states[list(places)] for places in placed.places]
+
+
+def _decode(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    hidden: Tensor = causal_lm(model).get_decoder()(**inputs).last_hidden_state[0]
+    return hidden
 
 
 def _equal(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> bool:

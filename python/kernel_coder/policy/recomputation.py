@@ -8,12 +8,16 @@ of tokens and the free memory. A recomputed layer gives the same bits, so this n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kernel_coder.policy.parts import causal_lm, layers_of
+from kernel_coder.run.shards import local
 
 USABLE_SHARE = 0.85
 """Share of the free GPU memory that activations may fill. The rest is for temporary gradients and fragmentation."""
@@ -23,6 +27,9 @@ HEAD_BYTES = 2 << 30
 
 SHORT_TOKENS, LONG_TOKENS = 128, 384
 """Lengths of the two measured passes, in tokens. Their difference gives the memory of one token."""
+
+Compute = Callable[..., Any]
+"""Type of :meth:`kernel_coder.policy.model.Policy.compute`."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,15 +70,20 @@ class Recomputation:
         self.memory: ActivationMemory | None = None
         self.logged: int | None = None
 
-    def fit(self, tokens: int) -> None:
-        """Prepares a pass of that many tokens, padding included. On the CPU no layer is recomputed."""
+    def fit(self, tokens: int, compute: Compute | None = None) -> None:
+        """Prepares a pass of that many tokens, padding included. On the CPU no layer is recomputed.
+
+        Args:
+            tokens: of the pass.
+            compute: the policy's, if its weights are divided. The first call then needs all ranks at the same time.
+        """
         device = next(self.model.parameters()).device
         if device.type != "cuda":
             return
         if self.memory is None:
-            self.memory = measure(self.model, bf16=self.bf16)
+            self.memory = measure(self.model, bf16=self.bf16, compute=compute)
         gradients = sum(  # that the pass will allocate
-            p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad and p.grad is None
+            local(p).numel() * p.element_size() for p in self.model.parameters() if p.requires_grad and p.grad is None
         )
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -91,7 +103,7 @@ def recompute(model: nn.Module, count: int) -> None:
         layer.gradient_checkpointing = number < count
 
 
-def measure(model: nn.Module, *, bf16: bool = False) -> ActivationMemory:
+def measure(model: nn.Module, *, bf16: bool = False, compute: Compute | None = None) -> ActivationMemory:
     """Measures what forward passes keep. Afterwards the model is in its earlier mode, with no layer recomputed."""
     layers = layers_of(model)
     was_training = model.training
@@ -100,7 +112,7 @@ def measure(model: nn.Module, *, bf16: bool = False) -> ActivationMemory:
         kept = {}
         for count in (0, len(layers)):
             recompute(model, count)
-            kept[count] = [kept_bytes(model, tokens, bf16) for tokens in (SHORT_TOKENS, LONG_TOKENS)]
+            kept[count] = [kept_bytes(model, tokens, bf16, compute) for tokens in (SHORT_TOKENS, LONG_TOKENS)]
     finally:
         recompute(model, 0)
         model.train(was_training)
@@ -117,16 +129,15 @@ def measure(model: nn.Module, *, bf16: bool = False) -> ActivationMemory:
     )
 
 
-def kept_bytes(model: nn.Module, tokens: int, bf16: bool = False) -> int:
+def kept_bytes(model: nn.Module, tokens: int, bf16: bool = False, compute: Compute | None = None) -> int:
     """Bytes that a forward pass over one sequence of that length keeps for its backward pass, weights excluded."""
     device = next(model.parameters()).device
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
+    compute = compute or (lambda function: function(model))
+    kept: dict[int, torch.UntypedStorage] = {}  # by address
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage._cdata] = storage
         return tensor
 
     def unpack(tensor: Tensor) -> Tensor:
@@ -136,13 +147,21 @@ def kept_bytes(model: nn.Module, tokens: int, bf16: bool = False) -> int:
     rng = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     keeping = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
     with torch.enable_grad(), keeping, torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        states = causal_lm(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        states, weights = compute(partial(_states_and_weights, ids=ids))
+    # A weight that was gathered for one layer is empty by now.
+    found = sum(storage.nbytes() for storage in kept.values() if storage.data_ptr() not in weights)
     del states
     if device.type == "cuda":
         torch.cuda.set_rng_state(rng, device)
     else:
         torch.set_rng_state(rng)
-    return sum(kept.values())
+    return found
+
+
+def _states_and_weights(model: nn.Module, ids: Tensor) -> tuple[Tensor, set[int]]:
+    """The decoder's output, and the addresses of the weights that stay in memory after the pass."""
+    states = causal_lm(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    return states, {local(parameter.detach()).untyped_storage().data_ptr() for parameter in model.parameters()}
 
 
 def can_recompute(model: nn.Module) -> bool:

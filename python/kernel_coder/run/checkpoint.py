@@ -14,16 +14,31 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
+from kernel_coder.run import distributed
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.hashes import sha256_file
+from kernel_coder.run.optimizer import named_tensors, set_groups, settings
 from kernel_coder.run.rng import RngState, capture_rng
+from kernel_coder.run.shards import (
+    Saveable as Saveable,  # the kinds of runs import it from here
+)
+from kernel_coder.run.shards import (
+    ShardWriting,
+    flush,
+    holds_shards,
+    is_divided,
+    like,
+    load_shards,
+    whole_on_first,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -67,41 +82,97 @@ class RunState:
 State = TypeVar("State", bound=RunState)
 
 
-class Saveable(Protocol):
-    """A model whose trainable weights a checkpoint holds."""
+class Writing(Protocol):
+    """A checkpoint that is being written."""
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
+    def is_done(self) -> bool:
+        """Whether this rank has written its part."""
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that the optimiser updates, by name."""
+    def finish(self) -> None:
+        """Waits for all ranks, and gives the checkpoint its name. A call for all ranks together."""
 
 
 def save_checkpoint(
-    run_dir: Path, model: Saveable, optimizer: torch.optim.Optimizer, state: RunState, rng: RngState, *, keep: int
-) -> Path:
-    """Writes ``run_dir/checkpoint-<step>`` atomically and deletes all but the newest ``keep`` checkpoints."""
+    run_dir: Path,
+    model: Saveable,
+    optimizer: torch.optim.Optimizer,
+    state: RunState,
+    rng: RngState,
+    *,
+    keep: int,
+    whole: bool = True,
+) -> Writing | None:
+    """Writes ``run_dir/checkpoint-<step>`` atomically and deletes all but the newest ``keep`` checkpoints.
+
+    All ranks must call this at the same time. Rank 0 writes a whole checkpoint, and it is complete on return. If
+    weights are divided and ``whole`` is false, each rank writes its own part (:mod:`kernel_coder.run.shards`), and the
+    checkpoint is complete after :meth:`Writing.finish` of the returned object.
+    """
+    world = distributed.world()
     final = run_dir / f"checkpoint-{state.step:08d}"
-    temporary = run_dir / f".{final.name}.tmp-{os.getpid()}"
-    for stale in (*run_dir.glob(".checkpoint-*.tmp-*"), *([final] if final.exists() else [])):
-        shutil.rmtree(stale)
-    temporary.mkdir(parents=True)
-    model.save_pretrained(temporary)
-    tensors, groups = optimizer_tensors(optimizer, model)
-    save_file(tensors, temporary / "optimizer.safetensors")
-    save_file(rng.tensors, temporary / "rng.safetensors")
-    record = {"format": FORMAT, "state": asdict(state), "groups": groups, "python": rng.python, "numpy": rng.numpy}
-    (temporary / "state.json").write_text(json.dumps(record))
+    temporary = run_dir / f".{final.name}.tmp-{distributed.from_first(os.getpid)}"
+    if world.is_first:
+        for stale in (*run_dir.glob(".checkpoint-*.tmp-*"), *([final] if final.exists() else [])):
+            shutil.rmtree(stale)
+        temporary.mkdir(parents=True)
+    divided = is_divided(model)
+    record = {"format": FORMAT, "state": asdict(state), "python": rng.python, "numpy": rng.numpy}
+    if divided and not whole:
+        distributed.barrier()  # the folder exists
+        if world.is_first:
+            model.save_description(temporary)
+            save_file(rng.tensors, temporary / "rng.safetensors")
+        return ShardWriting(temporary, model, optimizer, partial(_complete, run_dir, temporary, final, record, keep))
+    if divided or world.is_first:  # without divided weights, saving needs no other rank
+        model.save_pretrained(temporary)
+        tensors, groups = optimizer_tensors(optimizer, model)
+    if world.is_first:
+        save_file(tensors, temporary / "optimizer.safetensors")
+        save_file(rng.tensors, temporary / "rng.safetensors")
+        _complete(run_dir, temporary, final, record, keep, {"groups": groups}, {})
+    distributed.barrier()
+    return None
+
+
+def _complete(
+    run_dir: Path,
+    temporary: Path,
+    final: Path,
+    record: Mapping[str, Any],
+    keep: int,
+    more: Mapping[str, Any],
+    hashes: Mapping[str, str],
+) -> None:
+    """Writes the state and the manifest, flushes everything to the disk, renames the folder, and deletes old ones.
+
+    Args:
+        run_dir: the run's folder.
+        temporary: the checkpoint's folder under its temporary name.
+        final: its name from now on.
+        record: what ``state.json`` holds.
+        keep: number of checkpoints to keep.
+        more: further entries of ``state.json``.
+        hashes: SHA-256 of files that are already known and flushed, by name.
+    """
+    (temporary / "state.json").write_text(json.dumps({**record, **more}))
     files = {path.relative_to(temporary).as_posix(): path for path in sorted(temporary.rglob("*")) if path.is_file()}
-    manifest = {name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for name, path in files.items()}
+    manifest = {
+        name: {"size": path.stat().st_size, "sha256": hashes.get(name) or sha256_file(path)}
+        for name, path in files.items()
+    }
     (temporary / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": manifest}, indent=1))
-    for path in (*files.values(), temporary / MANIFEST, temporary):
-        _flush(path)
+    folders = [path for path in temporary.rglob("*") if path.is_dir()]
+    for path in (
+        *(path for name, path in files.items() if name not in hashes),
+        temporary / MANIFEST,
+        *folders,
+        temporary,
+    ):
+        flush(path)
     os.rename(temporary, final)
-    _flush(run_dir)
+    flush(run_dir)
     for old in list_checkpoints(run_dir)[keep:]:
         shutil.rmtree(old)
-    return final
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
@@ -176,7 +247,8 @@ def start_or_resume(
     """The state and random state that a run begins with. On resume, the optimiser is filled from the checkpoint.
 
     Args:
-        path: a verified checkpoint, from which the model was already loaded. None: a new run.
+        path: a verified checkpoint. If it holds the model in one piece, the model was already loaded from it; if it
+            holds it in parts, its weights are filled here. None: a new run.
         start: the state that a new run with the present config and data begins with.
         model: owner of the parameters that the optimiser updates.
         optimizer: a new optimiser over them.
@@ -196,7 +268,11 @@ def start_or_resume(
         raise UsageError(f"checkpoint {path} is refused: {error}") from None
     if saved.data_fingerprint != start.data_fingerprint:
         raise UsageError(f"{data} is not the data that {path.name} was trained on; resume needs the same rows")
-    load_optimizer(path, optimizer, model, groups)
+    if holds_shards(path):
+        load_shards(path, model, optimizer)
+        set_groups(optimizer, groups)
+    else:
+        load_optimizer(path, optimizer, model, groups)
     if saved.config_hash == start.config_hash:
         return saved, rng, []
     return saved, rng, [f"the config differs from that of {path.name}; the run continues with the new one"]
@@ -205,39 +281,30 @@ def start_or_resume(
 def optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: Saveable
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The optimiser's tensors, named ``<parameter>.<key>``, and the settings of each parameter group."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.trainable().items()}
-    tensors = {
-        f"{names[parameter]}.{key}": value.contiguous()
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-        if isinstance(value, Tensor)
-    }
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return tensors, groups
+    """The optimiser's tensors, named ``<parameter>.<key>``, and the settings of each parameter group.
+
+    If they are divided, all ranks must call this at the same time, and only rank 0 gets them.
+    """
+    tensors = named_tensors(optimizer, model.trainable())
+    if is_divided(model):
+        tensors = whole_on_first(tensors)
+    return {name: value.contiguous() for name, value in tensors.items()}, settings(optimizer)
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, model: Saveable, groups: list[dict[str, Any]]) -> None:
-    """Fills a new optimiser with a checkpoint's tensors and settings, on the devices of the parameters."""
+    """Fills a new optimiser with a checkpoint's tensors and settings, on the devices of the parameters.
+
+    If these are divided between ranks, so are the tensors.
+    """
     tensors = load_file(path / "optimizer.safetensors")
     for name, parameter in model.trainable().items():
         prefix = f"{name}."
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         state = {key: value for key, value in state.items() if "." not in key}
         if state:
-            optimizer.state[parameter] = {key: value.to(parameter.device, copy=True) for key, value in state.items()}
-    for group, numbers in zip(optimizer.param_groups, groups, strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})
+            optimizer.state[parameter] = {key: like(value, parameter) for key, value in state.items()}
+    set_groups(optimizer, groups)
 
 
 def _step_of(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +41,54 @@ class AdamConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients with a larger norm are scaled down to it")
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
     gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+
+
+class ParallelConfig(Section):
+    """How several GPUs work on one run. One process works without this section's help, and ignores it."""
+
+    shard: bool = Field(
+        default=True,
+        description="divide weights, gradients and optimiser states between the GPUs (FSDP2); false: a whole copy on "
+        "each GPU, which is faster where it fits",
+    )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        description="copies of the divided model, each on its own group of GPUs of equal size; between the groups "
+        "only gradients are exchanged. With one group for each host, weights are gathered only within a host",
+    )
+    reshard: bool = Field(
+        default=True,
+        description="free a layer's gathered weights after its forward pass and gather them again for its backward "
+        "pass; false: keep them, which needs the memory of the whole weights and saves a third of the communication",
+    )
+    param_dtype: Literal["bfloat16", "float16"] | None = Field(
+        default=None, description="dtype in which divided weights are gathered and compute; none: that of the weights"
+    )
+    reduce_dtype: Literal["float32", "bfloat16"] | None = Field(
+        default="float32", description="dtype in which gradients are summed over the GPUs; none: that of the gradients"
+    )
+    sync_each_pass: bool = Field(
+        default=False,
+        description="sum gradients over the GPUs after every forward pass of an update; false: after its last, which "
+        "saves communication and holds a gradient of the whole model on each GPU until then",
+    )
+    async_save: bool = Field(
+        default=True,
+        description="write the checkpoints of a divided model while training goes on; false: wait until they are "
+        "written",
+    )
+    whole_checkpoints: bool = Field(
+        default=False,
+        description="gather a divided model on rank 0 for every checkpoint, so that from_pretrained can read it; "
+        "false: only for the last one, and each GPU writes its part of the others",
+    )
+    timeout_s: float = Field(
+        default=1800.0,
+        gt=0,
+        description="end the run if a GPU waits longer for the others, in seconds; longer than the slowest judging of "
+        "a step",
+    )
 
 
 class RunConfig(Section):
@@ -99,20 +147,23 @@ NOT_IN_HASH = frozenset(
 
 
 class RunnableConfig(Section):
-    """The config of a whole run. Each kind of run declares its own sections; all have ``run``."""
+    """The config of a whole run. Each kind of run declares its own sections; all have ``run`` and ``parallel``."""
 
     if TYPE_CHECKING:
 
         @property
         def run(self) -> RunConfig: ...
+        @property
+        def parallel(self) -> ParallelConfig: ...
 
     def to_yaml(self) -> str:
         """The resolved config as YAML, which :func:`load` reads back as an equal config."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
     def hash(self) -> str:
-        """SHA-256 of all fields that can change the run's numbers."""
+        """SHA-256 of all fields that can change the run's numbers other than by rounding."""
         values = self.model_dump(mode="json")
+        values.pop("parallel", None)
         values["run"] = {name: value for name, value in values["run"].items() if name not in NOT_IN_HASH}
         return sha256_text(repr(values))
 

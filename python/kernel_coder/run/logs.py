@@ -18,7 +18,7 @@ from kernel_coder.run.config import RunnableConfig
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.folder import CONFIG, METRICS, SAMPLES, SUMMARY
 
-__all__ = ["CONFIG", "METRICS", "SAMPLES", "SUMMARY", "RunLog", "cut_after", "find_trackers", "start_trackers"]
+__all__ = ["CONFIG", "METRICS", "SAMPLES", "SUMMARY", "NoLog", "RunLog", "cut_after", "find_trackers", "start_trackers"]
 
 
 class RunLog:
@@ -142,6 +142,30 @@ class RunLog:
             if record.get(name) is not None and math.isfinite(record[name]):
                 self.first.setdefault(name, record[name])
                 self.last[name] = record[name]
+
+
+class NoLog(RunLog):
+    """The log of a rank that logs nothing, because rank 0 does."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    def message(self, text: str) -> None:
+        """Prints nothing."""
+
+    def step(self, step: int, metrics: Mapping[str, float], samples: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Logs nothing."""
+
+    def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
+        """Writes nothing and returns the path of rank 0's summary."""
+        return (self.run_dir / SUMMARY).resolve()
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
+        """Nothing is known here."""
+        return {}
 
 
 def cut_after(path: Path, step: int) -> list[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kernel_coder.run.config import AdamConfig
 from kernel_coder.run.errors import UsageError
@@ -51,3 +51,25 @@ def make_schedule(config: AdamConfig, updates: int) -> Callable[[int], float]:
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"optim.lr_scheduler_type {config.lr_scheduler_type} cannot be used: {error}") from None
     return lambda update: config.learning_rate * factor(update)
+
+
+def named_tensors(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The optimiser's tensors as they are, named ``<parameter>.<key>``, given the names of the parameters."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+    return {
+        f"{names[parameter]}.{key}": value
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The settings of each parameter group."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def set_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """Gives each parameter group its saved settings."""
+    for group, numbers in zip(optimizer.param_groups, groups, strict=True):
+        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in numbers.items()})

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernel_coder.run import distributed
+
 
 @dataclass(frozen=True, slots=True)
 class RngState:
@@ -26,7 +28,7 @@ def seed_rng(seed: int) -> None:
     """Seeds the global generators of Python, NumPy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)
 
 
 def capture_rng() -> RngState:
@@ -48,6 +50,16 @@ def restore_rng(state: RngState) -> None:
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = state.numpy
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+
+
+def own_randomness(seed: int, step: int) -> None:
+    """Gives the ranks different random numbers, for dropout. They depend on the step, so a resumed run repeats them.
+
+    Rank 0 keeps its state, from which rewards draw and which checkpoints hold.
+    """
+    world = distributed.world()
+    if not world.is_first:
+        seed_rng((seed * 1_000_003 + step) * 1_000_003 + world.rank)
 
 
 @contextmanager

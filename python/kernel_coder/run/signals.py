@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kernel_coder.run import distributed
 from kernel_coder.run.errors import StopRequested
 
 
@@ -23,7 +24,15 @@ class StopSignal:
         self.name = signal.Signals(number).name
 
     def poll(self) -> None:
-        """Raises :class:`StopRequested` with the signal's name if one has arrived."""
+        """Raises :class:`StopRequested` with the signal's name if one has arrived.
+
+        If there are several ranks, all must call this at the same time, and all stop if one of them should.
+        """
+        if distributed.any_of(self.name is not None):
+            raise StopRequested(self.name or "a signal to another rank was")
+
+    def poll_alone(self) -> None:
+        """Raises :class:`StopRequested` if a signal has arrived at this rank, whatever the others do."""
         if self.name is not None:
             raise StopRequested(self.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -13,19 +14,21 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 import kernel_coder
+from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import (
     RunState,
     Saveable,
     State,
+    Writing,
     list_checkpoints,
     remove_checkpoints_after,
     save_checkpoint,
 )
-from kernel_coder.run.config import Config, RunConfig
+from kernel_coder.run.config import Config, ParallelConfig, RunConfig
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.folder import open_run_dir, remove_run
 from kernel_coder.run.hashes import sha256_tensors
-from kernel_coder.run.logs import RunLog
+from kernel_coder.run.logs import NoLog, RunLog
 from kernel_coder.run.rng import RngState, capture_rng, restore_rng, seed_rng
 from kernel_coder.run.signals import listening
 
@@ -82,7 +85,7 @@ def opened(
     """A run that is ready for its next step, with its log open and its judge started.
 
     An earlier run in the folder is deleted only after ``prepare`` has succeeded, so a mistake in the config costs
-    nothing.
+    nothing. Rank 0 alone writes into the folder; the logs of other ranks are silent.
 
     Args:
         config: of the run.
@@ -93,14 +96,19 @@ def opened(
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
-    run_dir, checkpoint, notes = open_run_dir(config.run, resume)
+    run_dir, checkpoint, notes = distributed.from_first(lambda: open_run_dir(config.run, resume))
     run = prepare(config, checkpoint)
     with run.judge:
-        if resume is None:
-            remove_run(run_dir)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        remove_checkpoints_after(run_dir, run.state.step)
-        with closing(RunLog(run_dir, config, run.state.step, total=run.total_steps, shown=shown)) as log:
+        distributed.barrier()  # all ranks have read what they need of an earlier run
+        if distributed.world().is_first:
+            if resume is None:
+                remove_run(run_dir)
+            run_dir.mkdir(parents=True, exist_ok=True)
+            remove_checkpoints_after(run_dir, run.state.step)
+            made: RunLog = RunLog(run_dir, config, run.state.step, total=run.total_steps, shown=shown)
+        else:
+            made = NoLog(run_dir)
+        with closing(made) as log:
             for note in (*notes, *run.notes):
                 log.message(note)
             restore_rng(run.rng)
@@ -112,6 +120,7 @@ def run_steps(
     config: RunConfig,
     log: RunLog,
     step: Callable[[State, Poll], StepResult[State]],
+    parallel: ParallelConfig | None = None,
     completed: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
@@ -125,27 +134,127 @@ def run_steps(
         The last state, and ``finished`` or, after a signal, ``stopped``.
     """
     state, rng = run.state, capture_rng()
-    with listening() as stop:
+    saver = Saver(run, config, parallel or ParallelConfig(), log.run_dir)
+    ranks = RankTimes()
+    with listening() as stop, saver:
         try:
             while state.step < run.total_steps:
                 rng = capture_rng()
                 stop.poll()
+                saver.poll()
                 done = step(state, stop.poll)
                 state = done.state
-                log.step(state.step, done.metrics, done.samples)
+                metrics, notes = ranks.compare(done.metrics)
+                log.step(state.step, metrics, done.samples)
+                for note in notes:
+                    log.message(note)
                 if state.step % config.save_steps == 0 or state.step == run.total_steps:
-                    _save(run, completed(state), config, log.run_dir)
+                    saver.save(completed(state), whole=state.step == run.total_steps)
         except StopRequested as signal:
             restore_rng(rng)
-            if list_checkpoints(log.run_dir)[:1] != [log.run_dir / f"checkpoint-{state.step:08d}"]:
-                _save(run, completed(state), config, log.run_dir)
+            if not saver.has(state):
+                saver.save(completed(state), whole=False)
+            saver.finish()
             log.message(f"{signal} received: step {state.step} is saved; continue with --resume")
             return state, "stopped"
     return state, "finished"
 
 
-def _save(run: PreparedRun[State], state: State, config: RunConfig, run_dir: Path) -> None:
-    save_checkpoint(run_dir, run.policy, run.optimizer, state, capture_rng(), keep=config.save_total_limit)
+class Saver:
+    """Saves the checkpoints of a run.
+
+    It is a context manager; leaving it waits until the last checkpoint is complete. After an exception a checkpoint
+    that is being written is abandoned.
+    """
+
+    def __init__(self, run: PreparedRun[Any], config: RunConfig, parallel: ParallelConfig, run_dir: Path) -> None:
+        self.run, self.config, self.parallel, self.run_dir = run, config, parallel, run_dir
+        self.writing: Writing | None = None
+
+    def save(self, state: RunState, *, whole: bool) -> None:
+        """Begins to save a checkpoint. ``whole``: in one piece, as Hugging Face's ``from_pretrained`` reads it."""
+        self.finish()
+        self.writing = save_checkpoint(
+            self.run_dir,
+            self.run.policy,
+            self.run.optimizer,
+            state,
+            capture_rng(),
+            keep=self.config.save_total_limit,
+            whole=whole or self.parallel.whole_checkpoints,
+        )
+        if not self.parallel.async_save:
+            self.finish()
+
+    def poll(self) -> None:
+        """Completes the checkpoint that is being written if all ranks have written their parts."""
+        if self.writing is not None and not distributed.any_of(not self.writing.is_done()):
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits until the checkpoint that is being written is complete."""
+        if self.writing is not None:
+            writing, self.writing = self.writing, None
+            writing.finish()
+
+    def has(self, state: RunState) -> bool:
+        """Whether the newest checkpoint is of this state."""
+        self.finish()
+        name = f"checkpoint-{state.step:08d}"
+        return distributed.from_first(lambda: [path.name for path in list_checkpoints(self.run_dir)[:1]] == [name])
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is None:
+            self.finish()
+
+
+LAGS_FROM = 1.25
+"""A rank lags if its phases take this many times as long as the median rank's."""
+
+LAG_STEPS = 3
+"""Steps in a row in which a rank must lag before it is named, so that one long answer does not name it."""
+
+
+class RankTimes:
+    """Compares the time that ranks spend in the phases of steps."""
+
+    def __init__(self) -> None:
+        self.lagging: dict[int, int] = {}  # steps in a row, by rank
+
+    def compare(self, metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+        """The metrics of this rank with the times of all ranks, and notes about ranks that lag.
+
+        Waiting for other ranks (``time/wait_s``) is not counted. With one rank the metrics stay as they are. A call for
+        all ranks together.
+        """
+        world = distributed.world()
+        if world.is_alone:
+            return dict(metrics), []
+        own = {name: value for name, value in metrics.items() if name.startswith("time/") and name.endswith("_s")}
+        everyone = distributed.gathered((platform.node(), own))
+        busy = [sum(times.get(name, 0.0) for name in BUSY) for _, times in everyone]
+        found = dict(metrics)
+        for rank, (_, times) in enumerate(everyone):
+            for name in (*BUSY, "time/update_s"):
+                found[f"time/rank{rank}/{name.removeprefix('time/')}"] = times.get(name, 0.0)
+        middle, slowest = statistics.median(busy), max(busy)
+        found |= {"time/slowest_rank": float(busy.index(slowest)), "time/imbalance": slowest / max(middle, 1e-9)}
+        notes = []
+        for rank, seconds in enumerate(busy):
+            self.lagging[rank] = self.lagging.get(rank, 0) + 1 if seconds > LAGS_FROM * middle else 0
+            if self.lagging[rank] == LAG_STEPS:
+                notes.append(
+                    f"rank {rank} on {everyone[rank][0]} lags: {seconds:.1f} s of work in this step, where the median "
+                    f"rank has {middle:.1f} s"
+                )
+        return found, notes
+
+
+BUSY = ("time/rollout_s", "time/logprobs_s")
+"""The phases whose length depends on the rank. In an update all ranks wait for each other, layer by layer."""
 
 
 def progress_facts(status: str, state: RunState) -> dict[str, Any]:
@@ -166,12 +275,13 @@ def origin_facts(
     newest = list_checkpoints(run_dir)[:1]
     weights = run.policy.trainable()
     return {
-        "weights_sha256": sha256_tensors(weights),
+        "weights_sha256": sha256_tensors(run.policy.whole()),
         "checkpoint": str(newest[0].resolve()) if newest else None,
         "model": model,
         "data": data,
         "data_fingerprint": state.data_fingerprint,
         "seed": config.seed,
+        "processes": distributed.world().size,
         "threads": torch.get_num_threads(),
         "device": str(next(iter(weights.values())).device),
         "kernel_coder": kernel_coder.__version__,

@@ -1,7 +1,7 @@
-"""``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--section.field value ...]``
+"""``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--nproc N] [--section.field value ...]``
 
-Exit codes and ``--resume`` are those of ``python -m kernel_coder.train``, which accepts the resulting checkpoints as
-``--model.name_or_path``.
+Exit codes, ``--resume`` and ``--nproc`` are those of ``python -m kernel_coder.train``, which accepts the resulting
+checkpoints as ``--model.name_or_path``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_coder.sft.config import SftConfig
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run_command(SftConfig, _loop, arguments)
+    return run_command(SftConfig, _loop, arguments, module="kernel_coder.sft")
 
 
 def _loop() -> Callable[..., Any]:

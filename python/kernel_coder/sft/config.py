@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from kernel_coder.policy.config import ModelConfig
-from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig
+from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, RunnableConfig
 from kernel_coder.train.config import DataConfig, EvalConfig, JudgeSection
 
 
@@ -74,6 +74,7 @@ class SftConfig(RunnableConfig):
     judge: JudgeSection | None = Field(
         default=None, description="the judge of the answers to held-out tasks; none: they are not judged"
     )
+    parallel: ParallelConfig = ParallelConfig()
     run: SftRunConfig = SftRunConfig()
 
     @model_validator(mode="after")

@@ -9,12 +9,13 @@ import torch
 
 from kernel_coder import ops
 from kernel_coder.rollout import converse
+from kernel_coder.run import distributed
 from kernel_coder.run.rng import rng_unchanged
 from kernel_coder.sft.setup import SftRun
 from kernel_coder.sft.update import measure
 from kernel_coder.train.groups import verdicts_of
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
-from kernel_coder.train.rollouts import conversations, may_overlap
+from kernel_coder.train.rollouts import conversations, may_overlap, of_all_ranks, own_conversations
 
 ANSWERED = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
 """Beginnings of the metrics of the model's own answers that are logged."""
@@ -25,7 +26,7 @@ def evaluate(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, A
     metrics: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
     with rng_unchanged():
-        if run.held_out:
+        if run.held_out:  # on every rank, or on none
             losses = measure(run.policy, run.held_out, bf16=run.policy.bf16)
             metrics = {"loss": losses.mean, "entropy": losses.entropy / max(losses.tokens, 1), "tokens": losses.tokens}
         if run.asked:
@@ -37,13 +38,17 @@ def evaluate(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, A
 def _answer(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Lets the model answer held-out tasks and has the answers judged."""
     group = run.config.eval.num_generations
-    asked = conversations(run.asked, group, (run.config.run.seed, "eval"))
+    everything = conversations(run.asked, group, (run.config.run.seed, "eval"))
+    asked = own_conversations(everything, group)
     overlap = may_overlap(run.judge, run.policy.device)
+    run.refresh()
     # An answer grows token by token, and compiled layers would be compiled again for every length.
     eager = nullcontext() if run.filled is None else torch.compiler.set_stance("force_eager")
     with eager, run.judge.asking() as ask:
         at_once = run.judge.tasks_at_once
         rollouts = converse(run.engine, asked, run.sampling, ask=ask, tasks_at_once=at_once, overlap=overlap)
+    if not distributed.world().is_alone:
+        rollouts = of_all_ranks(rollouts, run.asked, group)
     said = [rollout.answers[-1] for rollout in rollouts]
     verdicts = verdicts_of(rollouts)
     responses = [ops.parse_response(text) for text in said]

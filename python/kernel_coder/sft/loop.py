@@ -12,13 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernel_coder.run.checkpoint import RunState
+import torch
+
+from kernel_coder.policy.model import load_policy
+from kernel_coder.run import distributed
+from kernel_coder.run.checkpoint import RunState, list_checkpoints
 from kernel_coder.run.logs import RunLog
+from kernel_coder.run.rng import own_randomness
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.sft.evaluation import evaluate
-from kernel_coder.sft.setup import SftRun, batches_of, prepare, steps_per_epoch
+from kernel_coder.sft.setup import SftRun, batches_of, own_packs, prepare, steps_per_epoch
 from kernel_coder.sft.update import SftUpdate, update
 from kernel_coder.train.curriculum import epoch_order
 
@@ -51,7 +56,7 @@ def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
     with opened(config, resume, prepare, SHOWN) as (run, log):
         if run.state.step == 0 and config.run.eval_on_start and (run.held_out or run.asked):
             log.step(0, *evaluate(run, 0))
-        state, status = run_steps(run, config.run, log, partial(run_step, run))
+        state, status = run_steps(run, config.run, log, partial(run_step, run), config.parallel)
         return RunResult(status, log.finish(summarise(run, state, status, log)))
 
 
@@ -60,9 +65,10 @@ def run_step(run: SftRun, state: RunState, poll: Poll) -> StepResult[RunState]:
     config, watch = run.config, Stopwatch()
     packs = [run.packs[i] for i in draw(len(run.packs), state.step, config)]
     with watch.phase("data"):
-        batches = batches_of(run.examples, packs, config, run.policy.device, run.filled)
+        batches = batches_of(run.examples, own_packs(run.examples, packs), config, run.policy.device, run.filled)
         poll()
     with watch.phase("update"):
+        own_randomness(config.run.seed, state.step)
         result = update(
             run.policy,
             run.optimizer,
@@ -117,8 +123,17 @@ def update_metrics(result: SftUpdate, state: RunState, epoch: float) -> dict[str
 
 
 def save_merged(run: SftRun, folder: Path) -> Path:
-    """Writes the model with its adapters merged into the weights, as a reinforcement run can load it."""
-    merged = copy.deepcopy(run.policy.model).merge_and_unload()  # type: ignore[operator]
+    """Writes the model with its adapters merged into the weights, as a reinforcement run can load it.
+
+    If the weights are divided, they are loaded again from the last checkpoint.
+    """
+    if not distributed.world().is_first:
+        return folder
+    model = run.policy.model
+    if run.policy.root is not None:
+        newest = list_checkpoints(folder.parent)[0]
+        model = load_policy(run.config.model, resume_from=newest, device=torch.device("cpu")).model
+    merged = copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
     merged.save_pretrained(folder)
     run.policy.tokenizer.save_pretrained(folder)
     return folder

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from kernel_coder.policy.model import Policy, load_policy
+from kernel_coder.policy.model import Policy, load_policy, resolve_device
 from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.transformers_engine import end_of_sequence_ids
+from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import RunState, start_or_resume
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import find_trackers
@@ -27,8 +29,9 @@ from kernel_coder.sft.packing import Filled, PackedBatch, best_fit, collate
 from kernel_coder.sft.update import UpdateSettings
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.conversations import conversation_rows
+from kernel_coder.train.batch import deal_rows
 from kernel_coder.train.prompts import SHOWN_PROBLEMS, Prompt, load_task_set, make_prompt
-from kernel_coder.train.rollouts import engine_for
+from kernel_coder.train.rollouts import engine_for, may_overlap, never_stop
 from kernel_coder.train.verdicts import AnswerJudge
 
 
@@ -43,10 +46,11 @@ class SftRun:
         updates: what is the same in all updates.
         examples: what is learnt.
         packs: for each packed sequence the indices of its examples.
-        held_out: forward passes over the known answers to held-out tasks.
+        held_out: this rank's forward passes over the known answers to held-out tasks.
         filled: the one shape of all forward passes if the layers are compiled, else None.
         asked: held-out tasks that the model answers itself.
         engine: samples these answers.
+        refresh: brings the engine's weights up to date, if they are a copy of the policy's.
         sampling: temperature and length limit of these answers.
         judge: gives verdicts on these answers.
         num_held_out: all held-out tasks.
@@ -66,6 +70,7 @@ class SftRun:
     filled: Filled | None
     asked: tuple[Prompt, ...]
     engine: RolloutEngine
+    refresh: Callable[[], None]
     sampling: Sampling
     judge: AnswerJudge
     num_held_out: int
@@ -83,7 +88,13 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     """
     find_trackers(config.run.report_to)
     judge = AnswerJudge(config.judge)
-    policy = load_policy(config.model, resume_from=checkpoint)
+    device = resolve_device(config.model.device)
+    judge.alternate = not may_overlap(judge, device)
+    divides = config.parallel.shard and not distributed.world().is_alone
+    if divides and config.model.torch_compile:
+        raise UsageError("model.torch_compile needs whole weights on each GPU: set parallel.shard false")
+    loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
+    policy = replace(load_policy(config.model, resume_from=checkpoint, device=loaded_on), parallel=config.parallel)
     encoder = Encoder(policy.tokenizer, config.data, config.model.plain)
     stop_at(policy, encoder.end[-1])
     try:
@@ -95,12 +106,16 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     if longest is not None and config.data.max_length > longest:
         raise UsageError(f"data.max_length = {config.data.max_length} is more than the model's context of {longest}")
     packs = make_packs(data.train, config.data)
+    sampler = policy.copied(device) if divides and asked else policy
+    if divides:
+        policy = policy.divided(config.parallel, device)
     check_separation(policy, *neighbours(policy), bf16=policy.bf16)
     steps = total_steps(config, len(packs))
     optimizer = make_optimizer(policy.trainable().values(), config.optim)
     start = RunState.start(config.hash(), fingerprint((*data.train, *data.held_out)))
     state, rng, resumed = start_or_resume(checkpoint, start, policy, optimizer, config.data.path)
     held_out_packs = make_packs(data.held_out, config.data)
+    own_held_out = own_packs(data.held_out, held_out_packs)
     filled, acceleration = None, Acceleration()
     if config.model.torch_compile:
         filled = one_shape([*taken(data.train, packs), *taken(data.held_out, held_out_packs)], config)
@@ -122,11 +137,12 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
         ),
         examples=tuple(data.train),
         packs=packs,
-        held_out=tuple(batches_of(data.held_out, held_out_packs, config, policy.device, filled)),
+        held_out=tuple(batches_of(data.held_out, own_held_out, config, policy.device, filled)),
         filled=filled,
         asked=tuple(asked),
-        engine=engine_for(policy, batch_size=config.eval.batch_size),
+        engine=engine_for(sampler, batch_size=config.eval.batch_size),
         sampling=Sampling(max_completion_length=config.eval.max_completion_length, temperature=config.eval.temperature),
+        refresh=partial(policy.refresh, sampler) if divides and asked else never_stop,
         judge=judge,
         num_held_out=data.num_held_out,
         total_steps=steps,
@@ -242,10 +258,30 @@ def batches_of(
     device: torch.device,
     filled: Filled | None = None,
 ) -> list[PackedBatch]:
-    """The forward passes over these packs. With ``filled`` all have that shape."""
+    """The forward passes over these packs. With ``filled`` all have that shape.
+
+    All ranks have equally many; a rank with fewer packs gets passes over an example that is not in the loss.
+    """
     size = config.optim.per_device_train_batch_size
     groups = [packs[start : start + size] for start in range(0, len(packs), size)]
-    return [collate([examples[i] for pack in group for i in pack], device, filled=filled) for group in groups]
+    found = [collate([examples[i] for pack in group for i in pack], device, filled=filled) for group in groups]
+    for _ in range(max(distributed.gathered(len(found))) - len(found)):
+        found.append(collate([IDLE], device, filled=filled))
+    return found
+
+
+IDLE = Example("", np.zeros(2, dtype=np.int32), np.zeros(2, dtype=bool))
+"""What a rank computes that has no packs in a pass."""
+
+
+def own_packs(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """This rank's packs: the longest are given out first, each to the rank that then has the fewest tokens."""
+    world = distributed.world()
+    if world.is_alone:
+        return list(packs)
+    tokens = [sum(len(examples[i]) for i in pack) for pack in packs]
+    _, parts = deal_rows(tokens, [0] * len(packs), range(len(packs)), world.size)
+    return [packs[place] for place in sorted(parts[world.rank])]
 
 
 def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:

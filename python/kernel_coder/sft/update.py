@@ -14,6 +14,7 @@ from kernel_coder import ops
 from kernel_coder.policy.attention import packed
 from kernel_coder.policy.model import Policy
 from kernel_coder.policy.parts import head_of
+from kernel_coder.run import distributed
 from kernel_coder.run.errors import TrainingDiverged
 from kernel_coder.sft.attention import StatesOf, computing, hidden_states, model_inputs
 from kernel_coder.sft.packing import PackedBatch
@@ -108,26 +109,31 @@ def backward(
 ) -> Tensor:
     """Adds the gradients of these forward passes, divided by ``total``, to ``.grad``.
 
-    Returns the sums of the loss's metrics, float64, on the model's device.
+    Returns the sums of the loss's metrics, float64, on the model's device. Both are sums over all ranks.
     """
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
-    for batch in batches:
-        policy.before_pass(len(batch.ids))
+    for number, batch in enumerate(batches, start=1):
+        policy.before_pass(len(batch.ids), last=number == len(batches))
         with packed(policy.model):  # the backward pass recomputes attention
-            output = loss_of(policy.model, batch, total, bf16=bf16, states_of=states_of)
+            output = policy.compute(loss_of, batch, total, bf16=bf16, states_of=states_of)
             output.loss.backward()
-        sums += output.metrics
-    return sums
+        if batch.num_targets:
+            sums += output.metrics
+    policy.after_passes()
+    return distributed.summed(sums)
 
 
 @torch.no_grad()
 def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = False) -> Losses:
-    """The losses of these forward passes, without gradients."""
+    """The losses of these forward passes and those of the other ranks, without gradients."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
         with packed(policy.model):
-            sums += loss_of(policy.model, batch, 1.0, bf16=bf16).metrics
-    return Losses.of(sums.tolist(), 1.0)
+            found = policy.compute(loss_of, batch, 1.0, bf16=bf16).metrics
+        if batch.num_targets:
+            sums += found
+    policy.after_scoring()
+    return Losses.of(distributed.summed(sums).tolist(), 1.0)
 
 
 class AsyncCopy:
@@ -168,7 +174,7 @@ def update(
     number: int,
     skipped_in_a_row: int,
 ) -> SftUpdate:
-    """Does one update. The loss is the mean over its tokens, which are counted before the first forward pass.
+    """Does one update. The loss is the mean over its tokens on all ranks, counted before the first forward pass.
 
     The CPU waits for the GPU once, when all work of the update is launched.
 
@@ -183,7 +189,7 @@ def update(
     Raises:
         TrainingDiverged: ``settings.max_skipped`` updates in a row were skipped.
     """
-    total = float(sum(batch.num_targets for batch in batches))
+    total = float(sum(distributed.gathered(sum(batch.num_targets for batch in batches))))
     rate = settings.learning_rate(number)
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -1,5 +1,6 @@
-"""``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--section.field value ...]``
+"""``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--nproc N] [--section.field value ...]``
 
+``--nproc N`` trains with N processes, one for each GPU; ``torchrun -m kernel_coder.train ...`` works on several hosts.
 ``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
 
 Exit codes: 0, the run is finished; 2, something in the config or its files is wrong (stderr says what); 3, too many
@@ -19,7 +20,7 @@ from kernel_coder.train.config import TrainConfig
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run_command(TrainConfig, _loop, arguments)
+    return run_command(TrainConfig, _loop, arguments, module="kernel_coder.train")
 
 
 def _loop() -> Callable[..., Any]:

@@ -6,6 +6,7 @@ ids, L tokens of its longest row, T tokens of all its rows.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -218,6 +219,124 @@ def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) ->
     return [
         [[i for row in part[start : start + size] for i in row] for start in range(0, len(part), size)] for part in rows
     ]
+
+
+def ranks_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int, ranks: int) -> list[list[list[list[int]]]]:
+    """The forward passes of each rank, of each update: ``[rank][update][pass]`` is a list of sequences.
+
+    The rows of an update are spread so that the ranks' tokens are as equal as possible. All ranks have equally many
+    passes in an update; one that has fewer rows gets empty passes, see :func:`idle`. With one rank it is
+    :func:`forward_passes`.
+    """
+    if ranks == 1:
+        return [forward_passes(batch, spec, minibatches, size)]
+    needed = carries_gradient(batch, spec)
+    found: list[list[list[list[int]]]] = [[] for _ in range(ranks)]
+    for part in by_update(batch, needed, minibatches):
+        spread = spread_rows(batch, forward_rows(batch, part), ranks)
+        count = max(-(-len(rows) // size) for rows in spread)
+        for rank, rows in enumerate(spread):
+            # Passes of equal numbers of rows, so that ranks with different numbers of rows stay in step.
+            ends = [len(rows) * k // count for k in range(count + 1)] if count else [0]
+            found[rank].append([[i for row in rows[a:b] for i in row] for a, b in itertools.pairwise(ends)])
+    return found
+
+
+def spread_rows(batch: Batch, rows: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
+    """Divides rows between ranks so that the rank with most tokens has as few as possible.
+
+    A prompt counts once on each rank that has an answer to it, because its answers share it. Two ways are tried: rows
+    in order, cut into parts, which keeps groups together; and the longest row first, each to the rank that then has the
+    fewest tokens. The better one is taken. Within a rank the rows keep their order.
+    """
+    prompts = [batch.turns[row[0]].prompt_ids for row in rows]
+    last = [batch.turns[row[-1]] for row in rows]
+    numbers: dict[tuple[int, ...], int] = {}
+    groups = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+    shared = [len(prompt) for prompt in prompts]
+    own = [len(turn.prompt_ids) + len(turn.completion_ids) - n for turn, n in zip(last, shared, strict=True)]
+    parts = min((cut_rows(own, shared, groups, ranks), deal_rows(own, shared, groups, ranks)), key=lambda one: one[0])[
+        1
+    ]
+    return [[rows[i] for i in sorted(part)] for part in parts]
+
+
+def cut_rows(
+    own: Sequence[int], shared: Sequence[int], groups: Sequence[int], ranks: int
+) -> tuple[int, list[list[int]]]:
+    """Cuts rows, in order, into parts whose largest has as few tokens as possible.
+
+    Args:
+        own: tokens of each row without its prompt.
+        shared: tokens of its prompt.
+        groups: number of its prompt.
+        ranks: number of parts.
+
+    Returns:
+        The tokens of the largest part, and the rows of each part.
+
+    >>> cut_rows([5, 5, 5, 5], [10, 10, 10, 10], [0, 0, 1, 1], 2)
+    (20, [[0, 1], [2, 3]])
+    """
+
+    def cut(limit: int) -> list[list[int]] | None:
+        parts: list[list[int]] = [[]]
+        total, seen = 0, set[int]()
+        for i, group in enumerate(groups):
+            more = own[i] + (0 if group in seen else shared[i])
+            if total + more > limit and parts[-1]:
+                parts.append([])
+                total, seen, more = 0, set(), own[i] + shared[i]
+            if more > limit or len(parts) > ranks:
+                return None
+            parts[-1].append(i)
+            total += more
+            seen.add(group)
+        return parts + [[] for _ in range(ranks - len(parts))]
+
+    low, high = 0, sum(own) + sum(shared)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if cut(middle) is not None else (middle + 1, high)
+    return high, cut(high) or []
+
+
+def deal_rows(
+    own: Sequence[int], shared: Sequence[int], groups: Sequence[int], ranks: int
+) -> tuple[int, list[list[int]]]:
+    """Gives the longest rows out first, each to the part that then has the fewest tokens; see :func:`cut_rows`."""
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    totals, seen = [0] * ranks, [set[int]() for _ in range(ranks)]
+    for i in sorted(range(len(own)), key=lambda i: -own[i] - shared[i]):
+        after = [totals[r] + own[i] + (0 if groups[i] in seen[r] else shared[i]) for r in range(ranks)]
+        rank = after.index(min(after))
+        parts[rank].append(i)
+        totals[rank] = after[rank]
+        seen[rank].add(groups[i])
+    return max(totals), parts
+
+
+def idle(batch: Batch, token: int) -> Batch:
+    """A batch of one sequence that is not in the loss, for a rank that must make a pass and has no rows.
+
+    Args:
+        batch: has the same optional log-probs and advantages.
+        token: any token id.
+    """
+    turn = Turn((token,), (token,), (0.0,), "", "stop")
+
+    def zero(values: object) -> tuple[Tensor, ...] | None:
+        return None if values is None else (torch.zeros(1),)
+
+    return Batch(
+        turns=(turn,),
+        advantages=torch.zeros(1, dtype=torch.float64),
+        counted=torch.zeros(1, dtype=torch.bool),
+        old_logprobs=zero(batch.old_logprobs),
+        ref_logprobs=zero(batch.ref_logprobs),
+        token_advantages=zero(batch.token_advantages),
+        rollouts=None if batch.rollouts is None else (0,),
+    )
 
 
 def by_update(batch: Batch, indices: Sequence[int], minibatches: int) -> list[list[int]]:

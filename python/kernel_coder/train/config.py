@@ -16,7 +16,7 @@ from kernel_coder.judge.supervisor.batching import devices_of
 from kernel_coder.policy.config import ModelConfig
 from kernel_coder.rewards import PRESETS
 from kernel_coder.rollout.vllm.config import VllmConfig
-from kernel_coder.run.config import AdamConfig, RunConfig, RunnableConfig, Section, load
+from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, RunnableConfig, Section, load
 from kernel_coder.run.errors import UsageError
 
 LAG_RATIO_MAX = 2.0
@@ -429,6 +429,7 @@ class TrainConfig(RunnableConfig):
     )
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
+    parallel: ParallelConfig = ParallelConfig()
     run: RunConfig = RunConfig()
 
     @field_validator("rewards", mode="before")

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from kernel_coder.report.learned import learning
+from kernel_coder.run import distributed
 from kernel_coder.run.logs import RunLog
-from kernel_coder.run.rng import rng_unchanged
+from kernel_coder.run.rng import own_randomness, rng_unchanged
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.train.ahead import Ahead, ahead_of
@@ -64,8 +65,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
                 found, lines = evaluate(run, run.state, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
         completed = ahead.saved if ahead else _as_it_is
-        state, status = run_steps(run, config.run, log, partial(run_step, run, ahead), completed)
-        learnt = learning(log.run_dir, state.step, config.rollout.max_turns)
+        step = partial(run_step, run, ahead)
+        state, status = run_steps(run, config.run, log, step, config.parallel, completed)
+        learnt = distributed.from_first(lambda: learning(log.run_dir, state.step, config.rollout.max_turns))
         summary = summarise(run, state, status, log) | learnt.facts(config.rollout.max_turns)
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
@@ -86,6 +88,7 @@ def run_step(run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Pol
         batch = run.learner.with_logprobs(learning_batch(run, answers, rejected))
         poll()
     with watch.phase("update"), computing():
+        own_randomness(config.run.seed, state.step)
         result = run.learner.update(batch, state.update, state.skipped_in_a_row)
     if ahead is not None:
         staleness = ahead.done(state)

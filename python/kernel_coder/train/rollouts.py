@@ -15,6 +15,7 @@ from kernel_coder.rollout import Conversation, FollowUp, Rollout, RolloutEngine,
 from kernel_coder.rollout.engine import ManagedEngine
 from kernel_coder.rollout.engines import EngineKind, make_engine
 from kernel_coder.rollout.vllm.config import VllmConfig
+from kernel_coder.run import distributed
 from kernel_coder.run.steps import Poll
 from kernel_coder.run.stopwatch import Stopwatch
 from kernel_coder.train.config import RolloutConfig
@@ -65,6 +66,7 @@ class RolloutWorker:
         config: batch sizes of the generation.
         follow_up: writes the next prompt of a conversation; None: conversations have one turn.
         overlap: sample while answers are judged. On a shared GPU this would disturb the judge's timing.
+        refresh: brings the engine's weights up to date, if they are a copy of the policy's.
     """
 
     engine: RolloutEngine
@@ -73,6 +75,7 @@ class RolloutWorker:
     config: RolloutConfig
     follow_up: FollowUp | None
     overlap: bool
+    refresh: Callable[[], None] = never_stop
 
     @contextmanager
     def closing(self) -> Iterator[None]:
@@ -86,10 +89,15 @@ class RolloutWorker:
     def answer(self, request: RolloutRequest, poll: Poll = never_stop, watch: Stopwatch | None = None) -> Answers:
         """Answers all prompts. Rollouts of the same prompt are next to each other.
 
+        Ranks divide the prompts; each samples and judges whole groups. Rank 0 rewards the answers of all, as a single
+        process would. Every rank gets all answers.
+
         Args:
             request: what to answer.
-            poll: called often; may raise to abandon the work.
-            watch: its phases ``load``, ``rollout``, ``judge`` and ``reward`` measure the work.
+            poll: called often; may raise to abandon the work. If there are several ranks it is called only where all
+                of them are at the same place.
+            watch: its phases ``load``, ``rollout``, ``judge`` and ``reward`` measure the work. If there are several
+                ranks, also ``gather`` (of weights) and ``wait`` (for the other ranks' answers).
         """
         watch = watch or Stopwatch()
         managed: ManagedEngine | None = self.engine if hasattr(self.engine, "prepare") else None  # type: ignore[assignment]
@@ -115,26 +123,67 @@ class RolloutWorker:
         """Samples and judges the rollouts of all prompts. See :meth:`answer`, and for ``keeps_rng``
         :meth:`kernel_coder.train.verdicts.AnswerJudge.asking`."""
         watch.seconds.setdefault("judge", 0.0)
+        alone = distributed.world().is_alone
+        if not alone:
+            with watch.phase("gather"):
+                self.refresh()
+        own = own_conversations(conversations(request.prompts, request.group, request.seed), request.group)
         with self.judge.asking(keeps_rng=keeps_rng) as ask:
-            return converse(
+            rollouts = converse(
                 engine,
-                conversations(request.prompts, request.group, request.seed),
+                own,
                 request.sampling,
                 ask=ask,
                 follow_up=self.follow_up,
-                batch_size=self.config.batch_size_of(len(request.prompts) * request.group),
+                batch_size=self.config.batch_size_of(len(own)),
                 tasks_at_once=self.judge.tasks_at_once,
                 fixed_batches=self.config.fixed_batches,
                 overlap=self.overlap,
-                poll=poll,
-                watch=watch.phase,
+                poll=poll if alone else never_stop,
+                watch=lambda name: self._phase(watch, name),
             )
+        if not alone:
+            with watch.phase("wait"):
+                rollouts = of_all_ranks(rollouts, request.prompts, request.group)
+        return rollouts
 
     def rewarded(self, request: RolloutRequest, rollouts: Sequence[Rollout], watch: Stopwatch) -> Answers:
         """The rollouts with their rewards."""
         with watch.phase("reward"):
-            table = reward(self.rewards, rollouts, request.step, request.factors)
+            table = distributed.from_first(lambda: reward(self.rewards, rollouts, request.step, request.factors))
         return Answers(tuple(request.prompts), tuple(rollouts), table)
+
+    @contextmanager
+    def _phase(self, watch: Stopwatch, name: str) -> Iterator[None]:
+        if name != "rollout":
+            with watch.phase(name):
+                yield
+            return
+        with watch.phase("judge"):  # a wait for the judge, if the host's GPUs still judge other ranks' answers
+            turn = self.judge.sampling()
+            turn.__enter__()
+        try:
+            with watch.phase(name):
+                yield
+        finally:
+            turn.__exit__(None, None, None)
+
+
+def own_conversations(everything: Sequence[Conversation], group: int) -> list[Conversation]:
+    """The conversations of this rank: every so many-th group, the groups being whole."""
+    world = distributed.world()
+    return [one for i, one in enumerate(everything) if i // group % world.size == world.rank]
+
+
+def of_all_ranks(rollouts: Sequence[Rollout], prompts: Sequence[Prompt], group: int) -> list[Rollout]:
+    """The rollouts of all ranks in the order of the prompts. A call for all ranks together."""
+    parts = distributed.gathered([(one.turns, one.shown, one.verdicts) for one in rollouts])
+    ranks = [iter(part) for part in parts]
+    return [
+        Rollout(prompt.task, *next(ranks[place % len(ranks)]))
+        for place, prompt in enumerate(prompts)
+        for _ in range(group)
+    ]
 
 
 def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Conversation]:
@@ -176,5 +225,12 @@ def share_gpu(judge: str, model: torch.device) -> bool:
 
 
 def may_overlap(judge: AnswerJudge, model: torch.device) -> bool:
-    """Whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU."""
-    return judge.config is None or not judge.config.timing or not share_gpu(judge.device, model)
+    """Whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU.
+
+    It is the same on all ranks: each samples on the GPU with its own number.
+    """
+    if judge.config is None or not judge.config.timing:
+        return True
+    local = range(distributed.world().local_size)
+    models = [model] if distributed.world().is_alone else [torch.device(model.type, i) for i in local]
+    return not any(share_gpu(judge.device, one) for one in models)

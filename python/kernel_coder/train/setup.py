@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,12 +11,13 @@ from torch import nn
 
 from kernel_coder.judge.gpu.turns import SharedGpu
 from kernel_coder.judge.verdict import rank
-from kernel_coder.policy.model import Policy, load_policy, load_reference
+from kernel_coder.policy.model import Policy, load_policy, load_reference, resolve_device
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.prompts import check_feedback_template
 from kernel_coder.rewards import RewardError, RewardSet
 from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
 from kernel_coder.rollout.copied_engine import CopiedEngine
+from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import start_or_resume
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import find_trackers
@@ -24,7 +26,7 @@ from kernel_coder.run.rng import RngState
 from kernel_coder.train.config import TrainConfig
 from kernel_coder.train.curriculum import TrainState, first_progress
 from kernel_coder.train.prompts import Prompt, load_task_set, make_prompts, split_prompts
-from kernel_coder.train.rollouts import RolloutWorker, engine_for, may_overlap, share_gpu
+from kernel_coder.train.rollouts import RolloutWorker, engine_for, may_overlap, never_stop, share_gpu
 from kernel_coder.train.update import Learner
 from kernel_coder.train.verdicts import AnswerJudge
 
@@ -85,16 +87,22 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     spec = config.loss_spec()
     find_trackers(config.run.report_to)
     rewards = load_rewards(config)
+    device = resolve_device(config.model.device)
     judge = AnswerJudge(config.judge, remember=config.rollout.lag > 0)
+    overlap = may_overlap(judge, device)
+    judge.alternate = not overlap
     if config.share_rejection.threshold is not None and judge.device == "cpu":
         raise UsageError(
             "share_rejection needs the share of device time that a candidate's own kernels take, which is measured "
             "only on a GPU; judge.device is cpu"
         )
     tasks, notes = load_task_set(config.data)
-    policy = load_policy(config.model, resume_from=checkpoint)
-    overlap = may_overlap(judge, policy.device)
-    gpu = SharedGpu(policy.device) if config.rollout.lag and not overlap else None
+    divides = config.parallel.shard and not distributed.world().is_alone
+    loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
+    policy = replace(load_policy(config.model, resume_from=checkpoint, device=loaded_on), parallel=config.parallel)
+    if not distributed.world().is_alone and (config.rollout.lag or config.rollout.engine == "vllm"):
+        raise UsageError("rollout.lag and engine vllm work with one training process; start it without --nproc")
+    gpu = SharedGpu(device) if config.rollout.lag and not overlap else None
     prompts, dropped = make_prompts(tasks, policy, config)
     notes += dropped
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
@@ -103,9 +111,19 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     if not train:
         why = f"eval.num_tasks = {config.eval.num_tasks} holds them all out" if held_out else notes[-1]
         raise UsageError(f"no task of {config.data.path} is left to train on: {why}")
+    reference = None
+    if spec.beta != 0 and not config.model.use_peft:
+        reference = load_reference(load_policy(config.model, device=loaded_on) if checkpoint else policy)
+    sampler = policy
+    if divides:
+        sampler = policy.copied(device)
+        policy = policy.divided(config.parallel, device)
+        reference = None if reference is None else reference.divided(config.parallel, device)
     if config.optim.packing:
         policy, problem = with_packing(policy)
         notes += [problem] if problem else []
+        if reference is not None:
+            reference = replace(reference, can_pack=policy.can_pack, can_share=policy.can_share)
 
     optimizer = make_optimizer(policy.trainable().values(), config.optim)
     start = TrainState.start(config.hash(), tasks.fingerprint)
@@ -114,16 +132,14 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     except ValueError as error:
         raise UsageError(str(error)) from None
     state, rng, resumed = start_or_resume(checkpoint, start, policy, optimizer, config.data.path)
-    reference = None
-    if spec.beta != 0 and not config.model.use_peft:
-        reference = load_reference(load_policy(config.model) if checkpoint else policy)
     worker = RolloutWorker(
-        engine=make_rollout_engine(config, policy, gpu),
+        engine=make_rollout_engine(config, sampler, gpu),
         judge=judge,
         rewards=rewards,
         config=config.rollout,
         follow_up=make_follow_up(config, policy),
         overlap=overlap or gpu is not None,
+        refresh=partial(policy.refresh, sampler) if divides else never_stop,
     )
     learner = Learner(
         policy=policy,
@@ -135,7 +151,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         minibatches=config.minibatches,
         learning_rate=make_schedule(config.optim, config.run.max_steps * config.updates_per_step),
         max_skipped=config.run.max_skipped_updates,
-        frees_cache=share_gpu(judge.device, policy.device),
+        frees_cache=share_gpu(judge.device, device),
     )
     sampling = Sampling(
         max_completion_length=config.rollout.max_completion_length,

@@ -16,7 +16,9 @@ from kernel_coder.ops import LossSpec
 from kernel_coder.policy.attention import packed, packed_inputs
 from kernel_coder.policy.model import Policy
 from kernel_coder.policy.parts import causal_lm, head_of
+from kernel_coder.run import distributed
 from kernel_coder.run.errors import TrainingDiverged
+from kernel_coder.run.shards import whole
 from kernel_coder.train.batch import (
     PADDED,
     Batch,
@@ -25,7 +27,8 @@ from kernel_coder.train.batch import (
     by_update,
     collate,
     denominator,
-    forward_passes,
+    idle,
+    ranks_passes,
 )
 from kernel_coder.train.config import OptimConfig
 
@@ -69,8 +72,8 @@ def loss_and_sums(
 ) -> ops.LossOutput:
     """The loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
 
-    A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`. The summed loss is
-    divided by ``total``.
+    A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`, and divided weights
+    inside :meth:`kernel_coder.policy.model.Policy.compute`. The summed loss is divided by ``total``.
     """
     arguments: dict[str, Any] = {
         "temperature": temperature,
@@ -117,13 +120,22 @@ def score(
     found = [torch.full((len(turn.completion_ids),), math.nan) for turn in batch.turns]
     plain = replace(batch, old_logprobs=None, ref_logprobs=None)
     for indices in passes:
-        micro = collate(plain.select(indices), policy.tokenizer.pad_token_id or 0, policy.device, form)
+        micro = micro_batch(policy, plain, indices, form)
         with packed(policy.model) if form.packing else nullcontext():
-            output = loss_and_sums(policy.model, micro, spec, temperature, 1.0, bf16=form.bf16)
+            output = policy.compute(loss_and_sums, micro, spec, temperature, 1.0, bf16=form.bf16)
+        if not indices:
+            continue
         logprobs = output.logprobs.cpu()
         for index, values in zip(indices, logprobs.split(micro.cu_seqlens.diff().tolist()), strict=True):
             found[index] = values
+    policy.after_scoring()
     return tuple(found)
+
+
+def micro_batch(policy: Policy, batch: Batch, indices: Sequence[int], form: Form) -> MicroBatch:
+    """The tensors of one forward pass over these sequences, or over none of them for a rank without rows."""
+    pad = policy.tokenizer.pad_token_id or 0
+    return collate(batch.select(indices) if indices else idle(batch, pad), pad, policy.device, form)
 
 
 def backward(
@@ -137,6 +149,8 @@ def backward(
 ) -> Tensor:
     """Adds the gradients of these forward passes to ``.grad`` and returns the sums of the loss's metrics.
 
+    Afterwards ``.grad`` is the sum over all ranks. The returned sums are those of this rank.
+
     Args:
         policy: the model.
         batch: the generation batch.
@@ -147,13 +161,15 @@ def backward(
         form: how the passes are computed.
     """
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
-    for indices in passes:
-        micro = collate(batch.select(indices), policy.tokenizer.pad_token_id or 0, policy.device, form)
-        policy.before_pass(micro.ids.numel())
+    for number, indices in enumerate(passes, start=1):
+        micro = micro_batch(policy, batch, indices, form)
+        policy.before_pass(micro.ids.numel(), last=number == len(passes))
         with packed(policy.model) if form.packing else nullcontext():  # the backward pass recomputes attention
-            output = loss_and_sums(policy.model, micro, spec, temperature, total, bf16=form.bf16)
+            output = policy.compute(loss_and_sums, micro, spec, temperature, total, bf16=form.bf16)
             output.loss.backward()
-        sums += output.metrics.cpu()
+        if indices:
+            sums += output.metrics.cpu()
+    policy.after_passes()
     return sums
 
 
@@ -177,7 +193,7 @@ def clip(parameters: Iterable[nn.Parameter], max_grad_norm: float) -> Tensor:
     for parameter in parameters:
         if parameter.grad is None:  # no sequence carried gradient; momentum and weight decay still apply
             parameter.grad = torch.zeros_like(parameter)
-    return torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    return whole(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,8 +231,10 @@ class Learner:
         return form_of(self.policy, self.config)
 
     def passes(self, batch: Batch) -> list[list[list[int]]]:
-        """The sequences of each forward pass of each update; see :func:`~kernel_coder.train.batch.forward_passes`."""
-        return forward_passes(batch, self.spec, self.minibatches, self.config.per_device_train_batch_size)
+        """The sequences of this rank's forward passes of each update; see
+        :func:`~kernel_coder.train.batch.ranks_passes`."""
+        world, size = distributed.world(), self.config.per_device_train_batch_size
+        return ranks_passes(batch, self.spec, self.minibatches, size, world.size)[world.rank]
 
     def with_logprobs(self, batch: Batch) -> Batch:
         """The batch with the log-probs that its loss compares with.
@@ -256,6 +274,7 @@ class Learner:
                 group["lr"] = self.learning_rate(number)
             self.optimizer.zero_grad(set_to_none=True)
             found = backward(self.policy, batch, passes, self.spec, self.temperature, total, self.form)
+            found = distributed.summed(found)
             # If no answer could be scored there is no gradient, and momentum alone must not move the weights.
             loss = float(found[METRIC["loss"]]) if any_scored else math.nan
             norm = optimizer_step(self.optimizer, parameters, loss, self.config.max_grad_norm)

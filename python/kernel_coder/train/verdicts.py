@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from kernel_coder import ops
@@ -15,11 +15,13 @@ from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, is_remote, tasks_at_once
 from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.rollout.conversations import Ask
-from kernel_coder.run.devices import resolve_device
+from kernel_coder.run import distributed
+from kernel_coder.run.devices import resolve_device, visible_gpus
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.rng import rng_unchanged
 from kernel_coder.tasks import Task
 from kernel_coder.train.config import JudgeSection
+from kernel_coder.train.host_judge import judge_of_host, nothing
 
 logger = logging.getLogger(__name__)
 
@@ -28,20 +30,22 @@ class AnswerJudge:
     """Gives verdicts on answers. Without a config there is no judge and there are no verdicts.
 
     It is a context manager, and the judge's processes live as long as the context. It leaves the random state of this
-    process unchanged, so that a run's bits do not depend on the judge.
+    process unchanged, so that a run's bits do not depend on the judge. The ranks of a host share one judge, see
+    :mod:`kernel_coder.train.host_judge`.
+
+    Args:
+        config: of the judge.
+        alternate: never judge while a rank of this host samples, because it samples on the judge's GPUs.
+        remember: judge equal code for a task once in the whole run, whatever the config says.
     """
 
-    def __init__(self, config: JudgeSection | None, *, remember: bool = False) -> None:
-        """
-        Args:
-            config: the judge; None: there is none.
-            remember: judge equal code for a task once in the whole run, whatever the config says.
-        """
+    def __init__(self, config: JudgeSection | None, *, alternate: bool = False, remember: bool = False) -> None:
         self.config = config
+        self.alternate = alternate
         self.remembers = remember or (config is not None and config.remember)
         self.device = "" if config is None else judge_device(config.device)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
-        self._judge: AnyJudge | None = None
+        self._judge: Any = None
         # Verdicts of the whole run by task and code, if it remembers. Several steps may be judged at the same time.
         self._known: dict[tuple[str, str], Future[Verdict]] = {}
         self._lock = threading.Lock()
@@ -53,11 +57,23 @@ class AnswerJudge:
 
         try:
             with rng_unchanged():
-                judge = open_judge(self.device, self.config.backend or "triton", config=self.config.judge_config())
-                self._judge = judge.__enter__()
+                if distributed.world().is_alone or is_remote(self.device):
+                    self._judge = self._open()
+                else:
+                    self._judge = judge_of_host(self._open, alternate=self.alternate)
         except (ValueError, SandboxError) as error:
             raise UsageError(f"judge: {error}") from None
         return self
+
+    def _open(self) -> AnyJudge:
+        assert self.config is not None
+        judge = open_judge(self.device, self.config.backend or "triton", config=self.config.judge_config())
+        opened: AnyJudge = judge.__enter__()
+        return opened
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Inside, this rank samples. Waits until the judge is idle if the two must alternate."""
+        return self._judge.sampling() if self.alternate and hasattr(self._judge, "sampling") else nothing()
 
     def __exit__(self, *exception: Any) -> None:
         if self._judge is not None:
@@ -127,8 +143,8 @@ def has_failed(verdict: Future[Verdict]) -> bool:
 
 
 def judge_device(device: str) -> str:
-    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one. The
-    address of a judge elsewhere stays what it is.
+    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one, and
+    the GPUs of all ranks of this host if there are several. The address of a judge elsewhere stays what it is.
 
     Raises:
         UsageError: one of them does not exist.
@@ -136,6 +152,8 @@ def judge_device(device: str) -> str:
     >>> judge_device("cpu")
     'cpu'
     """
+    if device == "auto" and (count := min(distributed.world().local_size, visible_gpus())) > 1:
+        return ",".join(f"cuda:{number}" for number in range(count))
     if device == "auto":
         return resolve_device(device, "judge.device")
     for one in () if is_remote(device) else devices_of(device):
