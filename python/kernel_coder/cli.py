@@ -17,6 +17,7 @@ COMMANDS = {
     "library": "search and export the verified kernels of earlier runs",
     "data": "make training data: build verified pairs, distill from a teacher, ...",
     "serve": "offer the judge over HTTP to other programs and hosts",
+    "serve-model": "start a vLLM server that a training run samples from",
     "report": "write a web page about a training run",
     "env": "show versions, compiled parts, and how to install what is missing",
 }
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
         print("usage: kernel-coder COMMAND ...\n")
-        print("\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items()))
+        print("\n".join(f"  {name:12}{text}" for name, text in COMMANDS.items()))
         return 0 if given else 2
     name = given[0]
     if name not in COMMANDS:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def module_of(command: str) -> str | None:
     """The name of the command's module; None if it is not installed."""
-    module = f"kernel_coder.{command}"
+    module = f"kernel_coder.{command.replace('-', '_')}"
     return module if importlib.util.find_spec(module) is not None else None
 
 

@@ -19,5 +19,5 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_every_command_exists() -> None:
-    assert all(cli.module_of(name) == f"kernel_coder.{name}" for name in cli.COMMANDS)
+    assert all(cli.module_of(name) == f"kernel_coder.{name.replace(chr(45), chr(95))}" for name in cli.COMMANDS)
     assert cli.module_of("no_such_command") is None

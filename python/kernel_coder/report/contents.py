@@ -369,6 +369,9 @@ def _about_time(run: Run) -> str:
 PHASES = {
     "rollout": "writing answers",
     "judge": "judging",
+    "wait_answers": "waiting for answers",
+    "wait_verdicts": "waiting for verdicts",
+    "load": "new weights for the sampler",
     "reward": "rewards",
     "logprobs": "old and reference probabilities",
     "update": "update",
@@ -405,7 +408,8 @@ def _times(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
     shares = {name: one for name, one in phases(run).items() if sum(one.values) > 0.002 * len(one)}
     charts = []
     if shares:
-        draw.drawn |= {name for name in run.curves if re.fullmatch(r"time/.+_s", name) and "verdict" not in name}
+        draw.drawn |= {name for name in run.curves if re.fullmatch(r"time/.+_s", name) and "verdict_p" not in name}
+        draw.drawn |= {name for name in run.curves if name.startswith(("time/from/", "time/until/"))}
         lines = tuple(
             Line(one.label, one.steps, one.values, colour=10 if name == "idle" else PALETTE[number])
             for number, (name, one) in enumerate(shares.items())
@@ -425,6 +429,13 @@ def _times(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
                 else {}
             ),
         },
+        from_zero=True,
+    )
+    charts += draw.chart(
+        "Waiting for verdicts",
+        "Share of a step in which everything waits for the judge.",
+        {"time/verdict_wait_share": "share of the step"},
+        "share",
         from_zero=True,
     )
     charts += draw.chart(

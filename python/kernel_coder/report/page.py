@@ -30,6 +30,7 @@ from kernel_coder.report.samples import (
     turns_of,
     verdict_of,
 )
+from kernel_coder.report.timeline import timeline
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
 FREQUENT = 12
@@ -59,6 +60,7 @@ def html(run: Run) -> str:
         rejections=rejection_table(run),
         frequent=frequent_reasons(run),
         times=time_table(run),
+        timeline=timeline(run),
         samples=samples,
         prompts=prompts,
         left_out=left_out,

@@ -26,6 +26,19 @@ class Sampling:
     top_k: int = 0
 
 
+class ManagedEngine(Protocol):
+    """What an engine has besides if its weights are a copy, such as those of a server."""
+
+    def prepare(self, version: int) -> None:
+        """Gives the engine the model's present weights unless it has this version (number of updates) of them."""
+
+    def rest(self) -> None:
+        """Called when no answers are needed until the next :meth:`prepare`."""
+
+    def close(self) -> None:
+        """Frees what the engine holds outside of this process."""
+
+
 class RolloutEngine(Protocol):
     """Generates answers to prompts with the current weights."""
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from kernel_coder.run import distributed, launch
 from kernel_coder.run.config import Config, load
-from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
+from kernel_coder.run.errors import (
+    EXIT_DIVERGED,
+    EXIT_ENGINE,
+    EXIT_MISTAKE,
+    EXIT_STOPPED,
+    EngineFailed,
+    TrainingDiverged,
+    UsageError,
+)
 from kernel_coder.run.flags import end
 
 
@@ -53,6 +61,8 @@ def run_command(
         return end(f"{which_rank()}{error}", EXIT_MISTAKE)
     except TrainingDiverged as error:
         return end(f"{which_rank()}{error}", EXIT_DIVERGED)
+    except EngineFailed as error:
+        return end(f"{which_rank()}{error}", EXIT_ENGINE)
 
 
 def which_rank() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 EXIT_MISTAKE = 2
 EXIT_DIVERGED = 3
+EXIT_ENGINE = 4
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, and --resume continues the run
 
 
@@ -13,6 +14,10 @@ class UsageError(ValueError):
 
 class TrainingDiverged(RuntimeError):
     """Too many updates in a row were skipped: not finite, or without a single scored answer."""
+
+
+class EngineFailed(RuntimeError):
+    """A process that generates answers failed, or gave what the present weights cannot have given."""
 
 
 class StopRequested(Exception):

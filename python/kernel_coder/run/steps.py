@@ -121,11 +121,14 @@ def run_steps(
     log: RunLog,
     step: Callable[[State, Poll], StepResult[State]],
     parallel: ParallelConfig | None = None,
+    completed: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
 
     ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
     saved as it was after the step before.
+
+    ``completed`` adds to a state what only a checkpoint needs.
 
     Returns:
         The last state, and ``finished`` or, after a signal, ``stopped``.
@@ -146,11 +149,11 @@ def run_steps(
                 for note in notes:
                     log.message(note)
                 if state.step % config.save_steps == 0 or state.step == run.total_steps:
-                    saver.save(state, whole=state.step == run.total_steps)
+                    saver.save(completed(state), whole=state.step == run.total_steps)
         except StopRequested as signal:
             restore_rng(rng)
             if not saver.has(state):
-                saver.save(state, whole=False)
+                saver.save(completed(state), whole=False)
             saver.finish()
             log.message(f"{signal} received: step {state.step} is saved; continue with --resume")
             return state, "stopped"

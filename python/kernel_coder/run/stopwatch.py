@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_ORIGIN = time.perf_counter()  # spans of different steps are shown on one line of time
+
 
 class Stopwatch:
     """Seconds of each phase, measured from the stopwatch's creation on.
@@ -19,6 +21,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.spans: dict[str, tuple[float, float]] = {}
         self._start = time.perf_counter()
 
     @contextmanager
@@ -28,15 +31,32 @@ class Stopwatch:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.add(name, start, time.perf_counter())
+
+    def add(self, name: str, begin: float, end: float) -> None:
+        """Adds a time, measured by ``time.perf_counter()``, to the phase."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + end - begin
+        self.span(name, begin, end)
+
+    def span(self, name: str, begin: float, end: float) -> None:
+        """Notes when something was done, by ``time.perf_counter()``. Of several times the first and the last count."""
+        first, last = self.spans.get(name, (begin, end))
+        self.spans[name] = min(first, begin), max(last, end)
 
     def metrics(self, tokens: int) -> dict[str, float]:
-        """``time/<phase>_s`` in seconds, ``time/step_s``, and tokens per second of the step and of its rollout."""
+        """``time/<phase>_s`` in seconds, ``time/step_s``, tokens per second of the step and of its rollout, the share
+        of the step that waited only for verdicts, and ``time/from/<phase>`` and ``time/until/<phase>``, in seconds
+        after this module was imported.
+        """
         total = time.perf_counter() - self._start
         rollout = self.seconds.get("rollout", 0.0)
+        for_verdicts = self.seconds.get("judge", 0.0) + self.seconds.get("wait_verdicts", 0.0)
         return {
             **{f"time/{name}_s": seconds for name, seconds in self.seconds.items()},
+            **{f"time/from/{name}": begin - _ORIGIN for name, (begin, _) in self.spans.items()},
+            **{f"time/until/{name}": end - _ORIGIN for name, (_, end) in self.spans.items()},
             "time/step_s": total,
+            "time/verdict_wait_share": for_verdicts / total if total > 0 else 0.0,
             "time/tokens_per_second": tokens / total if total > 0 else 0.0,
             "time/rollout_tokens_per_second": tokens / rollout if rollout > 0 else 0.0,
         }

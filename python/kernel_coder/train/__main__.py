@@ -4,8 +4,8 @@
 ``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
 
 Exit codes: 0, the run is finished; 2, something in the config or its files is wrong (stderr says what); 3, too many
-updates in a row were skipped; 75, SIGTERM or SIGINT stopped the run, it is saved and ``--resume`` continues it; 130, a
-second SIGINT ended the process at once.
+updates in a row were skipped; 4, the server that generates answers failed or has wrong weights; 75, SIGTERM or SIGINT
+stopped the run, it is saved and ``--resume`` continues it; 130, a second SIGINT ended the process at once.
 """
 
 from __future__ import annotations

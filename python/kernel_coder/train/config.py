@@ -15,8 +15,13 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.supervisor.batching import check_address, devices_of, is_remote
 from kernel_coder.policy.config import ModelConfig
 from kernel_coder.rewards import PRESETS
+from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, RunnableConfig, Section, load
 from kernel_coder.run.errors import UsageError
+
+LAG_RATIO_MAX = 2.0
+"""Upper limit of the correction for answers that earlier weights wrote: that of truncated importance sampling in most
+trainers. A larger one lets single tokens dominate the gradient."""
 
 
 class DataConfig(Section):
@@ -63,10 +68,11 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How answers are sampled, and how conversations of several turns proceed."""
 
-    engine: Literal["auto", "static", "transformers"] = Field(
+    engine: Literal["auto", "static", "transformers", "vllm"] = Field(
         default="auto",
         description="generation engine: static (fixed-size cache and CUDA graphs; Llama and Qwen2 models), "
-        "transformers (any model), or auto (static on a GPU for models that it supports)",
+        "transformers (any model), vllm (a server, see section vllm), or auto (static on a GPU for models that it "
+        "supports)",
     )
     num_generations: int = Field(
         default=8, ge=1, description="answers to each prompt, which form a group; TRL's name for the group size"
@@ -80,6 +86,12 @@ class RolloutConfig(Section):
         description="sample from the most likely tokens with this total probability; 1: from all",
     )
     top_k: int = Field(default=0, ge=0, description="sample from this many most likely tokens; 0: from all")
+    lag: int = Field(
+        default=0,
+        ge=0,
+        description="steps that sampling is ahead of learning: answers are written with the weights from that many "
+        "steps ago, while earlier answers are judged and learnt from. 0: each step waits for its own answers",
+    )
     batch_size: int | None = Field(
         default=None,
         ge=1,
@@ -116,6 +128,24 @@ class RolloutConfig(Section):
         description="form batches independently of how long verdicts take, which gives equal bits in every run; false: "
         "start each next turn as soon as its verdict is there, which is faster",
     )
+
+    @model_validator(mode="after")
+    def _vllm_samples_from_all_tokens(self) -> RolloutConfig:
+        if self.engine == "vllm" and (self.top_p != 1 or self.top_k):
+            raise ValueError(
+                "engine vllm gives the log-probs of the distribution after a cut, and training needs those before: "
+                f"top_p must be 1 and top_k 0; got {self.top_p:g} and {self.top_k}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lag_is_possible(self) -> RolloutConfig:
+        if self.lag and self.max_resampling_rounds:
+            raise ValueError(
+                f"lag {self.lag} samples the next tasks before this step's verdicts are known, and "
+                f"max_resampling_rounds {self.max_resampling_rounds} needs them first: set one of the two to 0"
+            )
+        return self
 
     def batch_size_of(self, rollouts: int) -> int:
         """The number of rollouts in a batch. With several turns, one half is sampled while the other is judged."""
@@ -406,6 +436,7 @@ class TrainConfig(RunnableConfig):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    vllm: VllmConfig = VllmConfig()
     sampler: SamplerConfig = SamplerConfig()
     advantages: AdvantagesConfig = AdvantagesConfig()
     loss: LossConfig = LossConfig()
@@ -446,6 +477,11 @@ class TrainConfig(RunnableConfig):
     def _is_consistent(self) -> TrainConfig:
         self._check_sizes()
         self._check_turns()
+        if self.rollout.lag and self.vllm.sleep:
+            raise ValueError(
+                "vllm.sleep frees the server's memory while the run learns, and the run samples then with rollout.lag "
+                f"{self.rollout.lag}: set one of the two to false or 0"
+            )
         for number, stage in enumerate(self.stages):
             last = number + 1 == len(self.stages)
             if last != (stage.until is None) or last != (stage.reaches is None):
@@ -525,9 +561,24 @@ class TrainConfig(RunnableConfig):
         try:
             if self.loss.loss_type == "dr_grpo":
                 given.setdefault("length_constant", float(self.rollout.max_completion_length))
+            if self.rollout.lag and not given.keys() & {"mismatch", "ratio_to_rollout"}:
+                given |= self._mismatch_of_lag()
             return LossSpec.preset(self.loss.loss_type, **given)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the loss section is not a loss: {error}") from None
+
+    def _mismatch_of_lag(self) -> dict[str, Any]:
+        """The correction for answers that earlier weights wrote, unless the preset already has one.
+
+        The gradient of a token is multiplied by the probability ratio of the present weights to those earlier ones, at
+        most :data:`LAG_RATIO_MAX`.
+        """
+        from kernel_coder.ops import LossSpec
+
+        preset = LossSpec.preset(self.loss.loss_type)
+        if preset.mismatch != "none" or preset.ratio_to_rollout or preset.surrogate == "vespo":
+            return {}
+        return {"mismatch": "token_truncate", "mismatch_max": LAG_RATIO_MAX}
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:

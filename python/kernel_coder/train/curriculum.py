@@ -41,11 +41,13 @@ class TrainState(RunState):
     """How far a training run has come."""
 
     progress: Progress = field(default_factory=Progress)
+    ahead: tuple[Mapping[str, Any], ...] = ()  # judged answers of later steps; see kernel_coder.train.ahead
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         # A dataclass with slots is a new class, which a bare super() does not know.
-        return super(TrainState, cls).from_json({**values, "progress": Progress(**values.get("progress", {}))})
+        own = {"progress": Progress(**values.get("progress", {})), "ahead": tuple(values.get("ahead", ()))}
+        return super(TrainState, cls).from_json({**values, **own})
 
 
 def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:

@@ -131,6 +131,11 @@ class Sampled:
     rounds: tuple[Answers, ...]
     replaced: int
 
+    @classmethod
+    def at_once(cls, answers: Answers) -> Sampled:
+        """Answers of a step without further rounds."""
+        return cls(answers, (answers,), 0)
+
     @property
     def num_tasks(self) -> int:
         """Tasks that were drawn, in all rounds together."""

@@ -7,6 +7,7 @@ moment continues from its last checkpoint to the same bits (on the CPU, with the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from kernel_coder.run.logs import RunLog
 from kernel_coder.run.rng import own_randomness, rng_unchanged
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
 from kernel_coder.run.stopwatch import Stopwatch
+from kernel_coder.train.ahead import Ahead, ahead_of
 from kernel_coder.train.batch import Batch, make_batch
 from kernel_coder.train.config import TrainConfig
-from kernel_coder.train.curriculum import Progress, TrainState, draw, learn, progress_metrics, stage_factors
-from kernel_coder.train.groups import Answers, sample_with_spread
+from kernel_coder.train.curriculum import TrainState, draw, learn, progress_metrics, stage_factors
+from kernel_coder.train.groups import Answers, Sampled, sample_with_spread
 from kernel_coder.train.metrics import answer_metrics, evaluation_metrics, resampling_metrics, update_metrics
 from kernel_coder.train.rollouts import RolloutRequest
 from kernel_coder.train.samples_log import sample_lines
@@ -56,32 +58,40 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         config: of the run.
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
-    with opened(config, resume, prepare, SHOWN) as (run, log):
+    with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing(), ahead_of(run) as ahead:
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
             watch = Stopwatch()
             with watch.phase("eval"):
-                found, lines = evaluate(run, run.state.progress, step=0)
+                found, lines = evaluate(run, run.state, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
-        state, status = run_steps(run, config.run, log, partial(run_step, run), config.parallel)
+        completed = ahead.saved if ahead else _as_it_is
+        step = partial(run_step, run, ahead)
+        state, status = run_steps(run, config.run, log, step, config.parallel, completed)
         learnt = distributed.from_first(lambda: learning(log.run_dir, state.step, config.rollout.max_turns))
         summary = summarise(run, state, status, log) | learnt.facts(config.rollout.max_turns)
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
 
-def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[TrainState]:
+def run_step(run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Poll) -> StepResult[TrainState]:
     """One generation batch and its updates. ``poll`` may raise until the updates begin."""
     config, watch = run.config, Stopwatch()
-    sampled = sample_with_spread(
-        partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
-    )
+    if ahead is not None:
+        sampled = Sampled.at_once(ahead.answers(state, poll, watch))
+    else:
+        sampled = sample_with_spread(
+            partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
+        )
     answers = sampled.answers
-    with watch.phase("logprobs"):
+    computing = ahead.computing if ahead else nullcontext
+    with watch.phase("logprobs"), computing():
         rejected = rejected_by_share(config.share_rejection, answers.rollouts, (config.run.seed, state.step))
         batch = run.learner.with_logprobs(learning_batch(run, answers, rejected))
         poll()
-    with watch.phase("update"):
+    with watch.phase("update"), computing():
         own_randomness(config.run.seed, state.step)
         result = run.learner.update(batch, state.update, state.skipped_in_a_row)
+    if ahead is not None:
+        staleness = ahead.done(state)
     state = after_updates(state, result, config.updates_per_step)
     metrics = {
         **answer_metrics(answers, batch.advantages, config.rollout.max_turns),
@@ -90,13 +100,15 @@ def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[Trai
         **update_metrics(result, config.updates_per_step),
         "num_tokens": float(state.trained_tokens),
     }
+    if ahead is not None:
+        metrics["sampling/staleness"] = staleness
     progress = replace(state.progress, drawn=state.progress.drawn + sampled.num_tasks)
     state = replace(state, progress=learn(progress, sampled.rounds, run.train, config, metrics))
     metrics |= progress_metrics(state.progress, config)
     lines = list(sample_lines(state.step, answers, batch.advantages))
     if config.run.eval_steps and (state.step % config.run.eval_steps == 0 or state.step == config.run.max_steps):
-        with watch.phase("eval"):
-            found, answered = evaluate(run, state.progress, step=state.step)
+        with watch.phase("eval"), ahead.paused() if ahead else nullcontext():
+            found, answered = evaluate(run, state, step=state.step)
         metrics |= found
         lines += answered
     metrics |= watch.metrics(sum(len(turn.completion_ids) for turn in answers.turns))
@@ -118,6 +130,7 @@ def answer_tasks(
         seed=seed,
         step=state.step,
         factors=stage_factors(config, state.progress),
+        version=state.update,
     )
     return run.worker.answer(request, poll, watch)
 
@@ -138,7 +151,7 @@ def learning_batch(run: TrainingRun, answers: Answers, rejected: Sequence[bool] 
     )
 
 
-def evaluate(run: TrainingRun, progress: Progress, *, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+def evaluate(run: TrainingRun, state: TrainState, *, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Answers the held-out tasks. Returns metrics and lines of ``samples.jsonl``; the random state is unchanged."""
     config = run.config
     request = RolloutRequest(
@@ -147,7 +160,8 @@ def evaluate(run: TrainingRun, progress: Progress, *, step: int) -> tuple[dict[s
         sampling=replace(run.sampling, temperature=config.eval.temperature),
         seed=(config.run.seed, "eval"),
         step=step,
-        factors=stage_factors(config, progress),
+        factors=stage_factors(config, state.progress),
+        version=state.update,
     )
     with rng_unchanged():
         answers = run.worker.answer(request)
@@ -163,7 +177,12 @@ def after_updates(state: TrainState, result: UpdateResult, updates: int) -> Trai
         skipped=state.skipped + result.skipped,
         skipped_in_a_row=result.skipped_in_a_row,
         trained_tokens=state.trained_tokens + int(result.sums[METRIC["tokens"]]),
+        ahead=(),
     )
+
+
+def _as_it_is(state: TrainState) -> TrainState:
+    return state
 
 
 def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> dict[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from kernel_coder.policy.model import Policy
 from kernel_coder.rewards import RewardSet
 from kernel_coder.rollout import Conversation, FollowUp, Rollout, RolloutEngine, Sampling, completion_seed, converse
+from kernel_coder.rollout.engine import ManagedEngine
 from kernel_coder.rollout.engines import EngineKind, make_engine
+from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.run import distributed
 from kernel_coder.run.steps import Poll
 from kernel_coder.run.stopwatch import Stopwatch
@@ -40,6 +43,7 @@ class RolloutRequest:
         seed: with the prompt's index and id, the rollout's index and the turn's it decides every random number.
         step: for rewards whose weights change with the step.
         factors: of the rewards' weights in the present stage; None: there are no stages.
+        version: number of updates that the policy's weights have had; equal numbers mean equal weights.
     """
 
     prompts: Sequence[Prompt]
@@ -48,6 +52,7 @@ class RolloutRequest:
     seed: Seed
     step: int
     factors: Mapping[str, float] | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +77,15 @@ class RolloutWorker:
     overlap: bool
     refresh: Callable[[], None] = never_stop
 
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Closes an engine that holds something outside of this process at the end of the block."""
+        try:
+            yield
+        finally:
+            if hasattr(self.engine, "close"):
+                self.engine.close()
+
     def answer(self, request: RolloutRequest, poll: Poll = never_stop, watch: Stopwatch | None = None) -> Answers:
         """Answers all prompts. Rollouts of the same prompt are next to each other.
 
@@ -82,19 +96,41 @@ class RolloutWorker:
             request: what to answer.
             poll: called often; may raise to abandon the work. If there are several ranks it is called only where all
                 of them are at the same place.
-            watch: its phases ``rollout``, ``judge`` and ``reward`` measure the work. If there are several ranks, also
-                ``gather`` (of weights) and ``wait`` (for the other ranks' answers).
+            watch: its phases ``load``, ``rollout``, ``judge`` and ``reward`` measure the work. If there are several
+                ranks, also ``gather`` (of weights) and ``wait`` (for the other ranks' answers).
         """
         watch = watch or Stopwatch()
+        managed: ManagedEngine | None = self.engine if hasattr(self.engine, "prepare") else None  # type: ignore[assignment]
+        if managed is not None:
+            with watch.phase("load"):
+                managed.prepare(request.version)
+        rollouts = self.sample(self.engine, request, poll, watch)
+        if managed is not None:
+            managed.rest()
+        answers = self.rewarded(request, rollouts, watch)
+        poll()
+        return answers
+
+    def sample(
+        self,
+        engine: RolloutEngine,
+        request: RolloutRequest,
+        poll: Poll,
+        watch: Stopwatch,
+        *,
+        keeps_rng: bool = True,
+    ) -> list[Rollout]:
+        """Samples and judges the rollouts of all prompts. See :meth:`answer`, and for ``keeps_rng``
+        :meth:`kernel_coder.train.verdicts.AnswerJudge.asking`."""
         watch.seconds.setdefault("judge", 0.0)
         alone = distributed.world().is_alone
         if not alone:
             with watch.phase("gather"):
                 self.refresh()
         own = own_conversations(conversations(request.prompts, request.group, request.seed), request.group)
-        with self.judge.asking() as ask:
+        with self.judge.asking(keeps_rng=keeps_rng) as ask:
             rollouts = converse(
-                self.engine,
+                engine,
                 own,
                 request.sampling,
                 ask=ask,
@@ -109,9 +145,12 @@ class RolloutWorker:
         if not alone:
             with watch.phase("wait"):
                 rollouts = of_all_ranks(rollouts, request.prompts, request.group)
+        return rollouts
+
+    def rewarded(self, request: RolloutRequest, rollouts: Sequence[Rollout], watch: Stopwatch) -> Answers:
+        """The rollouts with their rewards."""
         with watch.phase("reward"):
             table = distributed.from_first(lambda: reward(self.rewards, rollouts, request.step, request.factors))
-            poll()
         return Answers(tuple(request.prompts), tuple(rollouts), table)
 
     @contextmanager
@@ -160,10 +199,17 @@ def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Con
     return [Conversation(p, seeds(i, p.task.id, k)) for i, p in enumerate(prompts) for k in range(group)]
 
 
-def engine_for(policy: Policy, kind: EngineKind = "auto", batch_size: int | None = None) -> RolloutEngine:
+def engine_for(
+    policy: Policy,
+    kind: EngineKind = "auto",
+    batch_size: int | None = None,
+    *,
+    vllm: VllmConfig | None = None,
+    log: Path | None = None,
+) -> RolloutEngine:
     """An engine that samples from the policy, in the dtype in which the policy computes."""
     dtype = torch.bfloat16 if policy.bf16 else None
-    return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype)
+    return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype, vllm=vllm, log=log)
 
 
 def share_gpu(judge: str, model: torch.device) -> bool:

@@ -48,6 +48,8 @@ def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: 
         "reward": table.total[place],
         "rewards": {name: values[place] for name, values in table.parts.items()},
     }
+    if turn.version is not None:
+        found["version"] = turn.version
     if advantages is not None:
         found["advantage"] = float(advantages[place])
     if rollout.verdicts and rollout.verdicts[k] is not None:

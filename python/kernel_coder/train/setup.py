@@ -7,13 +7,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from kernel_coder.judge.gpu.turns import SharedGpu
 from kernel_coder.judge.verdict import rank
 from kernel_coder.policy.model import Policy, load_policy, load_reference, resolve_device
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.prompts import check_feedback_template
 from kernel_coder.rewards import RewardError, RewardSet
-from kernel_coder.rollout import FollowUp, Sampling
+from kernel_coder.rollout import FollowUp, RolloutEngine, Sampling
+from kernel_coder.rollout.copied_engine import CopiedEngine
 from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import start_or_resume
 from kernel_coder.run.errors import UsageError
@@ -85,7 +88,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     find_trackers(config.run.report_to)
     rewards = load_rewards(config)
     device = resolve_device(config.model.device)
-    judge = AnswerJudge(config.judge)
+    judge = AnswerJudge(config.judge, remember=config.rollout.lag > 0)
     overlap = may_overlap(judge, device)
     judge.alternate = not overlap
     if config.share_rejection.threshold is not None and judge.device == "cpu":
@@ -97,6 +100,9 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     divides = config.parallel.shard and not distributed.world().is_alone
     loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
     policy = replace(load_policy(config.model, resume_from=checkpoint, device=loaded_on), parallel=config.parallel)
+    if not distributed.world().is_alone and (config.rollout.lag or config.rollout.engine == "vllm"):
+        raise UsageError("rollout.lag and engine vllm work with one training process; start it without --nproc")
+    gpu = SharedGpu(device) if config.rollout.lag and not overlap else None
     prompts, dropped = make_prompts(tasks, policy, config)
     notes += dropped
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
@@ -127,12 +133,12 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         raise UsageError(str(error)) from None
     state, rng, resumed = start_or_resume(checkpoint, start, policy, optimizer, config.data.path)
     worker = RolloutWorker(
-        engine=engine_for(sampler, config.rollout.engine, config.rollout.batch_size),
+        engine=make_rollout_engine(config, sampler, gpu),
         judge=judge,
         rewards=rewards,
         config=config.rollout,
         follow_up=make_follow_up(config, policy),
-        overlap=overlap,
+        overlap=overlap or gpu is not None,
         refresh=partial(policy.refresh, sampler) if divides else never_stop,
     )
     learner = Learner(
@@ -154,6 +160,27 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         top_k=config.rollout.top_k,
     )
     return TrainingRun(config, worker, learner, sampling, tuple(train), tuple(held_out), state, rng, (*notes, *resumed))
+
+
+def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | None = None) -> RolloutEngine:
+    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
+
+    Args:
+        config: of the run.
+        policy: the policy.
+        gpu: the policy's GPU if a judge times kernels on it while answers of later steps are written.
+    """
+
+    def engine_of(model: nn.Module) -> RolloutEngine:
+        return engine_for(
+            replace(policy, model=model),
+            config.rollout.engine,
+            config.rollout.batch_size,
+            vllm=config.vllm,
+            log=Path(config.run.output_dir) / "vllm.log",
+        )
+
+    return CopiedEngine(policy.model, engine_of, gpu) if config.rollout.lag else engine_of(policy.model)
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from kernel_coder import ops
@@ -35,17 +36,19 @@ class AnswerJudge:
     Args:
         config: of the judge.
         alternate: never judge while a rank of this host samples, because it samples on the judge's GPUs.
+        remember: judge equal code for a task once in the whole run, whatever the config says.
     """
 
-    def __init__(self, config: JudgeSection | None, *, alternate: bool = False) -> None:
+    def __init__(self, config: JudgeSection | None, *, alternate: bool = False, remember: bool = False) -> None:
         self.config = config
         self.alternate = alternate
+        self.remembers = remember or (config is not None and config.remember)
         self.device = "" if config is None else judge_device(config.place)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
         self._judge: Any = None
-        self._known: dict[
-            tuple[str, str], Verdict
-        ] = {}  # verdicts of earlier steps by task and code, for judge.remember
+        # Verdicts of the whole run by task and code, if it remembers. Several steps may be judged at the same time.
+        self._known: dict[tuple[str, str], Future[Verdict]] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> AnswerJudge:
         if self.config is None:
@@ -78,20 +81,26 @@ class AnswerJudge:
             judge.__exit__(*exception)
 
     @contextmanager
-    def asking(self) -> Iterator[Ask | None]:
+    def asking(self, *, keeps_rng: bool = True) -> Iterator[Ask | None]:
         """A function that starts to judge one answer of the present step; None without a judge.
 
         An answer without code is a format error and is not sent to the judge. Equal code for the same task is judged
         once and gets one verdict, so that a copy has no second chance at a lucky measurement. With ``judge.remember``
         this holds for the whole run (after a resume, from there on). An exception inside the context abandons verdicts
         that are not ready, because the run ends and a candidate can take minutes.
+
+        Args:
+            keeps_rng: restore the random state afterwards. It belongs to the whole process, so a thread that judges
+                beside the training must not.
         """
         if self.config is None:
             yield None
             return
         if self._judge is None:
             raise RuntimeError("the judge is not started: use AnswerJudge inside of `with`")
-        judge, found, known = self._judge, list[Future[Verdict]](), dict[tuple[str, str], Future[Verdict]]()
+        judge, found = self._judge, list[Future[Verdict]]()
+        asked: set[tuple[str, str]] = set()
+        known = self._known if self.remembers else dict[tuple[str, str], Future[Verdict]]()
 
         def ask(task: Task, answer: str) -> Future[Verdict]:
             response = ops.parse_response(answer)
@@ -100,25 +109,21 @@ class AnswerJudge:
                 found[-1].set_result(self._format_error(task, answer, response.error))
                 return found[-1]
             key = (task.id, response.code)
-            if key not in known and key in self._known:
-                known[key] = Future()
-                known[key].set_result(self._known[key])
-            elif key not in known:
-                known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
-            found.append(known[key])
+            with self._lock:
+                if key not in known or (key not in asked and has_failed(known[key])):
+                    known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
+                asked.add(key)
+                found.append(known[key])
             return found[-1]
 
         threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts")
-        with rng_unchanged(), threads as pool:
+        with rng_unchanged() if keeps_rng else nullcontext(), threads as pool:
             try:
                 yield ask
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 judge.close(wait=False)
                 raise
-        if self.config.remember:
-            judged = {key: future.result() for key, future in known.items()}
-            self._known |= {key: verdict for key, verdict in judged.items() if verdict.is_scored}
         failed = [verdict for verdict in (future.result() for future in found) if not verdict.is_scored]
         if failed:
             logger.warning("the judge failed on %d of %d answers; first: %s", len(failed), len(found), failed[0].reason)
@@ -130,6 +135,11 @@ class AnswerJudge:
     def _format_error(self, task: Task, answer: str, error: str | None) -> Verdict:
         where = {"backend": self._backend(task), "device": self.device}
         return unjudged(task, answer, Outcome.FORMAT_ERROR, error or "the answer holds no code", **where)
+
+
+def has_failed(verdict: Future[Verdict]) -> bool:
+    """Whether the judge itself failed on an answer, so that a later step may ask again."""
+    return verdict.done() and (verdict.cancelled() or verdict.exception() is not None or not verdict.result().is_scored)
 
 
 def judge_device(device: str) -> str:

@@ -10,11 +10,14 @@ import fcntl
 import os
 import select
 import struct
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
+
+from kernel_coder.judge.gpu import nvml
 
 GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
 """Bytes of the lock file: the gate, the device, the gate of the memory, and the first of the memory's shares. A process
@@ -36,6 +39,44 @@ PATIENCE_S = 60.0
 
 TELL_S = 1.0
 """Seconds of waiting that are reported together, so that a long wait sends few messages."""
+
+
+def lock_file(gpu: int) -> str:
+    """The file through which all of this user's processes take turns on a GPU. It is made if it is missing.
+
+    Args:
+        gpu: number of the GPU's device node.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o666))
+    return path
+
+
+class SharedGpu:
+    """A GPU on which a judge times kernels while this process computes: the two take turns.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        gpu = device.index or 0
+        node = nvml.minor_number(gpu)  # CUDA numbers GPUs in its own order
+        self.path = lock_file(gpu if node is None else node)
+
+    @contextmanager
+    def use(self) -> Iterator[Callable[[], None]]:
+        """Inside, this thread computes on the GPU. Gives a function to call often, which lets waiting judges time."""
+        lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)  # a lock of its own for each thread
+        try:
+            with GpuTurns(lock, finish_work=self._finish_work).shared() as turn:
+                yield turn.pause
+        finally:
+            os.close(lock)
+
+    def _finish_work(self) -> None:
+        torch.cuda.current_stream(self.device).synchronize()
 
 
 class Turn:

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import sys
-import tempfile
 import threading
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.gpu import nvml
+from kernel_coder.judge.gpu.turns import lock_file
 from kernel_coder.judge.runner.side_streams import CONNECTIONS
 from kernel_coder.judge.runner.side_streams import VARIABLE as QUEUES
 from kernel_coder.judge.runner.triton_cache import VARIABLE as BUILT
@@ -126,8 +126,7 @@ class Processes:
         self._contexts = threading.Semaphore(MAX_CONTEXTS)
         self._retired: set[Future[None]] = set()
         if gpu is not None:
-            self.lock_path = os.path.join(tempfile.gettempdir(), f"kernel_coder-{os.geteuid()}-gpu{gpu}.lock")
-            os.close(os.open(self.lock_path, os.O_CREAT | os.O_RDWR, 0o666))
+            self.lock_path = lock_file(gpu)
 
     # ---- starting
 
