@@ -60,6 +60,10 @@ class JudgeConfig(BaseModel):
         default=None, description="call train(), if true, or eval() on both modules; None: leave them as constructed"
     )
     ablation: bool = Field(default=True, description="reject outputs that do not come from the candidate's own kernels")
+    kernels: Literal["backend", "any"] = Field(
+        default="backend",
+        description="whose kernels count as the candidate's own: those of its backend, or any that it brings",
+    )
     profile: bool = Field(
         default=True, description="measure kernel_share on a GPU; takes about two seconds for each candidate"
     )

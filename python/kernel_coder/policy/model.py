@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,23 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from kernel_coder import _core, models
+from kernel_coder import _core
 from kernel_coder.policy.config import PLAIN, ModelConfig
+from kernel_coder.policy.defaults import PACKAGED_FOLDERS, write_defaults
 from kernel_coder.policy.parts import with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
 from kernel_coder.run import devices
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.recipe import recipe_names
 
 TINY = "tiny"
 NANO = "nano"
-NANO_FOLDER = Path(models.__file__).parent / "kernel-coder-nano"
+NANO_FOLDER = PACKAGED_FOLDERS[NANO]
 """Folder of the packaged model. It exists only if this installation includes the model."""
+
+HUB = "huggingface.co"
+HUB_TIMEOUT_S = 5.0
+"""Longest wait for a connection to the hub, in seconds."""
 
 LOSS_OP = "linear_grpo_loss"
 """The op that every update needs. A GPU can train only if this op has a CUDA kernel."""
@@ -43,6 +51,7 @@ class Policy:
         bf16: compute in bfloat16, whatever the weights' dtype.
         can_pack: several sequences may share a row; see :mod:`kernel_coder.policy.packing`.
         can_share: they may also share a prompt in that row.
+        defaults: how the model wants to be asked, which :meth:`save_pretrained` writes into its folder.
         recomputation: decides before each pass which layers are recomputed in the backward pass; None: this is fixed.
     """
 
@@ -52,6 +61,7 @@ class Policy:
     bf16: bool = False
     can_pack: bool = False
     can_share: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     recomputation: Recomputation | None = None
 
     @property
@@ -69,9 +79,10 @@ class Policy:
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer."""
+        """Writes the weights (of LoRA only the adapters), the model's config, the tokenizer and the defaults."""
         self.model.save_pretrained(folder)  # type: ignore[operator]
         self.tokenizer.save_pretrained(folder)
+        write_defaults(folder, self.defaults)
 
     def before_pass(self, tokens: int) -> None:
         """Prepares a forward pass with gradients over this many tokens: chooses the layers to recompute."""
@@ -203,14 +214,42 @@ def own_memory(model: nn.Module) -> None:
 def _check_exists(config: ModelConfig) -> None:
     name = config.name_or_path
     folder = Path(name).expanduser()
+    if not folder.exists() and folder.name.startswith("checkpoint-"):
+        recipe = folder.parent.name
+        command = "sft" if "sft" in recipe else "train"
+        known = f": kernel-coder {command} --config {recipe}" if recipe in recipe_names() else ""
+        raise UsageError(
+            f"model.name_or_path {name} does not exist: run the recipe that makes this checkpoint first{known}"
+        )
     if not folder.exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", name):
         raise UsageError(f"model.name_or_path {name} is neither a folder nor a hub id such as owner/name")
     if not folder.exists() and "/" not in name:
         raise UsageError(
-            f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {TINY}"
+            f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {NANO} or {TINY}"
         )
     if config.gguf_file is not None and folder.is_dir() and not (folder / config.gguf_file).is_file():
         raise UsageError(f"model.gguf_file {config.gguf_file} does not exist in {name}")
+    check_hub(name)
+
+
+def check_hub(model: str) -> None:
+    """Raises UsageError if a model must be downloaded and the hub cannot be reached, for which its own client needs
+    almost a minute.
+
+    Local folders, cached models, mirrors and proxies are left to the loader.
+    """
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not Path(model).exists()
+    known = (cache / f"models--{model.replace('/', '--')}").exists()
+    if not is_hub_id or known or {"HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE"} & set(os.environ):
+        return
+    try:
+        socket.create_connection((HUB, 443), timeout=HUB_TIMEOUT_S).close()
+    except OSError as error:
+        raise UsageError(
+            f"model.name_or_path {model} is not a folder on this machine, and the hub cannot be reached "
+            f"({HUB}: {error})"
+        ) from None
 
 
 def _hub_arguments(config: ModelConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig
+from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig, of_the_model
 from kernel_coder.evaluate.help import suggestion
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.run.flags import UsageError, flag_of, validated
@@ -21,15 +21,6 @@ COMMON = (
 """Fields that ``--help`` shows."""
 
 USAGE = "kernel-coder refine MODULE.py [--resume]"
-
-NANO = {
-    "prompt_template": "nano",
-    "feedback_template": "nano",
-    "context_turns": 1,
-    "earlier_reasoning": "keep",
-    "max_new_tokens": 384,
-}
-"""Defaults for the packaged model: the settings of its training (configs/nano-turns.yaml)."""
 
 
 class RefineConfig(AnswerConfig):
@@ -60,10 +51,10 @@ class RefineConfig(AnswerConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_nano(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("model", "nano") == "nano" and values.get("base_url") is None:
-            return {**NANO, **values}
-        return values
+    def _defaults_of_the_model(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {**of_the_model({"model": "nano", **values}, AnswerConfig), **values}
 
     @property
     def folder(self) -> Path:
@@ -77,14 +68,13 @@ class RefineConfig(AnswerConfig):
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     """The config of a command line, and whether it resumes an earlier search."""
-    of_nano = ", ".join(f"{flag_of(name)} {value}" for name, value in NANO.items())
     parser = argparse.ArgumentParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",
         add_help=False,
         allow_abbrev=False,
-        epilog="Every field of the judge is a flag too, as in --judge.checks 3. With nano the defaults are those of "
-        f"its training: {of_nano}. See docs/multi_turn.md.",
+        epilog="Every field of the judge is a flag too, as in --judge.checks 3. A packaged or trained model brings its "
+        "own prompt template and token limit. See docs/multi_turn.md.",
     )
     parser.add_argument("--help-all", action="help", help="show all flags")
     parser.add_argument("module", help=RefineConfig.model_fields["module"].description)

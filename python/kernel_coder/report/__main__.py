@@ -1,8 +1,8 @@
 """``kernel-coder report RUN [--output FILE] [--no-plots] [--samples N]``
 
 Writes a self-contained page about a training run (supervised or by reinforcement, finished or running) and PNG plots
-beside it. The last line printed is the path of the page. Exit codes: 0: the page is written. 2: the arguments or the
-folder are wrong (one sentence on stderr).
+beside it. Prints the path of the page, and last the command to type next. Exit codes: 0: the page is written. 2: the
+arguments or the folder are wrong (one sentence on stderr).
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
     elif plots:
         print("no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)")
     print(page.resolve())
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name))
+    later = f"report {folder}  # again, once a checkpoint is saved"
+    following = f"evaluate --model {checkpoints[-1]}" if checkpoints else later
+    print(f"next: kernel-coder {following}")
 
 
 if __name__ == "__main__":

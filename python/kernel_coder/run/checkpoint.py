@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -197,9 +197,7 @@ def start_or_resume(
     if saved.data_fingerprint != start.data_fingerprint:
         raise UsageError(f"{data} is not the data that {path.name} was trained on; resume needs the same rows")
     load_optimizer(path, optimizer, model, groups)
-    if saved.config_hash == start.config_hash:
-        return saved, rng, []
-    return saved, rng, [f"the config differs from that of {path.name}; the run continues with the new one"]
+    return replace(saved, config_hash=start.config_hash), rng, []
 
 
 def optimizer_tensors(

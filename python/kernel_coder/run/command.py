@@ -10,6 +10,7 @@ from typing import Any
 
 from kernel_coder.run.config import Config, load
 from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
+from kernel_coder.run.extras import require_extra
 from kernel_coder.run.flags import end
 
 
@@ -20,7 +21,7 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
     should be reported at once.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
+    parser.add_argument("--config", metavar="FILE or NAME")
     parser.add_argument("--resume", nargs="?", const="auto")
     own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -28,8 +29,9 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
         if resume not in (None, "auto"):
             run_dir, resume = _run_and_checkpoint(Path(resume))
             config_path = config_path or run_dir / "config.yaml"
-            flags = ["--run.output_dir", str(run_dir), *flags]
+            flags = ["--run.output_dir", str(run_dir), "--run.new_folder", "false", *flags]
         config = load(kind, config_path, flags)
+        require_extra("train", f"kernel-coder {kind.__name__.removesuffix('Config').lower()}")
         run = loop()
 
         from transformers.utils import logging

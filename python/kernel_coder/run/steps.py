@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+import yaml
 
 import kernel_coder
 from kernel_coder.run.checkpoint import (
@@ -21,13 +22,15 @@ from kernel_coder.run.checkpoint import (
     remove_checkpoints_after,
     save_checkpoint,
 )
-from kernel_coder.run.config import Config, RunConfig
+from kernel_coder.run.config import Config, RunConfig, RunnableConfig
 from kernel_coder.run.errors import StopRequested
-from kernel_coder.run.folder import open_run_dir, remove_run
+from kernel_coder.run.files import CONFIG
+from kernel_coder.run.folder import choose_folder, link_latest, open_run_dir, remove_run
 from kernel_coder.run.hashes import sha256_tensors
 from kernel_coder.run.logs import RunLog
 from kernel_coder.run.rng import RngState, capture_rng, restore_rng, seed_rng
 from kernel_coder.run.signals import listening
+from kernel_coder.run.stopwatch import Stopwatch
 
 Poll = Callable[[], None]
 """Raises :class:`StopRequested` if the run was asked to stop."""
@@ -93,12 +96,18 @@ def opened(
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
+    is_linked = config.run.new_folder
+    config = config.model_copy(update={"run": choose_folder(config.run, resume)})
     run_dir, checkpoint, notes = open_run_dir(config.run, resume)
+    if checkpoint is not None:
+        notes += changed_config(config, checkpoint)
     run = prepare(config, checkpoint)
     with run.judge:
         if resume is None:
             remove_run(run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
+        if is_linked:
+            link_latest(run_dir)
         remove_checkpoints_after(run_dir, run.state.step)
         with closing(RunLog(run_dir, config, run.state.step, total=run.total_steps, shown=shown)) as log:
             for note in (*notes, *run.notes):
@@ -107,10 +116,27 @@ def opened(
             yield run, log
 
 
+def changed_config(config: RunnableConfig, checkpoint: Path) -> list[str]:
+    """A note about the fields in which a resumed run's config differs from that of its last part; none if it does not.
+
+    Args:
+        config: of the resumed run.
+        checkpoint: in the folder of the run.
+    """
+    try:
+        earlier = yaml.safe_load((checkpoint.parent / CONFIG).read_text(encoding="utf-8"))
+        changes = config.differences(earlier)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return []
+    return [f"the config differs from that of {checkpoint.name}: {'; '.join(changes)}"] if changes else []
+
+
 def run_steps(
-    run: PreparedRun[State], config: RunConfig, log: RunLog, step: Callable[[State, Poll], StepResult[State]]
+    run: PreparedRun[State], config: RunConfig, log: RunLog, step: Callable[[State, Poll, Stopwatch], StepResult[State]]
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
+
+    The stopwatch that a step is given measures its phases, and tells the terminal which one lasts.
 
     ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
     saved as it was after the step before.
@@ -124,7 +150,7 @@ def run_steps(
             while state.step < run.total_steps:
                 rng = capture_rng()
                 stop.poll()
-                done = step(state, stop.poll)
+                done = step(state, stop.poll, Stopwatch(log.doing))
                 state = done.state
                 log.step(state.step, done.metrics, done.samples)
                 if state.step % config.save_steps == 0 or state.step == run.total_steps:

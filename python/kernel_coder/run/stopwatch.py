@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Stopwatch:
     """Seconds of each phase, measured from the stopwatch's creation on.
+
+    Args:
+        on_phase: is told the name of each phase that begins.
 
     >>> watch = Stopwatch()
     >>> with watch.phase("update"):
@@ -17,14 +20,16 @@ class Stopwatch:
     ['time/tokens_per_second', 'time/update_s']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_phase: Callable[[str], None] = lambda name: None) -> None:
         self.seconds: dict[str, float] = {}
+        self.on_phase = on_phase
         self._start = time.perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds the duration of the body to the phase."""
         start = time.perf_counter()
+        self.on_phase(name)
         try:
             yield
         finally:

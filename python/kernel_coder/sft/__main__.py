@@ -1,6 +1,6 @@
-"""``python -m kernel_coder.sft [--config FILE] [--resume [PATH]] [--section.field value ...]``
+"""``kernel-coder sft [--config FILE or NAME] [--resume [PATH]] [--section.field value ...]``
 
-Exit codes and ``--resume`` are those of ``python -m kernel_coder.train``, which accepts the resulting checkpoints as
+Exit codes and ``--resume`` are those of ``kernel-coder train``, which accepts the resulting checkpoints as
 ``--model.name_or_path``.
 """
 
@@ -10,13 +10,24 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.command import run_command
 from kernel_coder.sft.config import SftConfig
+
+COMMON = (
+    *("model.name_or_path", "model.device", "data.path", "data.prompt_template", "data.max_length"),
+    *("eval.path", "optim.learning_rate", "optim.per_device_train_batch_size", "run.num_train_epochs"),
+    *("run.max_steps", "run.output_dir"),
+)
+"""Fields that ``--help`` shows."""
+
+USAGE = "kernel-coder sft [--config FILE or NAME] [--resume [PATH]]"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run_command(SftConfig, _loop, arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    return 0 if show_help(given, USAGE, SftConfig, COMMON) else run_command(SftConfig, _loop, given)
 
 
 def _loop() -> Callable[..., Any]:

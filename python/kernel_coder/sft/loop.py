@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernel_coder.policy.defaults import write_defaults
 from kernel_coder.run.checkpoint import RunState
 from kernel_coder.run.logs import RunLog
 from kernel_coder.run.steps import Poll, RunResult, StepResult, opened, origin_facts, progress_facts, run_steps
@@ -49,15 +50,16 @@ def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
     with opened(config, resume, prepare, SHOWN) as (run, log):
+        run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and (run.held_out or run.asked):
             log.step(0, *evaluate(run, 0))
         state, status = run_steps(run, config.run, log, partial(run_step, run))
         return RunResult(status, log.finish(summarise(run, state, status, log)))
 
 
-def run_step(run: SftRun, state: RunState, poll: Poll) -> StepResult[RunState]:
+def run_step(run: SftRun, state: RunState, poll: Poll, watch: Stopwatch) -> StepResult[RunState]:
     """One update, followed by an evaluation every ``run.eval_steps`` steps and after the last."""
-    config, watch = run.config, Stopwatch()
+    config = run.config
     packs = [run.packs[i] for i in draw(len(run.packs), state.step, config)]
     with watch.phase("data"):
         batches = batches_of(run.examples, packs, config, run.policy.device, run.filled)
@@ -121,6 +123,7 @@ def save_merged(run: SftRun, folder: Path) -> Path:
     merged = copy.deepcopy(run.policy.model).merge_and_unload()  # type: ignore[operator]
     merged.save_pretrained(folder)
     run.policy.tokenizer.save_pretrained(folder)
+    write_defaults(folder, run.policy.defaults)
     return folder
 
 

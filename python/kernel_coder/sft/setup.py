@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from kernel_coder.policy.defaults import defaults_of, task_path
 from kernel_coder.policy.model import Policy, load_policy
 from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout import RolloutEngine, Sampling
@@ -83,7 +85,7 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     """
     find_trackers(config.run.report_to)
     judge = AnswerJudge(config.judge)
-    policy = load_policy(config.model, resume_from=checkpoint)
+    policy = replace(load_policy(config.model, resume_from=checkpoint), defaults=model_defaults(config))
     encoder = Encoder(policy.tokenizer, config.data, config.model.plain)
     stop_at(policy, encoder.end[-1])
     try:
@@ -134,6 +136,23 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
         rng=rng,
         notes=(*data.notes, describe(data.train, packs, config, steps), *resumed, *acceleration.notes),
     )
+
+
+def model_defaults(config: SftConfig) -> dict[str, Any]:
+    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+
+    See :mod:`kernel_coder.policy.defaults`.
+    """
+    asked = config.eval
+    return {
+        **defaults_of(config.model.name_or_path),
+        "prompt_template": config.data.prompt_template,
+        "max_new_tokens": asked.max_completion_length if asked.num_answered else config.data.max_length,
+        "tasks": task_path(asked.path or (config.data.path if asked.num_tasks else None)),
+        "backend": None if config.judge is None else config.judge.backend,
+        "chat_template": config.model.plain,
+        "one_shot": config.data.one_shot or None,
+    }
 
 
 def stop_at(policy: Policy, end: int) -> None:

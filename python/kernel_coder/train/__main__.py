@@ -1,4 +1,4 @@
-"""``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--section.field value ...]``
+"""``kernel-coder train [--config FILE or NAME] [--resume [PATH]] [--section.field value ...]``
 
 ``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
 
@@ -13,13 +13,24 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.command import run_command
 from kernel_coder.train.config import TrainConfig
+
+COMMON = (
+    *("model.name_or_path", "model.device", "data.path", "data.prompt_template", "rollout.num_generations"),
+    *("rollout.max_completion_length", "loss.loss_type", "judge.device", "optim.learning_rate", "run.max_steps"),
+    "run.output_dir",
+)
+"""Fields that ``--help`` shows."""
+
+USAGE = "kernel-coder train [--config FILE or NAME] [--resume [PATH]]"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run_command(TrainConfig, _loop, arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    return 0 if show_help(given, USAGE, TrainConfig, COMMON) else run_command(TrainConfig, _loop, given)
 
 
 def _loop() -> Callable[..., Any]:

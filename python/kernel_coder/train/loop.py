@@ -56,8 +56,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
     with opened(config, resume, prepare, SHOWN) as (run, log):
+        run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
-            watch = Stopwatch()
+            watch = Stopwatch(log.doing)
             with watch.phase("eval"):
                 found, lines = evaluate(run, run.state.progress, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
@@ -67,9 +68,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
 
-def run_step(run: TrainingRun, state: TrainState, poll: Poll) -> StepResult[TrainState]:
+def run_step(run: TrainingRun, state: TrainState, poll: Poll, watch: Stopwatch) -> StepResult[TrainState]:
     """One generation batch and its updates. ``poll`` may raise until the updates begin."""
-    config, watch = run.config, Stopwatch()
+    config = run.config
     sampled = sample_with_spread(
         partial(answer_tasks, run, state, poll, watch), config.tasks_per_step, config.rollout.max_resampling_rounds
     )

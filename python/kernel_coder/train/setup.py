@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kernel_coder.judge.verdict import rank
+from kernel_coder.policy.defaults import defaults_of, task_path
 from kernel_coder.policy.model import Policy, load_policy, load_reference
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.prompts import check_feedback_template
@@ -89,7 +91,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
             "only on a GPU; judge.device is cpu"
         )
     tasks, notes = load_task_set(config.data)
-    policy = load_policy(config.model, resume_from=checkpoint)
+    policy = replace(load_policy(config.model, resume_from=checkpoint), defaults=model_defaults(config))
     prompts, dropped = make_prompts(tasks, policy, config)
     notes += dropped
     if config.judge is not None and not rewards.needing("verdict", or_taking=True):
@@ -139,6 +141,27 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         top_k=config.rollout.top_k,
     )
     return TrainingRun(config, worker, learner, sampling, tuple(train), tuple(held_out), state, rng, (*notes, *resumed))
+
+
+def model_defaults(config: TrainConfig) -> dict[str, Any]:
+    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+
+    See :mod:`kernel_coder.policy.defaults`.
+    """
+    rollout = config.rollout
+    of_turns: dict[str, Any] = {"feedback_template": rollout.feedback_template}
+    of_turns |= {"earlier_reasoning": rollout.earlier_reasoning}
+    of_turns |= {} if rollout.context == "all" else {"context_turns": rollout.context_turns}
+    return {
+        **defaults_of(config.model.name_or_path),
+        **(of_turns if rollout.max_turns > 1 else {}),
+        "prompt_template": config.data.prompt_template,
+        "max_new_tokens": rollout.max_completion_length,
+        "tasks": task_path(config.eval.path or config.data.path),
+        "backend": None if config.judge is None else config.judge.backend,
+        "chat_template": config.model.plain,
+        "one_shot": config.data.one_shot or None,
+    }
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +34,8 @@ class AnswerJudge:
         self.config = config
         self.device = "" if config is None else judge_device(config.device)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
+        self.told: Callable[[int, int], None] = lambda done, asked: None
+        """Is called, in any thread, with the numbers of judged and of asked answers, each time one is judged."""
         self._judge: AnyJudge | None = None
         self._known: dict[
             tuple[str, str], Verdict
@@ -86,6 +88,7 @@ class AnswerJudge:
             elif key not in known:
                 known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
             found.append(known[key])
+            known[key].add_done_callback(lambda _: self.told(sum(one.done() for one in found), len(found)))
             return found[-1]
 
         threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts")

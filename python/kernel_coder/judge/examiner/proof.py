@@ -14,6 +14,7 @@ from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.source_checks import library_call
+from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Audit, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
@@ -51,7 +52,9 @@ class WorkProof:
         self.library_ops = audit.library_ops
         self.kernels = self.kernel_facts()
         if audit.launches + audit.replays < 1:
-            raise self._no_kernel(f"no {self.backend} kernel was launched")
+            other = other_language(self.checker.source, self.backend)
+            looks = "" if other is None else f"; its code looks like {NAMES[other]}"
+            raise self._no_kernel(f"no {self.backend} kernel was launched{looks}")
         if audit.reached < 1:
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
         idle = audit.moving

@@ -133,7 +133,7 @@ class Candidate:
         self.hooks = contextlib.ExitStack()  # installed until the end: an extension may be built as late as in a call
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
-        self.own = OwnKernels(FILE, MODULE)
+        self.own = OwnKernels(FILE, MODULE, None if plan["kernels"] == "any" else plan["backend"])
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None
