@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import json
@@ -13,6 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from kernel_coder.interpreter import interpreter_problem
+from kernel_coder.run.errors import EXIT_MISTAKE
+from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PACKAGES = {
     "torch": "pip install torch",
@@ -120,9 +121,12 @@ def next_command(report: Mapping[str, str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report. The exit code is 1 if the core cannot be loaded."""
-    parser = argparse.ArgumentParser(prog="kernel-coder env", description=__doc__)
+    parser = FlagParser(prog="kernel-coder env", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
-    arguments = parser.parse_args(argv)
+    try:
+        arguments = parser.parse(argv)
+    except UsageError as error:
+        return end(error, EXIT_MISTAKE)
     report = collect()
     if arguments.json:
         print(json.dumps(report, indent=2))

@@ -9,7 +9,6 @@ continues.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from kernel_coder.rollout import Rollout
 from kernel_coder.run.config import load
 from kernel_coder.run.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
 from kernel_coder.run.extras import require_extra
-from kernel_coder.run.flags import end
+from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.train.config import TrainConfig
 
 KEEP = ("solved", "improved", "concise", "mended")
@@ -35,11 +34,10 @@ KEEP = ("solved", "improved", "concise", "mended")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="kernel-coder data collect",
         description="Records conversations with the judge and extracts the answers to learn.",
         epilog="Every field of a training recipe is a flag too, as in --rollout.max_turns 3.",
-        allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file to write")
     parser.add_argument("--count", type=int, required=True, help="number of conversations")
@@ -53,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "better than all before it; concise: of the solved answers to a task, the one with the shortest reasoning; "
         "mended: the task's known solution as the reply to feedback on a wrong answer",
     )
-    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
+        own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
         config = load(TrainConfig, own.config, flags, below=of_the_model)
         if own.count < 1:
             raise UsageError(f"--count must be at least 1; got {own.count}")

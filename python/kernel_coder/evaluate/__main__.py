@@ -7,7 +7,6 @@ work so far is saved, and ``--resume`` continues it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
@@ -22,7 +21,7 @@ from kernel_coder.evaluate.errors import (
 )
 from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.errors import StopRequested
-from kernel_coder.run.flags import end
+from kernel_coder.run.flags import FlagParser, end
 
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
@@ -30,11 +29,11 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = FlagParser(add_help=False)
     parser.add_argument("--config")
     parser.add_argument("--resume", action="store_true")
-    own, flags = parser.parse_known_args(given)
     try:
+        own, flags = parser.parse_known_args(given)
         config = load_config(own.config, flags)
 
         from kernel_coder.evaluate.run import evaluate  # imports torch, which takes seconds: parse the flags first

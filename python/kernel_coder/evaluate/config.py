@@ -316,7 +316,8 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
         if positive != name and _is_switch(positive):
             name, equals, value = positive, "=", "false"
         if name not in (*valid, "help-all"):
-            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+            hint = _nearest(name, valid) or "; kernel-coder evaluate --help-all lists the flags"
+            raise UsageError(f"unknown flag --{name}{hint}")
         name = ALIASES.get(name, name)
         given.append(f"--{name}{equals}{value}")
         bare = index + 1 == len(flags) or flags[index + 1].startswith("--")

@@ -12,7 +12,6 @@ import torch
 from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
-from kernel_coder.evaluate.help import PACKAGED_MODELS, suggestion
 from kernel_coder.policy.config import PLAIN, ModelConfig
 from kernel_coder.policy.model import load_policy
 from kernel_coder.prompts import encode_prompt
@@ -44,7 +43,7 @@ class LocalModel:
         try:
             policy = load_policy(ModelConfig.model_validate(description))
         except UsageError as error:
-            raise UsageError(_in_our_flags(str(error)) + suggestion(config.model, PACKAGED_MODELS)) from None
+            raise UsageError(_in_our_flags(str(error))) from None
         policy.model.to(config.device)
         self.config = config
         self.plain = PLAIN if config.chat_template == PLAIN else None

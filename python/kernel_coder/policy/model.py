@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import io
 import os
 import re
@@ -224,8 +225,10 @@ def _check_exists(config: ModelConfig) -> None:
     if not folder.exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", name):
         raise UsageError(f"model.name_or_path {name} is neither a folder nor a hub id such as owner/name")
     if not folder.exists() and "/" not in name:
+        close = difflib.get_close_matches(name, (NANO, TINY), n=1, cutoff=0.7)
         raise UsageError(
             f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {NANO} or {TINY}"
+            f"{f'; did you mean {close[0]}?' if close else ''}"
         )
     if config.gguf_file is not None and folder.is_dir() and not (folder / config.gguf_file).is_file():
         raise UsageError(f"model.gguf_file {config.gguf_file} does not exist in {name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from pydantic import Field, model_validator
 from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig, of_the_model
 from kernel_coder.evaluate.help import suggestion
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.run.flags import UsageError, flag_of, validated
+from kernel_coder.run.flags import FlagParser, UsageError, flag_of, validated
 
 COMMON = (
     *("model", "strategy", "turns", "parallel", "seconds", "stop_when_correct", "backend", "device", "base_url"),
@@ -68,11 +67,10 @@ class RefineConfig(AnswerConfig):
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     """The config of a command line, and whether it resumes an earlier search."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",
         add_help=False,
-        allow_abbrev=False,
         epilog="Every field of the judge is a flag too, as in --judge.checks 3. A packaged or trained model brings its "
         "own prompt template and token limit. See docs/multi_turn.md.",
     )

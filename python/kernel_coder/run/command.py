@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from kernel_coder.run.config import Config, load
 from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
 from kernel_coder.run.extras import require_extra
-from kernel_coder.run.flags import end
+from kernel_coder.run.flags import FlagParser, end
 
 
 def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], arguments: list[str] | None = None) -> int:
@@ -20,11 +19,11 @@ def run_command(kind: type[Config], loop: Callable[[], Callable[..., Any]], argu
     ``loop`` is a function that imports the loop: importing torch and transformers takes seconds, and a misspelt flag
     should be reported at once.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = FlagParser(add_help=False)
     parser.add_argument("--config", metavar="FILE or NAME")
     parser.add_argument("--resume", nargs="?", const="auto")
-    own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     try:
+        own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
         config_path, resume = own.config, own.resume
         if resume not in (None, "auto"):
             run_dir, resume = _run_and_checkpoint(Path(resume))

@@ -208,13 +208,13 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def parse_flags(flags: list[str], kind: type[BaseModel]) -> dict[str, Any]:
     """The values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
-    valid = field_names(kind)
+    valid, command = field_names(kind), kind.__name__.removesuffix("Config").lower()
     for flag, following in zip(flags, [*flags, ""][1:], strict=True):
         name, equals, value = flag[2:].partition("=")
         _refuse_section(name, value if equals else following, kind) if flag.startswith("--") else None
         if flag.startswith("--") and name not in (*valid, "help", "help-all"):
-            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
-    command = kind.__name__.removesuffix("Config").lower()
+            hint = _nearest(name, valid) or f"; kernel-coder {command} --help-all lists the flags"
+            raise UsageError(f"unknown flag --{name}{hint}")
     flags = ["--help" if flag == "--help-all" else flag for flag in flags]
     return flag_values(kind, flags, f"kernel-coder {command} [--config FILE] [--resume [PATH]]")
 
