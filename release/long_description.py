@@ -1,12 +1,11 @@
 """The README for a package index: links and pictures of the repository get absolute addresses.
 
-A metadata provider of scikit-build-core; pyproject.toml names it.
+A provider of dynamic metadata, which pyproject.toml names.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 PICTURES = (".svg", ".png")
 
 
-def dynamic_metadata(field: str, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, str]:
-    """The field ``readme``: README.md of the current folder, as Markdown with absolute links."""
-    if field != "readme":
-        raise ValueError(f"release/long_description.py provides readme only; got {field}")
-    with open("pyproject.toml", "rb") as file:
-        source = tomllib.load(file)["project"]["urls"]["Source"]
-    return {"content-type": "text/markdown", "text": with_absolute_links(Path("README.md").read_text("utf-8"), source)}
+def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+    """The field ``readme`` of the project: README.md of the current folder, as Markdown with absolute links."""
+    text = with_absolute_links(Path("README.md").read_text("utf-8"), project["urls"]["Source"])
+    return {"readme": {"content-type": "text/markdown", "text": text}}
 
 
 def with_absolute_links(text: str, source: str, revision: str = "main") -> str:

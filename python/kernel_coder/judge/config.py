@@ -1,4 +1,4 @@
-"""How candidates are judged. Every field is a flag of ``python -m kernel_coder.judge`` and a key of a recipe's YAML."""
+"""How candidates are judged. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
 
 from __future__ import annotations
 
