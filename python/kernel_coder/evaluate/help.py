@@ -19,7 +19,9 @@ PACKAGED_MODELS = ("nano", "tiny")
 """Models that come with Kernel Coder: one that writes simple Triton kernels, and one with random weights for tests."""
 
 
-def show_help(arguments: Sequence[str], usage: str, model: type[BaseModel], common: Sequence[str]) -> bool:
+def show_help(
+    arguments: Sequence[str], usage: str, model: type[BaseModel], common: Sequence[str], *, recipes: bool = False
+) -> bool:
     """Answers ``--version``, ``-h`` and ``--help``; False if the arguments hold none of them.
 
     Args:
@@ -28,6 +30,7 @@ def show_help(arguments: Sequence[str], usage: str, model: type[BaseModel], comm
         model: its fields are the flags.
         common: the fields that the short help shows, those of a section with a dot; ``--help-all`` is left to the
             command.
+        recipes: whether ``--config`` takes the name of a packaged recipe.
     """
     if "--version" in arguments:
         print(f"kernel-coder {__version__}")
@@ -43,7 +46,7 @@ def show_help(arguments: Sequence[str], usage: str, model: type[BaseModel], comm
         lines.append(f"  {flag:{width}}  {field.description or name}{default}")
     lines += [
         "",
-        f"packaged recipes (--config): {', '.join(recipe_names())}",
+        *([f"packaged recipes (--config): {', '.join(recipe_names())}"] if recipes else []),
         f"packaged models: {', '.join(PACKAGED_MODELS)}",
         f"prompt templates: {', '.join(template_names())}",
         f"feedback templates: {', '.join(feedback_template_names())}",

@@ -182,7 +182,7 @@ def load(
     Raises:
         UsageError: the file cannot be read, a name is unknown, or a value is not allowed.
     """
-    given = _merge(read_recipe(path, "sections such as model and data"), parse_flags(flags or [], kind))
+    given = _merge(read_recipe(path, "sections such as model and data", packaged=True), parse_flags(flags or [], kind))
     try:
         return kind.model_validate(_merge(below(given), given))
     except ValidationError as error:

@@ -53,24 +53,27 @@ def find_recipe(name: str | Path) -> Path:
     raise UsageError(f"config file {name} does not exist{hint}")
 
 
-def read_recipe(path: str | Path | None, such_as: str) -> dict[str, Any]:
+def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False) -> dict[str, Any]:
     """The mapping that a YAML file holds; an empty one if ``path`` is None.
 
     The path of a template that does not exist from the current folder is looked up beside the recipe, then among the
     packaged recipes.
 
     Args:
-        path: the file, or the name of a packaged recipe.
+        path: the file.
         such_as: what the file should hold, for the error message.
+        packaged: ``path`` may also be the name of a packaged recipe.
 
     Raises:
         UsageError: the file does not exist, is not YAML, or holds something else than a mapping.
     """
     if path is None:
         return {}
-    path = find_recipe(path)
+    path = find_recipe(path) if packaged else Path(path)
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise UsageError(f"config file {path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"config file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:

@@ -27,7 +27,7 @@ USAGE = "kernel-coder sft [--config FILE or NAME] [--resume [PATH]]"
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return 0 if show_help(given, USAGE, SftConfig, COMMON) else run_command(SftConfig, _loop, given)
+    return 0 if show_help(given, USAGE, SftConfig, COMMON, recipes=True) else run_command(SftConfig, _loop, given)
 
 
 def _loop() -> Callable[..., Any]:

@@ -30,7 +30,7 @@ USAGE = "kernel-coder train [--config FILE or NAME] [--resume [PATH]]"
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return 0 if show_help(given, USAGE, TrainConfig, COMMON) else run_command(TrainConfig, _loop, given)
+    return 0 if show_help(given, USAGE, TrainConfig, COMMON, recipes=True) else run_command(TrainConfig, _loop, given)
 
 
 def _loop() -> Callable[..., Any]:
