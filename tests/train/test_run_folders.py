@@ -58,6 +58,8 @@ def test_a_second_run_leaves_the_first_alone_and_latest_names_it(
     assert capsys.readouterr().out.splitlines()[-1] == f"next: kernel-coder report {tmp_path / 'run-2'}"
     assert main([*run, "--run.max_steps", "2", "--resume"]) == 0
     assert len(records(tmp_path / "run-2" / METRICS)) == 2
+    assert main(["--resume", str(tmp_path / "latest"), "--run.max_steps", "2"]) == 0
+    assert summary(tmp_path / "run-2")["steps"] == 2
     assert main(["--resume", str(tmp_path / "run")]) == 0  # a run that is named is that run
     assert len(records(tmp_path / "run" / METRICS)) == 1
     assert not (tmp_path / "run-3").exists()

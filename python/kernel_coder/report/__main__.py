@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernel_coder import __version__
 from kernel_coder.run.errors import EXIT_MISTAKE
+from kernel_coder.run.files import without_link
 from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PAGE = "report.html"
@@ -51,6 +52,7 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
     from kernel_coder.report.folder import read_run
     from kernel_coder.report.page import html, write
 
+    folder = without_link(folder)
     run = read_run(folder, samples)
     write(page, html(run))
     if plots and pictures.is_available():

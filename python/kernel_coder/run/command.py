@@ -10,6 +10,7 @@ from typing import Any
 from kernel_coder.run.config import Config, load
 from kernel_coder.run.errors import EXIT_DIVERGED, EXIT_MISTAKE, EXIT_STOPPED, TrainingDiverged, UsageError
 from kernel_coder.run.extras import require_extra
+from kernel_coder.run.files import without_link
 from kernel_coder.run.flags import FlagParser, end
 
 
@@ -47,4 +48,5 @@ def _run_and_checkpoint(path: Path) -> tuple[Path, str]:
     """The run folder and checkpoint that ``--resume PATH`` means: PATH is a run folder or a checkpoint."""
     if not path.is_dir():
         raise UsageError(f"--resume {path} is not a folder")
+    path = without_link(path)
     return (path.parent, str(path)) if path.name.startswith("checkpoint-") else (path, "auto")
