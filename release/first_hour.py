@@ -4,7 +4,8 @@
 
 Installs the wheel with its extra `train`, looks at the environment, judges three candidates, evaluates the packaged
 model, refines four ordinary modules, trains for about two minutes and writes the report. Ends with exit code 1 if a
-command fails, prints a traceback, or does not end with the next command to type, or if all takes longer than 15 minutes.
+command fails, prints a traceback or does not end with the next command to type, or if all of it takes longer than 15
+minutes.
 """
 
 from __future__ import annotations
