@@ -52,7 +52,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train --optim.lr 1e-4", "unknown flag --optim.lr; did you mean optim.learning_rate?"),
     ("train --lr 1e-4", "unknown flag --lr; did you mean optim.learning_rate?"),
     ("train --tasks packaged", "unknown flag --tasks; did you mean data.path?"),
-    ("train --colour red", "unknown flag --colour; kernel-coder train --help-all lists the flags"),
+    ("train --zzz 1", "unknown flag --zzz; kernel-coder train --help-all lists the flags"),
     ("train --config nanoo", "config file nanoo does not exist; did you mean the packaged recipe nano?"),
     ("train --config mine.yaml", "config file mine.yaml does not exist; packaged recipes: "),
     ("train --config list.yaml", "must hold sections such as model and data; got a list"),
@@ -61,7 +61,10 @@ MISTAKES: list[tuple[str, str]] = [
     ("train --config smollm2-135m --model.device cpu --judge.device cpu", "kernel-coder sft --config smollm2-135m-sft"),
     ("train --resume nowhere", "--resume nowhere is not a folder"),
     ("train --model.name_or_path nanoo", "did you mean nano?"),
-    ("train --data.prompt_template nanno", "prompt template nanno does not exist"),
+    (
+        "train --data.prompt_template nanno",
+        "prompt template nanno is neither one of kernel_coder, kernelbench, nano nor a file",
+    ),
     ("train --run.max_steps 0", "run.max_steps: input should be greater than or equal to 1; got '0'"),
     ("train --run.max_steps", "run.max_steps"),
     ("sft --run.max_steps 0", "run.max_steps is 0: give a number of updates, or -1"),
@@ -81,7 +84,10 @@ MISTAKES: list[tuple[str, str]] = [
         "evaluate --model m --base-url http://localhost:1/v1 --api-key-env NO_SUCH_VARIABLE --limit 1",
         "NO_SUCH_VARIABLE",
     ),
-    ("evaluate --model nano --prompt-template nanno --limit 1", "prompt template nanno does not exist"),
+    (
+        "evaluate --model nano --prompt-template nanno --limit 1",
+        "prompt template nanno is neither one of kernel_coder, kernelbench, nano nor a file",
+    ),
     ("evaluate --model nano --config no.yaml", "config file no.yaml does not exist"),
     # refine
     ("refine", "the following arguments are required: module"),
@@ -102,7 +108,10 @@ MISTAKES: list[tuple[str, str]] = [
     ("judge --pairs pairs.jsonl", "--pairs needs --out"),
     ("judge task.py candidate.py --checks 0", "--checks: input should be greater than or equal to 1; got '0'"),
     ("judge task.py candidate.py --timout-s 5", "unknown argument --timout-s; did you mean --timeout-s?"),
-    ("judge task.py candidate.py --device tpu", "--device must be cpu, cuda or cuda:N"),
+    (
+        "judge task.py candidate.py --device tpu",
+        "--device must be cpu, cuda, cuda:N or several such as cuda:1,cuda:2; got tpu",
+    ),
     # data, report, serve, env
     ("data", "the following arguments are required: command"),
     ("data biuld", "invalid choice: 'biuld'"),
