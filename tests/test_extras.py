@@ -64,6 +64,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             ["data", "collect", "--out", "c.jsonl", "--count", "1", "--config", "nano"],
             "data collect needs",
         ),
+        (["data", "build", "--out", "p.parquet", "--count", "1"], "kernel-coder data build needs the package triton"),
         (["serve"], "kernel-coder serve needs the packages fastapi"),
         (["judge", "task.py", "task.py", "--device", "cpu"], "Triton is not installed, and candidates in Triton need"),
         (["evaluate", "--model", "m", "--base-url", "http://localhost:1/v1", "--output", "out"], "openai"),

@@ -69,12 +69,12 @@ def files(tmp_path: Path) -> Callable[[str], list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", ["backend", "any"])
-def test_a_cpp_extension_is_no_triton_kernel_unless_any_is_asked_for(kernels: str) -> None:
-    config = JudgeConfig.model_validate({"checks": 2, "kernels": kernels, "timeout_s": 300})
+@pytest.mark.parametrize("counted", ["backend", "any"])
+def test_a_cpp_extension_is_no_triton_kernel_unless_any_is_asked_for(counted: str) -> None:
+    config = JudgeConfig.model_validate({"checks": 2, "kernels": counted, "timeout_s": 300})
     with Judge("cpu", "triton", config=config) as judge:
         verdict = judge.evaluate(TASK, INLINE)
-    if kernels == "any":
+    if counted == "any":
         assert verdict.correct, verdict.reason
     else:
         assert verdict.outcome is Outcome.REJECTED
