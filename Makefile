@@ -18,8 +18,8 @@ INTEGRATIONS := .venv-integrations
 .PHONY: train test test-all test-vllm test-gpu test-integrations lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
-	$(BIN)/python -m kernel_coder.train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
-	$(BIN)/python -m kernel_coder.report $(RUN) --no-plots
+	$(BIN)/kernel-coder train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
+	$(BIN)/kernel-coder report $(dir $(RUN))latest --no-plots
 
 test: $(VENV)/.built $(VENV)/.dev  ## the CPU tests but the long ones: modules side by side, then what needs the machine to itself
 	$(SIDE_BY_SIDE) -m 'not alone and not long'
@@ -62,8 +62,8 @@ cuda: $(VENV)/.built  ## build with the CUDA library; an error without nvcc
 	KC_CUDA=ON $(PIP) install --no-build-isolation --no-deps -e .
 	$(BIN)/python -m kernel_coder.env
 
-wheel: $(VENV)/.torch  ## a wheel in dist/
-	$(BIN)/python -m pip wheel --no-build-isolation --no-deps -w dist .
+wheel: $(VENV)/.torch  ## a wheel for this Python in dist/, and the source; release/README.md has the way to an index
+	PYTHON=$(BIN)/python release/build.sh
 
 clean:
 	rm -rf build dist $(VENV) $(VENV)-vllm $(INTEGRATIONS)

@@ -76,7 +76,7 @@ def main() -> None:
 
 def command(run_dir: Path, variant: str, seed: int, options: argparse.Namespace) -> list[str]:
     flags = ["--run.output_dir", str(run_dir), "--run.seed", str(seed), "--model.name_or_path", options.model]
-    flags += [*VARIANTS[variant], *shlex.split(options.flags)]
+    flags += ["--run.overwrite_output_dir", "true", *VARIANTS[variant], *shlex.split(options.flags)]
     return [sys.executable, "-m", "kernel_coder.train", "--config", str(CONFIG), *flags]
 
 

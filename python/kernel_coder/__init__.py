@@ -6,8 +6,29 @@ tensor([-0.5000,  0.5000])
 """
 
 import importlib
+import os
 import sys
 from types import ModuleType
+
+
+def _module_that_runs(command: list[str]) -> str:
+    """The module of a command line ``python [options] -m MODULE``; empty for any other one."""
+    rest = iter(command[1:])
+    for argument in rest:
+        if argument.startswith("-m"):
+            return argument[2:] or next(rest, "")
+        if argument in ("-W", "-X"):
+            next(rest, "")
+        elif not argument.startswith("-") or argument.startswith("-c"):
+            break
+    return ""
+
+
+_RUNS_A_COMMAND = _module_that_runs(sys.orig_argv).partition(".")[0] == "kernel_coder"
+if _RUNS_A_COMMAND and not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
+    # `python -m` puts the current folder first. Candidates may lie there, under names such as torch.py; it is removed
+    # before anything else is imported.
+    del sys.path[0]
 
 __version__ = "0.1.0"
 
@@ -18,8 +39,9 @@ try:
     from kernel_coder import ops
     from kernel_coder.ops import LossSpec
 except ImportError:
-    # ``kernel_coder.env`` reports what is missing, so it must run even if the core cannot be loaded.
-    if sys.orig_argv[1:3] != ["-m", "kernel_coder.env"]:
+    # ``kernel-coder env`` reports what is missing, so it must run even if the core cannot be loaded.
+    is_env = os.path.basename(sys.argv[0]) == "kernel-coder" and sys.argv[1:2] == ["env"]
+    if not is_env and _module_that_runs(sys.orig_argv) != "kernel_coder.env":
         raise
 
 __all__ = ["LossSpec", "__version__", "ops", *_LAZY]

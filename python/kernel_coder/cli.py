@@ -1,4 +1,4 @@
-"""``kernel-coder COMMAND ...`` runs ``python -m kernel_coder.COMMAND ...``. Only that command is imported."""
+"""``kernel-coder COMMAND ...``: runs one of the commands, and imports only that one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import difflib
 import importlib.util
 import runpy
 import sys
+
+from kernel_coder import __version__
 
 COMMANDS = {
     "sft": "train a model on known answers (supervised)",
@@ -29,7 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print("usage: kernel-coder COMMAND ...\n")
         print("\n".join(f"  {name:12}{text}" for name, text in COMMANDS.items()))
+        print("\nkernel-coder COMMAND --help says more; kernel-coder --version prints the version.")
         return 0 if given else 2
+    if given[0] == "--version":
+        print(f"kernel-coder {__version__}")
+        return 0
     name = given[0]
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)

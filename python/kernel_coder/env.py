@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import json
@@ -10,9 +9,11 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernel_coder.interpreter import interpreter_problem
+from kernel_coder.run.errors import EXIT_MISTAKE
+from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PACKAGES = {
     "torch": "pip install torch",
@@ -105,11 +106,27 @@ def _core() -> dict[str, str]:
     return report
 
 
+def next_command(report: Mapping[str, str]) -> str:
+    """What to type next: what installs the most important missing item, or a first evaluation.
+
+    >>> next_command({"core": "loaded", "transformers": "5.6", "triton": "3.7"})
+    'kernel-coder evaluate --model nano --limit 8'
+    """
+    if report["core"].startswith("missing"):
+        return "pip install --force-reinstall kernel-coder"
+    if any(report.get(name, "").startswith("missing") for name in ("transformers", "accelerate", "triton")):
+        return "pip install 'kernel-coder[train]'"
+    return "kernel-coder evaluate --model nano --limit 8"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report. The exit code is 1 if the core cannot be loaded."""
-    parser = argparse.ArgumentParser(prog="kernel-coder env", description=__doc__)
+    parser = FlagParser(prog="kernel-coder env", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
-    arguments = parser.parse_args(argv)
+    try:
+        arguments = parser.parse(argv)
+    except UsageError as error:
+        return end(error, EXIT_MISTAKE)
     report = collect()
     if arguments.json:
         print(json.dumps(report, indent=2))
@@ -117,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         width = max(map(len, report))
         for name, value in report.items():
             print(f"{name:<{width}}  {value}")
+        print(f"next: {next_command(report)}")
     return 1 if report["core"].startswith("missing") else 0
 
 

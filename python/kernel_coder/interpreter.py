@@ -25,9 +25,16 @@ def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
     )
 
 
+def missing_triton() -> str | None:
+    """A sentence if Triton is not installed; None if it is."""
+    if _installed("triton") is not None:
+        return None
+    return "Triton is not installed, and candidates in Triton need it: pip install triton"
+
+
 def problem_here() -> str | None:
-    """:func:`interpreter_problem` for the installed versions."""
-    return interpreter_problem(_installed("triton"), _installed("numpy"))
+    """:func:`missing_triton`, or :func:`interpreter_problem` for the installed versions."""
+    return missing_triton() or interpreter_problem(_installed("triton"), _installed("numpy"))
 
 
 def require_interpreter() -> None:

@@ -11,8 +11,9 @@ from kernel_coder.evaluate.answers import Answer, Request
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
 from kernel_coder.evaluate.errors import UsageError
-from kernel_coder.evaluate.local import LocalModel, check_hub
+from kernel_coder.evaluate.local import LocalModel
 from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
+from kernel_coder.policy.model import check_hub
 from kernel_coder.prompts import Message
 from kernel_coder.tasks import Task
 

@@ -74,7 +74,7 @@ def mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_json_is_one_verdict_on_stdout_and_any_verdict_is_success(
     outcome: Outcome, fake: list[FakeJudge], one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(one(f"# outcome: {outcome}", "--json")) == 0
+    assert main(one(f"# outcome: {outcome}", "--json", "-v")) == 0
     out, err = capsys.readouterr()
     verdict = Verdict.from_json(out)
     assert (verdict.outcome, verdict.task, verdict.backend) == (outcome, "relu", "triton")
@@ -404,7 +404,7 @@ def test_signal_keeps_what_is_done(
 
 def test_real_verdicts_on_the_cpu(one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     honest = REFERENCE.replace("class Model", "class ModelNew").replace("torch.relu(x)", "x.clamp(min=0)")
-    arguments = one(honest, "--backend", "torch", "--no-timing", "--workers", "1")
+    arguments = one(honest, "--backend", "torch", "--no-timing", "--workers", "1", "-v")
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert out.startswith("correct: relu (torch on cpu)\nspeedup: not measured\n")

@@ -43,7 +43,7 @@ def test_every_outcome_and_field_is_described() -> None:
 def test_the_commands_on_the_page_parse() -> None:
     from kernel_coder.judge.__main__ import make_parser
 
-    commands = re.findall(r"^python -m kernel_coder\.judge (--.*?)(?: >.*)?$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^kernel-coder judge (.*?)(?: >.*)?$", PAGE, re.MULTILINE)
     assert len(commands) == 4
     for command in commands:
         make_parser().parse(command.split())

@@ -16,7 +16,7 @@ def some_op() -> None:
 
 def test_cuda_tensor_without_cuda_ops_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "cuda_loaded", False)
-    with pytest.raises(NotImplementedError, match=r"^some_op got a CUDA tensor.*python -m kernel_coder.env says how"):
+    with pytest.raises(NotImplementedError, match=r"^some_op got a CUDA tensor.*kernel-coder env says how"):
         some_op()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -160,3 +161,16 @@ def test_metric_names_come_from_the_library() -> None:
     assert ops.LOSS_METRICS == _C.LOSS_METRICS
     assert len(set(ops.LOSS_METRICS)) == len(ops.LOSS_METRICS)
     assert ops.LOSS_METRICS[:3] == ("tokens", "sequences", "loss")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("loss_type", "LossSpec has no field loss_type; LossSpec.from_trl takes TRL's names"),
+        ("epsilon_hihg", "LossSpec has no field epsilon_hihg; did you mean epsilon_high?"),
+        ("colour", "LossSpec has no field colour; LossSpec's docstring lists the fields"),
+    ],
+)
+def test_a_name_that_is_no_field_says_what_is_meant(name: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(hint)):
+        LossSpec(**{name: 1})

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 def test_page_and_plots_lie_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = healthy(tmp_path / "run", 12)
     assert main([str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    *lines, following = capsys.readouterr().out.splitlines()
+    assert following.startswith("next: kernel-coder ")
     assert lines[-1] == str(folder / "report.html")
     for line in lines[:-1]:
         path = Path(line)
@@ -30,8 +31,11 @@ def test_page_and_plots_lie_in_the_run(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = healthy(tmp_path / "run", 12)
+    for step in (8, 12):
+        (folder / f"checkpoint-{step:08d}").mkdir()
     assert main([str(folder), "--output", str(tmp_path / "x.html"), "--no-plots", "--samples=2"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "x.html")]
+    following = f"next: kernel-coder evaluate --model {folder / 'checkpoint-00000012'}"
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "x.html"), following]
     assert (tmp_path / "x.html").read_text().count('<details class="sample"') == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "x.html"]
     assert not list(folder.glob("*.png"))
@@ -44,7 +48,7 @@ def test_without_matplotlib_the_page_is_written_all_the_same(
     monkeypatch.setattr(plots, "is_available", lambda: False)
     folder = healthy(tmp_path / "run", 12)
     assert main([str(folder)]) == 0
-    said, page = capsys.readouterr().out.splitlines()
+    said, page, _ = capsys.readouterr().out.splitlines()
     assert said == "no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)"
     assert Path(page).is_file()
 

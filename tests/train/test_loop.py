@@ -77,10 +77,13 @@ def run_dir(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_path_of_the_summary_is_the_last_line(tasks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_next_command_is_the_last_line(tasks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(flags(tasks, tmp_path / "run", run__max_steps=1)) == 0
     out, err = capfd.readouterr()
-    assert out.splitlines()[-1] == str(tmp_path / "run" / "summary.json")
+    assert out.splitlines()[-2:] == [
+        f"all numbers: {tmp_path / 'run' / 'summary.json'}",
+        f"next: kernel-coder report {tmp_path / 'run'}",
+    ]
     assert "step 1/1  reward" in out
     assert "\x1b" not in out
     assert err == ""

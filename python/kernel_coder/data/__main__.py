@@ -23,6 +23,7 @@ from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_dist
 from kernel_coder.data.mix import add_mix, run_mix
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, OncePerSolution, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
+from kernel_coder.run.extras import require_extra
 from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
     )
     try:
         options = parser.parse(arguments)
+        require_extra("triton", f"kernel-coder data {options.command}")
         if options.command == "mix":
             return run_mix(options)
         return _build(options) if options.command == "build" else run_distill(options, **injected)

@@ -9,7 +9,6 @@ continues.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,24 +21,26 @@ import yaml
 from kernel_coder.library import Library
 from kernel_coder.library.runs import add_run
 from kernel_coder.ops import parse_response
+from kernel_coder.policy.defaults import defaults_of
 from kernel_coder.prompts import build_answer
 from kernel_coder.rewards import RewardError
 from kernel_coder.rollout import Rollout
 from kernel_coder.run import distributed, launch
+from kernel_coder.run.config import load
 from kernel_coder.run.errors import EXIT_MISTAKE, EXIT_STOPPED, StopRequested, UsageError
-from kernel_coder.run.flags import end
-from kernel_coder.train.config import TrainConfig, load_config
+from kernel_coder.run.extras import require_extra
+from kernel_coder.run.flags import FlagParser, end
+from kernel_coder.train.config import TrainConfig
 
 KEEP = ("solved", "improved", "concise", "mended")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="kernel-coder data collect",
         description="Records conversations with the judge and extracts the answers to learn.",
         epilog="Every field of a training recipe is a flag too, as in --rollout.max_turns 3.",
-        allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="file to write")
     parser.add_argument("--count", type=int, required=True, help="number of conversations")
@@ -56,15 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", type=Path, metavar="FILE", help="add the correct kernels to this library")
     parser.add_argument("--nproc", type=int, help="processes, one for each GPU, that share the work (default 1)")
     given = sys.argv[1:] if arguments is None else arguments
-    own, flags = parser.parse_known_args(given)
     try:
-        config = load_config(own.config, flags)
+        own, flags = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+        config = load(TrainConfig, own.config, flags, below=of_the_model)
         if own.count < 1:
             raise UsageError(f"--count must be at least 1; got {own.count}")
         if config.judge is None:
             raise UsageError(
                 "collect needs a judge: add the section judge to the config, or the flag --judge.device cpu"
             )
+        require_extra("train", "kernel-coder data collect")
         count, others = launch.nproc_of(given)
         if (code := launch.launched("kernel_coder.data.collect", others, count)) is not None:
             return code
@@ -82,6 +84,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end(f"stopped by {error}; the same command continues", EXIT_STOPPED)
     print(f"next: kernel-coder sft --data.path {learnable} --model.name_or_path {config.model.name_or_path}")
     return 0
+
+
+def of_the_model(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recipe that its model has defaults of its own for.
+
+    >>> of_the_model({"model": {"name_or_path": "nano"}})["rollout"]["max_completion_length"]
+    384
+    """
+    found = defaults_of(str((given.get("model") or {}).get("name_or_path", "")))
+    context = {"context": "last", "context_turns": found["context_turns"]} if "context_turns" in found else {}
+    names = {
+        "data": {"prompt_template": "prompt_template", "path": "tasks", "one_shot": "one_shot"},
+        "rollout": {
+            "max_completion_length": "max_new_tokens",
+            "feedback_template": "feedback_template",
+            "earlier_reasoning": "earlier_reasoning",
+        },
+    }
+    values = {
+        section: {field: found[name] for field, name in fields.items() if name in found}
+        for section, fields in names.items()
+    }
+    return {**values, "rollout": {**values["rollout"], **context}}
 
 
 def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> Path:

@@ -15,6 +15,7 @@ from kernel_coder.evaluate.answers import Model
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import EXIT_HARNESS, EXIT_STOPPED, HarnessFailed, ServerFailed, UsageError
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.policy.defaults import defaults_of
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end, validated
 from kernel_coder.run.signals import listening
@@ -47,8 +48,8 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, default=4, help="answers to each question (default 4)")
     add(
         "--prompt-template",
-        default="kernel_coder",
-        help="prompt template of --convert: kernel_coder, kernelbench, nano or a .jinja file",
+        help="prompt template of --convert: kernel_coder, kernelbench, nano or a .jinja file (default: the model's "
+        "own, or kernel_coder)",
     )
     add("--implement-template", metavar="FILE.jinja", help="prompt template of --implement (default: packaged)")
     add("--one-shot", action="store_true", help="show a solved example in prompts of --convert")
@@ -66,7 +67,9 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     teacher("--extra-body", type=_json, default={}, metavar="JSON", help="more fields for each request")
     teacher("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy decoding (default 1)")
     teacher("--top-p", type=float, default=1.0, help="probability mass of nucleus sampling (default 1)")
-    teacher("--max-new-tokens", type=int, default=8192, help="length limit of an answer, in tokens (default 8192)")
+    teacher(
+        "--max-new-tokens", type=int, help="length limit of an answer, in tokens (default: the model's own, or 8192)"
+    )
     teacher("--price-prompt", type=float, default=0.0, metavar="PRICE", help="price of a million prompt tokens")
     teacher("--price-completion", type=float, default=0.0, metavar="PRICE", help="price of a million completion tokens")
     teacher("--dtype", default="auto", help="dtype of a local model: auto, float32, bfloat16, float16")
@@ -91,6 +94,10 @@ def run_distill(
     from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
     from kernel_coder.evaluate.run import Counting, load_judge, load_model
 
+    found = {} if options.base_url else defaults_of(options.model)
+    options.prompt_template = options.prompt_template or found.get("prompt_template", "kernel_coder")
+    if options.max_new_tokens is None:
+        options.max_new_tokens = found.get("max_new_tokens", 8192)
     plan = _plan(options)
     prices = Prices(
         prompt=_price(options.price_prompt, "prompt"), completion=_price(options.price_completion, "completion")

@@ -1,6 +1,6 @@
 """A corpus for a warm-up in which answers are right and wrong.
 
-``python -m kernel_coder.data mix PAIRS --out FILE.parquet``. Code that is found is partly wrong, and a model that was
+``kernel-coder data mix PAIRS --out FILE.parquet``. Code that is found is partly wrong, and a model that was
 trained on it writes both; so does one that is warmed up on this, and reinforcement has something to choose from
 (docs/sft.md). The same pairs and seed give the same file, but for the judge's words about memory that nothing was
 written to.

@@ -10,7 +10,6 @@ work so far is saved, and ``--resume`` continues it.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from typing import Any
@@ -27,7 +26,7 @@ from kernel_coder.evaluate.errors import (
 from kernel_coder.evaluate.help import show_help
 from kernel_coder.run import distributed, launch
 from kernel_coder.run.errors import StopRequested
-from kernel_coder.run.flags import end
+from kernel_coder.run.flags import FlagParser, end
 
 SEARCHING = "kernel_coder.refine.compare"
 """The command behind ``evaluate --strategy``. It searches a kernel for each task and compares strategies."""
@@ -40,11 +39,11 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
         return search(given, **injected)
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = FlagParser(add_help=False)
     parser.add_argument("--config")
     parser.add_argument("--resume", action="store_true")
-    own, flags = parser.parse_known_args(given)
     try:
+        own, flags = parser.parse_known_args(given)
         count, flags = launch.nproc_of(flags)
         config = load_config(own.config, flags)
         others = launch.nproc_of(given)[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.supervisor.batching import check_address, devices_of, is_remote
+from kernel_coder.policy.defaults import defaults_of
 from kernel_coder.run.flags import UsageError, rule
 from kernel_coder.run.recipe import flag_values, read_recipe
 
@@ -292,10 +294,22 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Eval
     values = read_recipe(path, "fields such as model and tasks")
     given = _parse_flags(flags or [])
     judge = {**(values.get("judge") or {}), **(given.get("judge") or {})}
+    values = {**values, **given, **({"judge": judge} if judge else {})}
     try:
-        return EvaluateConfig.model_validate({**values, **given, **({"judge": judge} if judge else {})})
+        return EvaluateConfig.model_validate({**of_the_model(values, EvaluateConfig), **values})
     except ValidationError as error:
         raise UsageError(_sentence(error)) from None
+
+
+def of_the_model(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a config that the local model in ``values`` has defaults of its own for.
+
+    >>> of_the_model({"model": "nano"}, EvaluateConfig)["max_new_tokens"]
+    384
+    """
+    if values.get("base_url") is not None or not isinstance(model := values.get("model"), str):
+        return {}
+    return {name: value for name, value in defaults_of(model).items() if name in kind.model_fields}
 
 
 def field_names() -> list[str]:
@@ -326,7 +340,8 @@ def _parse_flags(flags: list[str]) -> dict[str, Any]:
         if positive != name and _is_switch(positive):
             name, equals, value = positive, "=", "false"
         if name not in (*valid, "help-all"):
-            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
+            hint = _nearest(name, valid) or "; kernel-coder evaluate --help-all lists the flags"
+            raise UsageError(f"unknown flag --{name}{hint}")
         name = ALIASES.get(name, name)
         given.append(f"--{name}{equals}{value}")
         bare = index + 1 == len(flags) or flags[index + 1].startswith("--")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import socket
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 
 from kernel_coder.evaluate.answers import Answer, AskedT, Poll
 from kernel_coder.evaluate.config import EvaluateConfig
 from kernel_coder.evaluate.errors import UsageError
-from kernel_coder.evaluate.help import PACKAGED_MODELS, suggestion
 from kernel_coder.policy.config import PLAIN, ModelConfig
 from kernel_coder.policy.model import load_policy
 from kernel_coder.prompts import encode_prompt
 from kernel_coder.rollout import RolloutEngine, Sampling
 from kernel_coder.rollout.engines import make_engine
-
-HUB = "huggingface.co"
-HUB_TIMEOUT_S = 5.0
-"""Longest wait for a connection to the hub, in seconds."""
 
 FLAGS = {
     "model.name_or_path": "--model",
@@ -38,7 +30,6 @@ class LocalModel:
     """Loads the config's model. Device and dtype must be resolved. Raises :class:`UsageError` if this fails."""
 
     def __init__(self, config: EvaluateConfig) -> None:
-        check_hub(config.model)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         description = {
@@ -52,7 +43,7 @@ class LocalModel:
         try:
             policy = load_policy(ModelConfig.model_validate(description))
         except UsageError as error:
-            raise UsageError(_in_our_flags(str(error)) + suggestion(config.model, PACKAGED_MODELS)) from None
+            raise UsageError(_in_our_flags(str(error))) from None
         policy.model.to(config.device)
         self.config = config
         self.plain = PLAIN if config.chat_template == PLAIN else None
@@ -110,25 +101,6 @@ class LocalModel:
         self.engine = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def check_hub(model: str) -> None:
-    """Raises UsageError if a model must be downloaded and the hub cannot be reached; its client would retry for a
-    minute.
-
-    Local folders, cached models, mirrors and proxies are left to the loader.
-    """
-    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
-    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not Path(model).exists()
-    known = (cache / f"models--{model.replace('/', '--')}").exists()
-    if not is_hub_id or known or {"HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE"} & set(os.environ):
-        return
-    try:
-        socket.create_connection((HUB, 443), timeout=HUB_TIMEOUT_S).close()
-    except OSError as error:
-        raise UsageError(
-            f"--model {model} is not a folder on this machine, and the hub cannot be reached ({HUB}: {error})"
-        ) from None
 
 
 def _in_our_flags(message: str) -> str:

@@ -40,6 +40,7 @@ from kernel_coder.library import Library, default_path, examples_for
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
 from kernel_coder.run.errors import StopRequested
+from kernel_coder.run.extras import require_extra
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.order import in_turn
 
@@ -199,14 +200,14 @@ def make_requests(tasks: Sequence[Task], config: EvaluateConfig, library: Librar
 
 def load_model(config: EvaluateConfig) -> Model:
     if config.base_url is not None:
+        require_extra("eval", "--base-url")
         from kernel_coder.evaluate.server import Server
 
         return Server(config)
-    try:
-        from kernel_coder.evaluate.local import LocalModel
-    except ModuleNotFoundError as error:
-        raise UsageError(f"a local model needs the package {error.name}: pip install 'kernel-coder[train]'") from None
+    require_extra("train", "a local model")
     from transformers.utils import logging
+
+    from kernel_coder.evaluate.local import LocalModel
 
     logging.disable_progress_bar()  # the loader's bar would disturb the progress display
     return LocalModel(config)

@@ -41,10 +41,8 @@ class Server:
     """
 
     def __init__(self, config: EvaluateConfig) -> None:
-        try:
-            import openai
-        except ModuleNotFoundError:
-            raise UsageError("--base-url needs the package openai: pip install 'kernel-coder[eval]'") from None
+        import openai
+
         self.config = config
         self.openai = openai
         # The client itself retries connection errors and statuses 408, 409, 429 and 5xx, and obeys Retry-After.

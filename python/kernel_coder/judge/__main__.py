@@ -1,4 +1,4 @@
-"""``python -m kernel_coder.judge --task ref.py --candidate new.py [--backend triton] [--device cpu] [--json]``
+"""``kernel-coder judge TASK.py CANDIDATE.py [--backend triton] [--device cpu] [--json]``
 
 Says whether a candidate computes what the reference computes, and how fast. The candidate runs in a sandbox; the
 reference is trusted. ``--pairs`` judges a file of pairs, and continues where an earlier run of the same command ended.
@@ -23,13 +23,15 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from kernel_coder import __version__
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.feedback import unjudged
+from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.pairs import Pair, VerdictFile, judge_pairs, read_pairs
 from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.supervisor import open as opening
 from kernel_coder.judge.supervisor.batching import AnyJudge, devices_of
-from kernel_coder.judge.verdict import Outcome, Verdict
+from kernel_coder.judge.verdict import REFUSED, Outcome, Verdict
 from kernel_coder.run.flags import FlagParser, UsageError, add_flags, end, read_flags
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem
@@ -75,6 +77,7 @@ def make_parser() -> FlagParser:
     """The command's flags; every field of the configuration is one."""
     usage, _, text = str(__doc__).partition("\n")
     parser = FlagParser(prog="kernel-coder judge", usage=usage.strip("`"), description=text)
+    parser.add_argument("files", nargs="*", metavar="TASK.py CANDIDATE.py", help="the same as --task and --candidate")
     parser.add_argument("--task", metavar="FILE", help="Python file with the reference, get_inputs and get_init_inputs")
     parser.add_argument("--candidate", metavar="FILE", help="Python file with the class ModelNew")
     parser.add_argument(
@@ -93,16 +96,19 @@ def make_parser() -> FlagParser:
         "--entry-point", default="Model", metavar="CLASS", help="name of the reference's class (default Model)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON on stdout, and everything else on stderr")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the layers of the sandbox, too")
+    parser.add_argument("--version", action="version", version=f"kernel-coder {__version__}")
     add_flags(parser.add_argument_group("how it is judged"), JudgeConfig)
     return parser
 
 
 def check_options(options: argparse.Namespace) -> None:
     """Find the device. UsageError if the options name no task or several, or do not fit together."""
+    take_files(options)
     asked = [name for name in ("task", "pairs", "admit") if getattr(options, name)]
     if len(asked) != 1:
         got = " and ".join(f"--{name}" for name in asked) or "none of them"
-        raise UsageError(f"give one of --task with --candidate, --pairs with --out, or --admit; got {got}")
+        raise UsageError(f"give TASK.py CANDIDATE.py, --pairs with --out, or --admit; got {got}")
     for name, other in (("task", "candidate"), ("pairs", "out")):
         if (getattr(options, name) is None) != (getattr(options, other) is None):
             given, missing = (name, other) if getattr(options, other) is None else (other, name)
@@ -114,6 +120,18 @@ def check_options(options: argparse.Namespace) -> None:
     options.device = find_device(options.device)
     if options.backend == "cuda" and options.device == "cpu" and not options.admit:
         raise UsageError("--backend cuda needs a GPU; triton, cpp and torch can be judged on the CPU")
+
+
+def take_files(options: argparse.Namespace) -> None:
+    """Take the two positional arguments as ``--task`` and ``--candidate``. UsageError for any other number."""
+    if not options.files:
+        return
+    if options.task or options.candidate or options.pairs or options.admit:
+        raise UsageError(f"{options.files[0]} stands without a flag beside --task, --candidate, --pairs or --admit")
+    if len(options.files) != 2:
+        given = "only the task is given" if len(options.files) == 1 else f"got {len(options.files)} files"
+        raise UsageError(f"judge takes two files, TASK.py CANDIDATE.py; {given}")
+    options.task, options.candidate = options.files
 
 
 def find_device(device: str | None) -> str:
@@ -135,14 +153,15 @@ def find_device(device: str | None) -> str:
 
 @contextlib.contextmanager
 def open_judge(options: argparse.Namespace, config: JudgeConfig) -> Iterator[AnyJudge]:
-    """Open a judge and print its sandbox on stderr."""
+    """Open a judge; with ``-v`` print its sandbox on stderr."""
     try:
         judge = opening.open_judge(options.device, options.backend, config=config)
     except ValueError as error:
         raise UsageError(str(error)) from None
     with judge:
-        print(f"judging {options.backend} on {options.device} in this sandbox:\n{judge.profile}", file=sys.stderr)
         yield judge
+        if options.verbose:
+            print(f"judged {options.backend} on {options.device} in this sandbox:\n{judge.profile}", file=sys.stderr)
 
 
 def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
@@ -161,8 +180,28 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
                 where = {"backend": options.backend, "device": options.device}
                 result(unjudged(task, candidate, Outcome.HARNESS_FAILED, failed, **where).to_json())
             raise
-        result(verdict.to_json() if options.json else describe(verdict))
+        is_refused = verdict.reason is not None and verdict.reason.startswith(REFUSED)
+        if options.json or not is_refused:
+            result(verdict.to_json() if options.json else describe(verdict))
+    if is_refused:
+        raise UsageError(f"{options.task} cannot be judged against: {str(verdict.reason).removeprefix(REFUSED)}")
+    if options.json:
+        return 0 if verdict.is_scored else EXIT_HARNESS
+    if not verdict.correct and (other := other_language(candidate, options.backend)) is not None:
+        print(f"hint: this looks like {NAMES[other]}; use --backend {other}", file=sys.stderr)
+    print(f"next: {next_command(options, verdict)}", file=sys.stderr)
     return 0 if verdict.is_scored else EXIT_HARNESS
+
+
+def next_command(options: argparse.Namespace, verdict: Verdict) -> str:
+    """The command that users want after this verdict."""
+    if not verdict.correct:
+        return f"correct {options.candidate} and judge it again, or let a model try: kernel-coder refine {options.task}"
+    if verdict.speedup is None:
+        return (
+            f"kernel-coder judge {options.task} {options.candidate} --device cuda  # on a GPU, which measures a speedup"
+        )
+    return f"kernel-coder judge {options.task} {options.candidate} --compile-baseline  # also against torch.compile"
 
 
 def run_pairs(options: argparse.Namespace, config: JudgeConfig) -> int:

@@ -1,4 +1,4 @@
-"""How candidates are judged. Every field is a flag of ``python -m kernel_coder.judge`` and a key of a recipe's YAML."""
+"""How candidates are judged. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ class JudgeConfig(BaseModel):
         default=None, description="call train(), if true, or eval() on both modules; None: leave them as constructed"
     )
     ablation: bool = Field(default=True, description="reject outputs that do not come from the candidate's own kernels")
+    kernels: Literal["backend", "any"] = Field(
+        default="backend",
+        description="whose kernels count as the candidate's own: those of its backend, or any that it brings",
+    )
     profile: bool = Field(
         default=True, description="measure kernel_share on a GPU; takes about two seconds for each candidate"
     )

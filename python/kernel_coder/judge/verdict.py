@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
-PROTOCOL = 1
-"""Version of how candidates are judged. It is raised when the same candidate may get another verdict."""
+REFUSED = "the task is refused: "
+"""Beginning of a verdict's reason if no candidate can be judged on its task; the outcome is ``harness_failed``."""
+
+PROTOCOL = 2
+"""Version of how candidates are judged. It is raised when the same candidate may get another verdict. 2: only
+kernels of the candidate's backend are its own."""
 
 MAX_FEEDBACK = 4000
 """Upper limit of a verdict's feedback, in characters: about a thousand tokens of a model's context."""

@@ -42,4 +42,4 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 def _no_cuda_kernel(name: str) -> str:
     if _core.cuda_loaded:
         return f"{name} has no CUDA kernel in this version; pass CPU tensors"
-    return f"{name} got a CUDA tensor, but the CUDA ops are not loaded; python -m kernel_coder.env says how to get them"
+    return f"{name} got a CUDA tensor, but the CUDA ops are not loaded; kernel-coder env says how to get them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,17 @@ class _Packed:
 
     __slots__ = ("_packed",)
     _packed: list[float]
+
+    def __new__(cls, *positional: Any, **given: Any) -> Any:
+        """Refuses a name that is no field, with the field or the method that is meant."""
+        known = getattr(cls, "__dataclass_fields__", {})
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+                of_trl = "; LossSpec.from_trl takes TRL's names" if name in _TRL_DEFAULTS else ""
+                hint = of_trl or (f"; did you mean {close[0]}?" if close else "; LossSpec's docstring lists the fields")
+                raise TypeError(f"LossSpec has no field {name}{hint}")
+        return object.__new__(cls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

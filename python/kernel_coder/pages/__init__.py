@@ -69,7 +69,7 @@ def percent(value: float | None) -> str:
 def times(value: float | None) -> str:
     """A ratio, with three digits.
 
-    >>> times(1.5)
-    '1.50x'
+    >>> times(1.5), times(1234.5)
+    ('1.50x', '1,234x')
     """
-    return NONE if value is None else f"{value:.3g}x" if value >= 100 else f"{value:.2f}x"
+    return NONE if value is None else f"{value:,.0f}x" if value >= 100 else f"{value:.2f}x"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import io
+import os
 import re
+import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,22 +19,28 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from kernel_coder import _core, models
+from kernel_coder import _core
 from kernel_coder.policy.config import PLAIN, ModelConfig
+from kernel_coder.policy.defaults import PACKAGED_FOLDERS, write_defaults
 from kernel_coder.policy.parts import causal_lm, with_dtype
 from kernel_coder.policy.recomputation import Recomputation, can_recompute
 from kernel_coder.policy.sharding import Root, copy_whole, shard, sum_gradients
 from kernel_coder.run import devices, distributed
 from kernel_coder.run.config import ParallelConfig
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.recipe import recipe_names
 from kernel_coder.run.shards import holds_shards, whole_on_first
 
 T = TypeVar("T")
 
 TINY = "tiny"
 NANO = "nano"
-NANO_FOLDER = Path(models.__file__).parent / "kernel-coder-nano"
+NANO_FOLDER = PACKAGED_FOLDERS[NANO]
 """Folder of the packaged model. It exists only if this installation includes the model."""
+
+HUB = "huggingface.co"
+HUB_TIMEOUT_S = 5.0
+"""Longest wait for a connection to the hub, in seconds."""
 
 LOSS_OP = "linear_grpo_loss"
 """The op that every update needs. A GPU can train only if this op has a CUDA kernel."""
@@ -48,6 +57,7 @@ class Policy:
         bf16: compute in bfloat16, whatever the weights' dtype.
         can_pack: several sequences may share a row; see :mod:`kernel_coder.policy.packing`.
         can_share: they may also share a prompt in that row.
+        defaults: how the model wants to be asked, which :meth:`save_pretrained` writes into its folder.
         recomputation: decides before each pass which layers are recomputed in the backward pass; None: this is fixed.
         root: computes with the weights if they are divided between ranks; None: this rank has all weights.
         parallel: how ranks exchange weights and gradients.
@@ -59,6 +69,7 @@ class Policy:
     bf16: bool = False
     can_pack: bool = False
     can_share: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     recomputation: Recomputation | None = None
     root: Root | None = None
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -85,7 +96,7 @@ class Policy:
         return dict(self.trainable()) if self.root is None else whole_on_first(self.trainable())
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the weights (of LoRA only the adapters), the model's config and the tokenizer.
+        """Writes the weights (of LoRA only the adapters), the model's config, the tokenizer and the defaults.
 
         Rank 0 writes. If the weights are divided, all ranks must call this at the same time.
         """
@@ -97,11 +108,13 @@ class Policy:
         if distributed.world().is_first:
             self.model.save_pretrained(folder, **weights)  # type: ignore[operator]
             self.tokenizer.save_pretrained(folder)
+            write_defaults(folder, self.defaults)
 
     def save_description(self, folder: Path) -> None:
-        """Writes the model's config and the tokenizer, without weights."""
+        """Writes the model's config, the tokenizer and the defaults, without weights."""
         causal_lm(self.model).config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        write_defaults(folder, self.defaults)
 
     def compute(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """``function(model, ...)``, with all weights at hand. Only inside of it may the model compute.
@@ -275,14 +288,44 @@ def own_memory(model: nn.Module) -> None:
 def _check_exists(config: ModelConfig) -> None:
     name = config.name_or_path
     folder = Path(name).expanduser()
+    if not folder.exists() and folder.name.startswith("checkpoint-"):
+        recipe = folder.parent.name
+        command = "sft" if "sft" in recipe else "train"
+        known = f": kernel-coder {command} --config {recipe}" if recipe in recipe_names() else ""
+        raise UsageError(
+            f"model.name_or_path {name} does not exist: run the recipe that makes this checkpoint first{known}"
+        )
     if not folder.exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", name):
         raise UsageError(f"model.name_or_path {name} is neither a folder nor a hub id such as owner/name")
     if not folder.exists() and "/" not in name:
+        close = difflib.get_close_matches(name, (NANO, TINY), n=1, cutoff=0.7)
         raise UsageError(
-            f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {TINY}"
+            f"model.name_or_path {name} does not exist: it is not a folder, not owner/name, and not {NANO} or {TINY}"
+            f"{f'; did you mean {close[0]}?' if close else ''}"
         )
     if config.gguf_file is not None and folder.is_dir() and not (folder / config.gguf_file).is_file():
         raise UsageError(f"model.gguf_file {config.gguf_file} does not exist in {name}")
+    check_hub(name)
+
+
+def check_hub(model: str) -> None:
+    """Raises UsageError if a model must be downloaded and the hub cannot be reached, for which its own client needs
+    almost a minute.
+
+    Local folders, cached models, mirrors and proxies are left to the loader.
+    """
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
+    is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not Path(model).exists()
+    known = (cache / f"models--{model.replace('/', '--')}").exists()
+    if not is_hub_id or known or {"HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "HF_HUB_CACHE"} & set(os.environ):
+        return
+    try:
+        socket.create_connection((HUB, 443), timeout=HUB_TIMEOUT_S).close()
+    except OSError as error:
+        raise UsageError(
+            f"model.name_or_path {model} is not a folder on this machine, and the hub cannot be reached "
+            f"({HUB}: {error})"
+        ) from None
 
 
 def _hub_arguments(config: ModelConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kernel_coder.evaluate.errors import (
     UsageError,
 )
 from kernel_coder.evaluate.help import show_help
+from kernel_coder.judge.verdict import REFUSED
 from kernel_coder.refine.config import COMMON, USAGE, RefineConfig, parse
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
@@ -44,6 +45,8 @@ def main(
     except UsageError as error:
         return end(error, EXIT_MISTAKE)
     except HarnessFailed as error:
+        if task := str(error).partition(REFUSED)[2]:  # the module's own mistake, such as an exception
+            return end(f"{config.module} cannot be judged against: {task}", EXIT_MISTAKE)
         return end(error, EXIT_HARNESS)
 
 

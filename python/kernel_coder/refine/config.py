@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig
+from kernel_coder.evaluate.config import AnswerConfig, EvaluateConfig, of_the_model
 from kernel_coder.evaluate.help import suggestion
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.run.flags import UsageError, flag_of, validated
+from kernel_coder.run.flags import FlagParser, UsageError, flag_of, validated
 
 COMMON = (
     *("model", "strategy", "turns", "parallel", "seconds", "stop_when_correct", "backend", "device", "base_url"),
@@ -21,15 +20,6 @@ COMMON = (
 """Fields that ``--help`` shows."""
 
 USAGE = "kernel-coder refine MODULE.py [--resume]"
-
-NANO = {
-    "prompt_template": "nano",
-    "feedback_template": "nano",
-    "context_turns": 1,
-    "earlier_reasoning": "keep",
-    "max_new_tokens": 384,
-}
-"""Defaults for the packaged model: the settings of its training (configs/nano-turns.yaml)."""
 
 EVOLVE = {"parallel": 8, "turns": 1000, "feedback_template": "evolve"}
 """Defaults of the strategy evolve, whose rounds are ended by a budget."""
@@ -96,9 +86,7 @@ class RefineConfig(AnswerConfig):
             defaults |= EVOLVE
             if not {"seconds", "tokens", "evaluations", "turns"} & values.keys():
                 defaults["evaluations"] = EVALUATIONS
-        if values.get("model", "nano") == "nano" and values.get("base_url") is None:
-            defaults |= NANO
-        return {**defaults, **values}
+        return {**defaults, **of_the_model({"model": "nano", **values}, AnswerConfig), **values}
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -126,14 +114,12 @@ class RefineConfig(AnswerConfig):
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
     """The config of a command line, and whether it resumes an earlier search."""
-    of_nano = ", ".join(f"{flag_of(name)} {value}" for name, value in NANO.items())
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",
         add_help=False,
-        allow_abbrev=False,
-        epilog="Every field of the judge is a flag too, as in --judge.checks 3. With nano the defaults are those of "
-        f"its training: {of_nano}. See docs/search.md.",
+        epilog="Every field of the judge is a flag too, as in --judge.checks 3. A packaged or trained model brings its "
+        "own prompt template and token limit. See docs/search.md.",
     )
     parser.add_argument("--help-all", action="help", help="show all flags")
     parser.add_argument("module", help=RefineConfig.model_fields["module"].description)

@@ -1,8 +1,8 @@
 """``kernel-coder report RUN [--output FILE] [--no-plots] [--samples N]``
 
 Writes a self-contained page about a training run (supervised or by reinforcement, finished or running) and PNG plots
-beside it. The last line printed is the path of the page. Exit codes: 0: the page is written. 2: the arguments or the
-folder are wrong (one sentence on stderr).
+beside it. Prints the path of the page, and last the command to type next. Exit codes: 0: the page is written. 2: the
+arguments or the folder are wrong (one sentence on stderr).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernel_coder import __version__
 from kernel_coder.run.errors import EXIT_MISTAKE
+from kernel_coder.run.files import without_link
 from kernel_coder.run.flags import FlagParser, UsageError, end
 
 PAGE = "report.html"
@@ -51,6 +52,7 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
     from kernel_coder.report.folder import read_run
     from kernel_coder.report.page import html, write
 
+    folder = without_link(folder)
     run = read_run(folder, samples)
     write(page, html(run))
     if plots and pictures.is_available():
@@ -59,6 +61,10 @@ def _write(folder: Path, page: Path, samples: int, *, plots: bool) -> None:
     elif plots:
         print("no PNG plots: matplotlib is not installed (pip install 'kernel-coder[report]', or --no-plots)")
     print(page.resolve())
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name))
+    later = f"report {folder}  # again, once a checkpoint is saved"
+    following = f"evaluate --model {checkpoints[-1]}" if checkpoints else later
+    print(f"next: kernel-coder {following}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -167,10 +170,24 @@ def _find(name: str) -> _Registered:
     return _Registered(function, None)
 
 
+@contextlib.contextmanager
+def _current_folder_last() -> Iterator[None]:
+    """Inside, modules are also found in the current folder, after all others: the user names this module, but a file
+    there must not stand for an installed package such as torch."""
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(here)]
+
+
 def _module(name: str, reward: str) -> ModuleType:
     try:
         if not name.endswith(".py"):
-            return importlib.import_module(name)
+            with _current_folder_last():
+                return importlib.import_module(name)
         path = Path(name).expanduser()
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if not path.is_file() or spec is None or spec.loader is None:

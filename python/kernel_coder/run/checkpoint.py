@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -273,9 +273,7 @@ def start_or_resume(
         set_groups(optimizer, groups)
     else:
         load_optimizer(path, optimizer, model, groups)
-    if saved.config_hash == start.config_hash:
-        return saved, rng, []
-    return saved, rng, [f"the config differs from that of {path.name}; the run continues with the new one"]
+    return replace(saved, config_hash=start.config_hash), rng, []
 
 
 def optimizer_tensors(

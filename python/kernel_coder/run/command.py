@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,9 @@ from kernel_coder.run.errors import (
     TrainingDiverged,
     UsageError,
 )
-from kernel_coder.run.flags import end
+from kernel_coder.run.extras import require_extra
+from kernel_coder.run.files import without_link
+from kernel_coder.run.flags import FlagParser, end
 
 
 def run_command(
@@ -33,8 +34,8 @@ def run_command(
     ``loop`` is a function that imports the loop: importing torch and transformers takes seconds, and a misspelt flag
     should be reported at once.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
+    parser = FlagParser(add_help=False)
+    parser.add_argument("--config", metavar="FILE or NAME")
     parser.add_argument("--resume", nargs="?", const="auto")
     given = sys.argv[1:] if arguments is None else arguments
     try:
@@ -44,8 +45,9 @@ def run_command(
         if resume not in (None, "auto"):
             run_dir, resume = _run_and_checkpoint(Path(resume))
             config_path = config_path or run_dir / "config.yaml"
-            flags = ["--run.output_dir", str(run_dir), *flags]
+            flags = ["--run.output_dir", str(run_dir), "--run.new_folder", "false", *flags]
         config = load(kind, config_path, flags)
+        require_extra("train", f"kernel-coder {kind.__name__.removesuffix('Config').lower()}")
         if (code := launch.launched(module, given, count)) is not None:
             return code
         if launch.restarted():
@@ -75,4 +77,5 @@ def _run_and_checkpoint(path: Path) -> tuple[Path, str]:
     """The run folder and checkpoint that ``--resume PATH`` means: PATH is a run folder or a checkpoint."""
     if not path.is_dir():
         raise UsageError(f"--resume {path} is not a folder")
+    path = without_link(path)
     return (path.parent, str(path)) if path.name.startswith("checkpoint-") else (path, "auto")

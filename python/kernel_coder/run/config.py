@@ -6,6 +6,7 @@ A config is parsed, used and logged as the same frozen object. Flags override th
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -99,6 +100,11 @@ class RunConfig(Section):
         default=False,
         description="remove an earlier run from output_dir unless it is resumed; false: refuse to start there",
     )
+    new_folder: bool = Field(
+        default=False,
+        description="if output_dir holds a run, start in output_dir-2, -3 and so on; the link latest beside them names "
+        "the last run, and resume continues it",
+    )
     max_steps: int = Field(
         default=100,
         ge=1,
@@ -136,6 +142,7 @@ NOT_IN_HASH = frozenset(
     {
         "output_dir",
         "overwrite_output_dir",
+        "new_folder",
         "report_to",
         "project",
         "save_steps",
@@ -167,19 +174,68 @@ class RunnableConfig(Section):
         values["run"] = {name: value for name, value in values["run"].items() if name not in NOT_IN_HASH}
         return sha256_text(repr(values))
 
+    def differences(self, earlier: Mapping[str, Any]) -> list[str]:
+        """What can change the run's numbers and was otherwise in an earlier config, one clause for each field.
+
+        Args:
+            earlier: the earlier config, as :meth:`to_yaml` wrote it.
+
+        >>> class Tiny(RunnableConfig):
+        ...     optim: AdamConfig = AdamConfig()
+        ...     run: RunConfig = RunConfig()
+        >>> Tiny(run=RunConfig(max_steps=9)).differences(yaml.safe_load(Tiny().to_yaml()))
+        ['run.max_steps was 100 and is 9']
+        """
+        old, new = dict(_leaves(earlier)), dict(_leaves(self.model_dump(mode="json")))
+        skipped = {f"run.{name}" for name in NOT_IN_HASH}
+        return [
+            f"{name} was {_shown(old.get(name, 'not set'))} and is {_shown(new.get(name, 'not set'))}"
+            for name in dict.fromkeys((*new, *old))
+            if name not in skipped and old.get(name, MISSING) != new.get(name, MISSING)
+        ]
+
+
+MISSING = object()
+"""Stands for a field that one of two configs does not have."""
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name and the value of every field that is no section."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", list(value) if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
 
 Config = TypeVar("Config", bound=RunnableConfig)
 
 
-def load(kind: type[Config], path: str | Path | None, flags: list[str] | None = None) -> Config:
+def load(
+    kind: type[Config],
+    path: str | Path | None,
+    flags: list[str] | None = None,
+    below: Callable[[dict[str, Any]], dict[str, Any]] = lambda given: {},
+) -> Config:
     """Reads a config from a YAML file (None: only defaults) and dotted flags, which override the file.
+
+    Args:
+        kind: of the config.
+        path: a YAML file, the name of a packaged recipe, or None.
+        flags: the command line.
+        below: is given the values of file and flags, and returns values for what they leave out.
 
     Raises:
         UsageError: the file cannot be read, a name is unknown, or a value is not allowed.
     """
-    values = read_recipe(path, "sections such as model and data")
+    given = _merge(read_recipe(path, "sections such as model and data", packaged=True), parse_flags(flags or [], kind))
     try:
-        return kind.model_validate(_merge(values, parse_flags(flags or [], kind)))
+        return kind.model_validate(_merge(below(given), given))
     except ValidationError as error:
         raise UsageError(_sentence(error, kind)) from None
 
@@ -203,13 +259,27 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def parse_flags(flags: list[str], kind: type[BaseModel]) -> dict[str, Any]:
     """The values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
-    valid = field_names(kind)
-    for flag in flags:
-        name = flag[2:].partition("=")[0]
-        if flag.startswith("--") and name not in (*valid, "help"):
-            raise UsageError(f"unknown flag --{name}{_nearest(name, valid)}")
-    command = kind.__name__.removesuffix("Config").lower()
+    valid, command = field_names(kind), kind.__name__.removesuffix("Config").lower()
+    for flag, following in zip(flags, [*flags, ""][1:], strict=True):
+        name, equals, value = flag[2:].partition("=")
+        _refuse_section(name, value if equals else following, kind) if flag.startswith("--") else None
+        if flag.startswith("--") and name not in (*valid, "help", "help-all"):
+            hint = _nearest(name, valid) or f"; kernel-coder {command} --help-all lists the flags"
+            raise UsageError(f"unknown flag --{name}{hint}")
+    flags = ["--help" if flag == "--help-all" else flag for flag in flags]
     return flag_values(kind, flags, f"kernel-coder {command} [--config FILE] [--resume [PATH]]")
+
+
+def _refuse_section(name: str, value: str, kind: type[BaseModel]) -> None:
+    """Raises UsageError for a flag such as ``--model nano``, which gives text to a whole section."""
+    field = kind.model_fields.get(name)
+    sections = [] if field is None or get_origin(field.annotation) is list else _models_in(field.annotation)
+    if not sections or value.startswith("{") or value == "none":
+        return
+    own = field_names(sections[0], f"{name}.")
+    meant = next((one for one in own if one.rpartition(".")[2] in ("name_or_path", "path", "device")), own[0])
+    meant = f"{meant} {value}".strip()
+    raise UsageError(f"--{name} is a section, whose fields are flags; did you mean --{meant}?")
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -227,11 +297,30 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+ABBREVIATIONS = {
+    "lr": "learning_rate",
+    "bs": "per_device_train_batch_size",
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "steps": "max_steps",
+    "max_tokens": "max_completion_length",
+    "max_new_tokens": "max_completion_length",
+    "group_size": "num_generations",
+    "output": "output_dir",
+    "model": "name_or_path",
+    "tasks": "path",
+    "dataset": "path",
+}
+"""What users of other programs call a field, by the last part of its name here."""
+
+
 def _nearest(name: str, valid: list[str]) -> str:
     """``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.75)
+    section, _, leaf = name.rpartition(".")
+    meant = [option for option in valid if option.rpartition(".")[2] == ABBREVIATIONS.get(leaf)]
+    close = sorted(meant, key=lambda option: not option.startswith(f"{section}."))[:1]
+    close = close or difflib.get_close_matches(name, valid, n=1, cutoff=0.75)
     if not close:
-        leaf = name.rpartition(".")[2]
         leaves = {option.rpartition(".")[2]: option for option in valid}
         close = [leaves[found] for found in difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
     return f"; did you mean {close[0]}?" if close else ""

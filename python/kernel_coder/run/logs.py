@@ -16,9 +16,21 @@ from rich.table import Table
 
 from kernel_coder.run.config import RunnableConfig
 from kernel_coder.run.errors import UsageError
-from kernel_coder.run.folder import CONFIG, METRICS, SAMPLES, SUMMARY
+from kernel_coder.run.files import CONFIG, METRICS, SAMPLES, SUMMARY
 
 __all__ = ["CONFIG", "METRICS", "SAMPLES", "SUMMARY", "NoLog", "RunLog", "cut_after", "find_trackers", "start_trackers"]
+
+
+PHASES = {
+    "data": "reading data",
+    "rollout": "sampling answers",
+    "judge": "judging answers",
+    "reward": "computing rewards",
+    "logprobs": "scoring the answers' tokens",
+    "update": "updating the weights",
+    "eval": "answering held-out tasks",
+}
+"""What a terminal shows while a phase of a step lasts, by the phase's name."""
 
 
 class RunLog:
@@ -46,6 +58,7 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run_dir = run_dir
+        self.config = config
         self.total = total
         self.shown = shown
         self.every = config.run.logging_steps
@@ -70,13 +83,24 @@ class RunLog:
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
             )
-            self._progress = Progress(*columns, TextColumn("{task.fields[shown]}"), console=self.console)
-            self._bar = self._progress.add_task("train", total=self.total, completed=step, shown="")
+            texts = TextColumn("{task.fields[doing]}"), TextColumn("{task.fields[shown]}")
+            self._progress = Progress(*columns, *texts, console=self.console)
+            self._bar = self._progress.add_task("train", total=self.total, completed=step, shown="", doing="")
             self._progress.start()
 
     def message(self, text: str) -> None:
         """Prints a line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def doing(self, phase: str) -> None:
+        """Shows on a terminal what the run does now. Elsewhere nothing is printed between steps."""
+        if self._progress is not None:
+            self._progress.update(self._bar, doing=PHASES.get(phase, phase))
+
+    def judged(self, done: int, asked: int) -> None:
+        """Shows on a terminal how many of the present answers are judged. May be called from any thread."""
+        if self._progress is not None:
+            self._progress.update(self._bar, doing=f"{done} of {asked} answers judged")
 
     def step(self, step: int, metrics: Mapping[str, float], samples: Iterable[Mapping[str, Any]] = ()) -> None:
         """Logs the metrics and the samples of one finished step. Both are in their files when this returns."""
@@ -101,9 +125,9 @@ class RunLog:
             self.message(f"step {step}/{self.total}  {shown}")
 
     def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
-        """Prints a table of the first and last step and these lines below it, and writes ``summary.json``.
+        """Writes ``summary.json`` and returns its path.
 
-        Returns its path, which is also the last line printed.
+        Prints a table of the first and last step, these lines below it, and last the command to type next.
         """
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
@@ -115,7 +139,10 @@ class RunLog:
             self.message(line)
         path = (self.run_dir / SUMMARY).resolve()
         path.write_bytes(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-        self.message(str(path))
+        self.message(f"all numbers: {path}")
+        command = type(self.config).__name__.removesuffix("Config").lower()
+        is_over = summary["status"] == "finished"
+        self.message(f"next: kernel-coder {'report' if is_over else f'{command} --resume'} {self.run_dir}")
         return path
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,63 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from kernel_coder.run.flags import UsageError
 
+TEMPLATE = ".jinja"
+"""Suffix of prompt and chat templates."""
 
-def read_recipe(path: str | Path | None, such_as: str) -> dict[str, Any]:
+
+def recipe_folder() -> Path:
+    """The folder of the packaged recipes: ``recipes`` of an installed package, ``configs`` of a source tree."""
+    package = Path(__file__).parents[1]
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parents[1] / "configs"
+
+
+def recipe_names() -> list[str]:
+    """The names of the packaged recipes, which ``--config`` takes.
+
+    >>> {"nano", "tiny", "tiny-sft"} <= set(recipe_names())
+    True
+    """
+    return sorted(file.stem for file in recipe_folder().glob("*.yaml"))
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file that ``--config`` means: a path, or the name of a packaged recipe.
+
+    Raises:
+        UsageError: there is neither such a file nor such a recipe.
+
+    >>> find_recipe("tiny").name
+    'tiny.yaml'
+    """
+    path = Path(name)
+    if path.exists() and not (path.is_dir() and path.name in recipe_names()):
+        return path
+    known = recipe_names()
+    if str(name) in known:
+        return recipe_folder() / f"{name}.yaml"
+    close = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.7)
+    hint = f"; did you mean the packaged recipe {close[0]}?" if close else f"; packaged recipes: {', '.join(known)}"
+    raise UsageError(f"config file {name} does not exist{hint}")
+
+
+def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False) -> dict[str, Any]:
     """The mapping that a YAML file holds; an empty one if ``path`` is None.
+
+    The path of a template that does not exist from the current folder is looked up beside the recipe, then among the
+    packaged recipes.
 
     Args:
         path: the file.
         such_as: what the file should hold, for the error message.
+        packaged: ``path`` may also be the name of a packaged recipe.
 
     Raises:
         UsageError: the file does not exist, is not YAML, or holds something else than a mapping.
     """
     if path is None:
         return {}
+    path = find_recipe(path) if packaged else Path(path)
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
@@ -35,7 +80,17 @@ def read_recipe(path: str | Path | None, such_as: str) -> dict[str, Any]:
         raise UsageError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UsageError(f"config file {path} must hold {such_as}; got a {type(values).__name__}")
-    return values
+    return {name: _with_found_templates(value, path.parent) for name, value in values.items()}
+
+
+def _with_found_templates(value: Any, folder: Path) -> Any:
+    """The value with each path of a template as it exists: from here, beside the recipe, or packaged."""
+    if isinstance(value, dict):
+        return {name: _with_found_templates(one, folder) for name, one in value.items()}
+    if not (isinstance(value, str) and value.endswith(TEMPLATE)) or Path(value).exists():
+        return value
+    near = (folder / value, folder / Path(value).name, recipe_folder() / Path(value).name)
+    return next((str(file) for file in near if file.is_file()), value)
 
 
 def flag_values(model: type[BaseModel], flags: list[str], program: str, **settings: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+import yaml
 
 import kernel_coder
 from kernel_coder.run import distributed
@@ -24,13 +25,15 @@ from kernel_coder.run.checkpoint import (
     remove_checkpoints_after,
     save_checkpoint,
 )
-from kernel_coder.run.config import Config, ParallelConfig, RunConfig
+from kernel_coder.run.config import Config, ParallelConfig, RunConfig, RunnableConfig
 from kernel_coder.run.errors import StopRequested
-from kernel_coder.run.folder import open_run_dir, remove_run
+from kernel_coder.run.files import CONFIG
+from kernel_coder.run.folder import choose_folder, link_latest, open_run_dir, remove_run
 from kernel_coder.run.hashes import sha256_tensors
 from kernel_coder.run.logs import NoLog, RunLog
 from kernel_coder.run.rng import RngState, capture_rng, restore_rng, seed_rng
 from kernel_coder.run.signals import listening
+from kernel_coder.run.stopwatch import Stopwatch
 
 Poll = Callable[[], None]
 """Raises :class:`StopRequested` if the run was asked to stop."""
@@ -96,7 +99,16 @@ def opened(
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     seed_rng(config.run.seed)
-    run_dir, checkpoint, notes = distributed.from_first(lambda: open_run_dir(config.run, resume))
+    is_linked = config.run.new_folder
+
+    def open_folder() -> tuple[RunConfig, Path, Path | None, list[str]]:
+        chosen = choose_folder(config.run, resume)
+        run_dir, checkpoint, notes = open_run_dir(chosen, resume)
+        changed = [] if checkpoint is None else changed_config(config.model_copy(update={"run": chosen}), checkpoint)
+        return chosen, run_dir, checkpoint, notes + changed
+
+    chosen, run_dir, checkpoint, notes = distributed.from_first(open_folder)
+    config = config.model_copy(update={"run": chosen})
     run = prepare(config, checkpoint)
     with run.judge:
         distributed.barrier()  # all ranks have read what they need of an earlier run
@@ -104,6 +116,8 @@ def opened(
             if resume is None:
                 remove_run(run_dir)
             run_dir.mkdir(parents=True, exist_ok=True)
+            if is_linked:
+                link_latest(run_dir)
             remove_checkpoints_after(run_dir, run.state.step)
             made: RunLog = RunLog(run_dir, config, run.state.step, total=run.total_steps, shown=shown)
         else:
@@ -115,15 +129,32 @@ def opened(
             yield run, log
 
 
+def changed_config(config: RunnableConfig, checkpoint: Path) -> list[str]:
+    """A note about the fields in which a resumed run's config differs from that of its last part; none if it does not.
+
+    Args:
+        config: of the resumed run.
+        checkpoint: in the folder of the run.
+    """
+    try:
+        earlier = yaml.safe_load((checkpoint.parent / CONFIG).read_text(encoding="utf-8"))
+        changes = config.differences(earlier)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return []
+    return [f"the config differs from that of {checkpoint.name}: {'; '.join(changes)}"] if changes else []
+
+
 def run_steps(
     run: PreparedRun[State],
     config: RunConfig,
     log: RunLog,
-    step: Callable[[State, Poll], StepResult[State]],
+    step: Callable[[State, Poll, Stopwatch], StepResult[State]],
     parallel: ParallelConfig | None = None,
     completed: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
+
+    The stopwatch that a step is given measures its phases, and tells the terminal which one lasts.
 
     ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
     saved as it was after the step before.
@@ -142,7 +173,7 @@ def run_steps(
                 rng = capture_rng()
                 stop.poll()
                 saver.poll()
-                done = step(state, stop.poll)
+                done = step(state, stop.poll, Stopwatch(log.doing))
                 state = done.state
                 metrics, notes = ranks.compare(done.metrics)
                 log.step(state.step, metrics, done.samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _ORIGIN = time.perf_counter()  # spans of different steps are shown on one line of time
@@ -12,6 +12,9 @@ _ORIGIN = time.perf_counter()  # spans of different steps are shown on one line 
 class Stopwatch:
     """Seconds of each phase, measured from the stopwatch's creation on.
 
+    Args:
+        on_phase: is told the name of each phase that begins.
+
     >>> watch = Stopwatch()
     >>> with watch.phase("update"):
     ...     pass
@@ -19,15 +22,17 @@ class Stopwatch:
     ['time/tokens_per_second', 'time/update_s']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_phase: Callable[[str], None] = lambda name: None) -> None:
         self.seconds: dict[str, float] = {}
         self.spans: dict[str, tuple[float, float]] = {}
+        self.on_phase = on_phase
         self._start = time.perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds the duration of the body to the phase."""
         start = time.perf_counter()
+        self.on_phase(name)
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.run.extras import require_extra
 from kernel_coder.run.flags import FlagParser, UsageError, add_flags, end, read_flags
 
 TOKEN = "KERNEL_CODER_TOKEN"
@@ -49,16 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def serve(options: object, config: JudgeConfig, token: str | None) -> int:
     """Opens the judge, serves it, closes it."""
-    try:
-        import uvicorn
+    require_extra("serve", "kernel-coder serve")
+    import uvicorn
 
-        from kernel_coder.serve.app import create_app
-        from kernel_coder.serve.guard import HeaderTimeoutProtocol
-        from kernel_coder.serve.service import ServiceLimits
-    except ModuleNotFoundError as missing:
-        raise UsageError(f"the service needs {missing.name}: pip install 'kernel-coder[serve]'") from None
     from kernel_coder.judge.sandbox.sandbox import SandboxError
     from kernel_coder.judge.supervisor.open import open_judge
+    from kernel_coder.serve.app import create_app
+    from kernel_coder.serve.guard import HeaderTimeoutProtocol
+    from kernel_coder.serve.service import ServiceLimits
 
     given = vars(options)
     limits = ServiceLimits(

@@ -1,1 +1,1 @@
-"""Supervised training on known answers: ``python -m kernel_coder.sft --config recipe.yaml --section.field value``."""
+"""Supervised training on known answers: ``kernel-coder sft --config recipe.yaml --section.field value``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kernel_coder.policy.defaults import write_defaults
 from kernel_coder.policy.model import load_policy
 from kernel_coder.run import distributed
 from kernel_coder.run.checkpoint import RunState, list_checkpoints
@@ -54,15 +55,16 @@ def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
     with opened(config, resume, prepare, SHOWN) as (run, log):
+        run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and (run.held_out or run.asked):
             log.step(0, *evaluate(run, 0))
         state, status = run_steps(run, config.run, log, partial(run_step, run), config.parallel)
         return RunResult(status, log.finish(summarise(run, state, status, log)))
 
 
-def run_step(run: SftRun, state: RunState, poll: Poll) -> StepResult[RunState]:
+def run_step(run: SftRun, state: RunState, poll: Poll, watch: Stopwatch) -> StepResult[RunState]:
     """One update, followed by an evaluation every ``run.eval_steps`` steps and after the last."""
-    config, watch = run.config, Stopwatch()
+    config = run.config
     packs = [run.packs[i] for i in draw(len(run.packs), state.step, config)]
     with watch.phase("data"):
         batches = batches_of(run.examples, own_packs(run.examples, packs), config, run.policy.device, run.filled)
@@ -136,6 +138,7 @@ def save_merged(run: SftRun, folder: Path) -> Path:
     merged = copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
     merged.save_pretrained(folder)
     run.policy.tokenizer.save_pretrained(folder)
+    write_defaults(folder, run.policy.defaults)
     return folder
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from kernel_coder.policy.defaults import defaults_of, task_path
 from kernel_coder.policy.model import Policy, load_policy, resolve_device
 from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout import RolloutEngine, Sampling
@@ -94,7 +96,8 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     if divides and config.model.torch_compile:
         raise UsageError("model.torch_compile needs whole weights on each GPU: set parallel.shard false")
     loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
-    policy = replace(load_policy(config.model, resume_from=checkpoint, device=loaded_on), parallel=config.parallel)
+    policy = load_policy(config.model, resume_from=checkpoint, device=loaded_on)
+    policy = replace(policy, parallel=config.parallel, defaults=model_defaults(config))
     encoder = Encoder(policy.tokenizer, config.data, config.model.plain)
     stop_at(policy, encoder.end[-1])
     try:
@@ -150,6 +153,23 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
         rng=rng,
         notes=(*data.notes, describe(data.train, packs, config, steps), *resumed, *acceleration.notes),
     )
+
+
+def model_defaults(config: SftConfig) -> dict[str, Any]:
+    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+
+    See :mod:`kernel_coder.policy.defaults`.
+    """
+    asked = config.eval
+    return {
+        **defaults_of(config.model.name_or_path),
+        "prompt_template": config.data.prompt_template,
+        "max_new_tokens": asked.max_completion_length if asked.num_answered else config.data.max_length,
+        "tasks": task_path(asked.path or (config.data.path if asked.num_tasks else None)),
+        "backend": None if config.judge is None else config.judge.backend,
+        "chat_template": config.model.plain,
+        "one_shot": config.data.one_shot or None,
+    }
 
 
 def stop_at(policy: Policy, end: int) -> None:

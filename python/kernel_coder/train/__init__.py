@@ -1,1 +1,1 @@
-"""Reinforcement learning on rewards: ``python -m kernel_coder.train --config recipe.yaml --section.field value``."""
+"""Reinforcement learning on rewards: ``kernel-coder train --config recipe.yaml --section.field value``."""

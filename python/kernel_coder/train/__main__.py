@@ -1,4 +1,4 @@
-"""``python -m kernel_coder.train [--config FILE] [--resume [PATH]] [--nproc N] [--section.field value ...]``
+"""``kernel-coder train [--config FILE or NAME] [--resume [PATH]] [--nproc N] [--section.field value ...]``
 
 ``--nproc N`` trains with N processes, one for each GPU; ``torchrun -m kernel_coder.train ...`` works on several hosts.
 ``--resume`` continues the run in ``run.output_dir``, and ``--resume PATH`` the run or checkpoint at PATH.
@@ -14,13 +14,26 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.command import run_command
 from kernel_coder.train.config import TrainConfig
+
+COMMON = (
+    *("model.name_or_path", "model.device", "data.path", "data.prompt_template", "rollout.num_generations"),
+    *("rollout.max_completion_length", "loss.loss_type", "judge.device", "optim.learning_rate", "run.max_steps"),
+    "run.output_dir",
+)
+"""Fields that ``--help`` shows."""
+
+USAGE = "kernel-coder train [--config FILE or NAME] [--resume [PATH]]"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    return run_command(TrainConfig, _loop, arguments, module="kernel_coder.train")
+    given = sys.argv[1:] if arguments is None else arguments
+    if show_help(given, USAGE, TrainConfig, COMMON, recipes=True):
+        return 0
+    return run_command(TrainConfig, _loop, given, module="kernel_coder.train")
 
 
 def _loop() -> Callable[..., Any]:

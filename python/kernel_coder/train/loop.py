@@ -59,8 +59,9 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
     with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing(), ahead_of(run) as ahead:
+        run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
-            watch = Stopwatch()
+            watch = Stopwatch(log.doing)
             with watch.phase("eval"):
                 found, lines = evaluate(run, run.state, step=0)
             log.step(0, found | {"time/eval_s": watch.seconds["eval"]}, lines)
@@ -72,9 +73,11 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         return RunResult(status, log.finish(summary, learnt.words(log.run_dir)))
 
 
-def run_step(run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Poll) -> StepResult[TrainState]:
+def run_step(
+    run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Poll, watch: Stopwatch
+) -> StepResult[TrainState]:
     """One generation batch and its updates. ``poll`` may raise until the updates begin."""
-    config, watch = run.config, Stopwatch()
+    config = run.config
     if ahead is not None:
         sampled = Sampled.at_once(ahead.answers(state, poll, watch))
     else:

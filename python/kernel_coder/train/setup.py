@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernel_coder.judge.gpu.turns import SharedGpu
 from kernel_coder.judge.verdict import rank
+from kernel_coder.policy.defaults import defaults_of, task_path
 from kernel_coder.policy.model import Policy, load_policy, load_reference, resolve_device
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.prompts import check_feedback_template
@@ -99,7 +101,8 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
     tasks, notes = load_task_set(config.data)
     divides = config.parallel.shard and not distributed.world().is_alone
     loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
-    policy = replace(load_policy(config.model, resume_from=checkpoint, device=loaded_on), parallel=config.parallel)
+    policy = load_policy(config.model, resume_from=checkpoint, device=loaded_on)
+    policy = replace(policy, parallel=config.parallel, defaults=model_defaults(config))
     if not distributed.world().is_alone and (config.rollout.lag or config.rollout.engine == "vllm"):
         raise UsageError("rollout.lag and engine vllm work with one training process; start it without --nproc")
     gpu = SharedGpu(device) if config.rollout.lag and not overlap else None
@@ -181,6 +184,27 @@ def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | No
         )
 
     return CopiedEngine(policy.model, engine_of, gpu) if config.rollout.lag else engine_of(policy.model)
+
+
+def model_defaults(config: TrainConfig) -> dict[str, Any]:
+    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+
+    See :mod:`kernel_coder.policy.defaults`.
+    """
+    rollout = config.rollout
+    of_turns: dict[str, Any] = {"feedback_template": rollout.feedback_template}
+    of_turns |= {"earlier_reasoning": rollout.earlier_reasoning}
+    of_turns |= {} if rollout.context == "all" else {"context_turns": rollout.context_turns}
+    return {
+        **defaults_of(config.model.name_or_path),
+        **(of_turns if rollout.max_turns > 1 else {}),
+        "prompt_template": config.data.prompt_template,
+        "max_new_tokens": rollout.max_completion_length,
+        "tasks": task_path(config.eval.path or config.data.path),
+        "backend": None if config.judge is None else config.judge.backend,
+        "chat_template": config.model.plain,
+        "one_shot": config.data.one_shot or None,
+    }
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -45,6 +45,8 @@ class AnswerJudge:
         self.remembers = remember or (config is not None and config.remember)
         self.device = "" if config is None else judge_device(config.place)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
+        self.told: Callable[[int, int], None] = lambda done, asked: None
+        """Is called, in any thread, with the numbers of judged and of asked answers, each time one is judged."""
         self._judge: Any = None
         # Verdicts of the whole run by task and code, if it remembers. Several steps may be judged at the same time.
         self._known: dict[tuple[str, str], Future[Verdict]] = {}
@@ -114,6 +116,7 @@ class AnswerJudge:
                     known[key] = pool.submit(judge.evaluate, task, response.code, self._backend(task))
                 asked.add(key)
                 found.append(known[key])
+            known[key].add_done_callback(lambda _: self.told(sum(one.done() for one in found), len(found)))
             return found[-1]
 
         threads = ThreadPoolExecutor(askers(self.device, self.config), thread_name_prefix="verdicts")

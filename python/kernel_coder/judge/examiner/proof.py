@@ -11,6 +11,7 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S
 from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
@@ -68,7 +69,9 @@ class WorkProof:
             name = feedback.bounded(names[0] if names else "a function", 200)
             raise self._no_kernel(f"{name} is a library call past torch's dispatcher, where the audit does not see it")
         if all(one.launches + one.replays < 1 for one in audits):
-            raise self._no_kernel(f"no {self.backend} kernel was launched", WATCHED)
+            other = other_language(self.checker.source, self.backend)
+            looks = "" if other is None else f"; its code looks like {NAMES[other]}"
+            raise self._no_kernel(f"no {self.backend} kernel was launched{looks}", WATCHED)
         if all(one.reached < 1 for one in audits):
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
         if all(not one.replays and one.moving >= one.launches for one in audits):

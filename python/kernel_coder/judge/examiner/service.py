@@ -119,7 +119,8 @@ class _Service:
             task = self.task
             task.refresh(seeds)
         free_memory(task.device)
-        plan = json.dumps({**task.plan, "backend": request.backend, "compile_for": config.compile_for}).encode()
+        of_candidate = {"backend": request.backend, "compile_for": config.compile_for, "kernels": config.kernels}
+        plan = json.dumps({**task.plan, **of_candidate}).encode()
         self.plan = SharedBuffer(len(plan), "plan")
         self.plan.view[:] = plan
         self.report = SharedBuffer(REPORT_BYTES, "report")

@@ -149,7 +149,7 @@ class Candidate:
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
             interpreted_bfloat16.install()
-        self.own = OwnKernels(FILE, MODULE)
+        self.own = OwnKernels(FILE, MODULE, None if plan["kernels"] == "any" else plan["backend"])
         if plan["backend"] in BUILDS or "cpp_extension" in source:
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.runner.kernel_facts import kernels_in, spellings
 
 CallObserver = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -30,11 +31,15 @@ class OwnKernels:
     Args:
         file: the candidate's file.
         module: the name under which it is imported.
+        backend: only kernels of this backend are own: Triton's, or with ``cuda`` and ``cpp`` those of extensions; None:
+            all of them.
     """
 
-    def __init__(self, file: str | os.PathLike[str], module: str = "candidate") -> None:
+    def __init__(self, file: str | os.PathLike[str], module: str = "candidate", backend: str | None = None) -> None:
         self.file = os.path.realpath(file)
         self.module = module
+        self.counts_triton = backend not in BUILDS
+        self.counts_extensions = backend != "triton"
         self.libraries: list[str] = []
         """Shared libraries that the candidate built."""
         self.operators: set[str] = set()
@@ -45,7 +50,10 @@ class OwnKernels:
         """While it is set, it makes the calls of own extension functions."""
 
     def owns(self, function: Any) -> bool:
-        """Whether the candidate's file defines a function. Decorators such as ``triton.jit`` are looked through."""
+        """Whether a Triton kernel is own: the candidate's file defines its function. Decorators such as ``triton.jit``
+        are looked through."""
+        if not self.counts_triton:
+            return False
         while not hasattr(function, "__code__"):
             inner = getattr(function, "fn", None)
             if inner is None:
@@ -59,7 +67,10 @@ class OwnKernels:
 
     @contextlib.contextmanager
     def watch_extensions(self) -> Iterator[None]:
-        """Take what ``load`` and ``load_inline`` build within this context as own."""
+        """Take what ``load`` and ``load_inline`` build within this context as own, if extensions count."""
+        if not self.counts_extensions:
+            yield
+            return
         from torch.utils import cpp_extension
 
         originals = {name: getattr(cpp_extension, name) for name in ("load", "load_inline")}

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernel_coder.judge import feedback
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.runner import native
 from kernel_coder.judge.sandbox.process import ProcessExit
 from kernel_coder.judge.verdict import MAX_FEEDBACK, Outcome, OutputError, Verdict
@@ -156,7 +157,9 @@ def format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
         return None if problem is None else (Outcome.FORMAT_ERROR, problem)
     tree = parse(candidate)
     if isinstance(tree, str):
-        return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}"
+        other = other_language(candidate, backend)
+        looks = "" if other is None else f"; it looks like {NAMES[other]}, and {NAMES[backend]} is asked for"
+        return Outcome.COMPILE_ERROR, f"the code does not parse: {tree}{looks}"
     if SOLUTION_CLASS not in candidate:
         return Outcome.FORMAT_ERROR, f"the code defines no class {SOLUTION_CLASS}"
     return None

@@ -26,7 +26,7 @@ from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memo
 from kernel_coder.judge.supervisor.processes import Processes, has_triton
 from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
-from kernel_coder.judge.verdict import Outcome, Verdict
+from kernel_coder.judge.verdict import REFUSED, Outcome, Verdict
 from kernel_coder.judge.wire.requests import Prepared
 from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task
@@ -120,8 +120,8 @@ class Judge:
         log: a file to print the sandbox's profile to at the start; None: it is not printed.
 
     Raises:
-        ValueError: an unknown device or backend; Triton on the CPU with a version of numpy that Triton's interpreter
-            fails with.
+        ValueError: an unknown device or backend; the backend is Triton, and Triton is not installed, or its interpreter
+            fails with the installed numpy.
         SandboxError: this machine lacks a required layer of the sandbox, or the GPU does not exist. On entering the
             context: the simplest of tasks cannot be judged.
     """
@@ -141,9 +141,9 @@ class Judge:
             raise ValueError(f"device must be cpu, cuda or cuda:N; got {device!r}")
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
-        self._interpreter_problem = interpreter.problem_here() if kind == "cpu" else None
-        if backend == "triton" and self._interpreter_problem:
-            raise ValueError(self._interpreter_problem)
+        self._triton_problem = interpreter.problem_here() if kind == "cpu" else interpreter.missing_triton()
+        if backend == "triton" and self._triton_problem:
+            raise ValueError(self._triton_problem)
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
         self._processes = Processes(self.device, self.config, sandbox)
@@ -187,8 +187,8 @@ class Judge:
             return evaluation.verdict(problem[0], problem[1], compiled=False)
         if chosen == "cuda" and self.device == "cpu":
             return evaluation.verdict(Outcome.HARNESS_FAILED, "a CUDA candidate cannot be judged without a GPU")
-        if chosen == "triton" and self._interpreter_problem:
-            return evaluation.verdict(Outcome.HARNESS_FAILED, self._interpreter_problem)
+        if chosen == "triton" and self._triton_problem:
+            return evaluation.verdict(Outcome.HARNESS_FAILED, self._triton_problem)
         verdict, _ = self._judged(evaluation)
         if self.config.audit_dir:
             audit.write_record(self.config.audit_dir, task, candidate, verdict, self.config, self.profile)
@@ -307,7 +307,7 @@ class Judge:
             try:
                 return slot.examine(evaluation)
             except TaskRefused as refused:
-                return evaluation.verdict(Outcome.HARNESS_FAILED, f"the task is refused: {refused}")
+                return evaluation.verdict(Outcome.HARNESS_FAILED, f"{REFUSED}{refused}")
             except Exception as error:
                 if not isinstance(error, HarnessError | SandboxError | OSError):
                     LOG.exception("a bug of the judge")
