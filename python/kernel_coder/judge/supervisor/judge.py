@@ -23,7 +23,7 @@ from kernel_coder.judge.supervisor.batching import askers, verdicts_of
 from kernel_coder.judge.supervisor.errors import ExaminerLost, HarnessError, TaskRefused
 from kernel_coder.judge.supervisor.evaluation import Evaluation, format_problem, installed_versions
 from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory, may_lack_memory
-from kernel_coder.judge.supervisor.processes import Processes, has_triton
+from kernel_coder.judge.supervisor.processes import Processes
 from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
 from kernel_coder.judge.verdict import REFUSED, Outcome, Verdict
@@ -329,8 +329,8 @@ class Judge:
             SandboxError: that failed. The judge is closed.
         """
         task = Task(id="probe", source="judge", reference=PROBE)
-        is_interpreted = self.device == "cpu" and self.backend in (None, "triton") and has_triton()
-        if is_interpreted and not self._interpreter_problem:
+        is_interpreted = self.device == "cpu" and self.backend in (None, "triton")
+        if is_interpreted and not self._triton_problem:
             candidate, backend = TRITON_PROBE, "triton"
         else:
             candidate, backend = PROBE.replace("class Model", f"class {SOLUTION_CLASS}"), "torch"
