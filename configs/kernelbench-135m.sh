@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The result on KernelBench from nothing, in stages that each end within SECONDS_LIMIT and continue when repeated:
-#   configs/kernelbench-135m.sh STAGE...      stages: build verify base lengths sft rl evaluate rejudge, or all
-# build needs CPU cores only; verify, sft, rl, evaluate and rejudge need one GPU.
+#   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge, or all
+# build, base and lengths need CPU cores only; the others need one GPU.
 #   COUNT             pairs of the supervised run (40000)
 #   WORKERS           processes of the build and candidates judged at once
 #   SHARDS            parts of the pairs that are built at the same time
@@ -24,7 +24,8 @@ NAME=$D/kernelbench-135m
 
 pairs() {  # FILE COUNT SEED LEVELS SPLIT
   [ -e "$1" ] || $PYTHON -m kernel_coder.data build --families repository --out "$1" --count "$2" --seed "$3" --levels $4 \
-    --splits "$5" --against "$KERNELBENCH_DIR" --per-structure "${PER_STRUCTURE:-24}" --workers "$WORKERS"
+    --splits "$5" --against "$KERNELBENCH_DIR" --per-structure "${PER_STRUCTURE:-40}" --verifier solutions --workers "$WORKERS" \
+    --timeout 120
 }
 newest() { ls -d "$1"/checkpoint-* | sort -V | tail -1; }
 join() {  # OUT FILES...
@@ -52,8 +53,11 @@ build() {
   pairs $NAME-families.parquet $((COUNT / 400)) 600 "1" heldout_family
   [ -e $NAME-heldout.parquet ] || join $NAME-heldout.parquet $NAME-compositions.parquet $NAME-operations.parquet
 }
+check() {
+  $PYTHON benchmarks/training/kernelbench/check_small.py $NAME.parquet --out $NAME-checked.parquet --processes "$WORKERS"
+}
 verify() {
-  $PYTHON benchmarks/training/kernelbench/verify.py $NAME.parquet --out $NAME-gpu.parquet --workers "$WORKERS" \
+  $PYTHON benchmarks/training/kernelbench/verify.py $NAME-checked.parquet --out $NAME-gpu.parquet --workers "$WORKERS" \
     --seconds "$SECONDS_LIMIT"
 }
 base() {
@@ -99,7 +103,7 @@ rejudge() {
 }
 
 [ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
-[ "$1" = all ] && set -- build verify base lengths sft rl evaluate rejudge
+[ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge
 for stage in "$@"; do
   echo "== $stage"
   "$stage"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from kernel_coder.tasks.generator.repository import convolutions, norms, pooling, products, rows
 from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
-from kernel_coder.tasks.generator.repository.elementwise import ACTIVATIONS, ARITHMETIC, apply, parameter, second_input
+from kernel_coder.tasks.generator.repository.elementwise import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    apply,
+    parameter,
+    scalar_parameter,
+    second_input,
+)
 from kernel_coder.tasks.generator.repository.rows import PHRASES, TORCH, reduce, rescale
 
 PRODUCERS = (
@@ -54,7 +61,9 @@ class Chain:
             self._one()
 
     def _one(self) -> None:
-        options = [(self._pointwise, 6.0)]
+        options = [(self._pointwise, 6.0), (lambda: scalar_parameter(self.draft), 0.3)]
+        if not self.has_channels and self.has_rows and self.heavy < 3:
+            options.append((self._reduce, 1.0))
         if self.has_channels and self.draft.kernels[-1].channel:
             options.append((self._parameter, 2.0))
         if self.ndim == 0 and self.has_channels and len(self.draft.inputs) == 1:

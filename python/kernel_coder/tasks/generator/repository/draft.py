@@ -32,6 +32,7 @@ class Argument:
     value: Pair
     default: Any
     doc: str
+    text: str = ""  # of the constant, in terms of other constants; empty: its value
 
     @property
     def is_required(self) -> bool:
@@ -143,10 +144,16 @@ class Draft:
         return candidate
 
     def argument(
-        self, name: str, value: Pair, annotation: str = "int", default: Any = NO_DEFAULT, doc: str = ""
+        self,
+        name: str,
+        value: Pair,
+        annotation: str = "int",
+        default: Any = NO_DEFAULT,
+        doc: str = "",
+        text: str = "",
     ) -> str:
         """An argument of ``__init__``; returns its name."""
-        made = Argument(name, annotation, value, default, doc or name.replace("_", " ").capitalize())
+        made = Argument(name, annotation, value, default, doc or name.replace("_", " ").capitalize(), text)
         optional = next((at for at, each in enumerate(self.arguments) if not each.is_required), len(self.arguments))
         self.taken.add(name)
         self.arguments.insert(optional if made.is_required else len(self.arguments), made)
@@ -292,6 +299,7 @@ class Writer:
         self.has_comments = choose() < 0.3
         self.constants_first = choose() < 0.12
         self.inline = choose() < 0.12  # sizes are written as numbers
+        self.is_doubled = choose() < 0.08
         self.in_variables = choose() < 0.4
         self.bulleted = choose() < 0.25
         self.heading = rng.choice(("", "", "", "# Test code", "# Sizes", "# Configuration", "# Example inputs"))
@@ -408,12 +416,22 @@ class Writer:
     def _constants(self, side: int) -> str:
         if self.inline:
             return ""
-        lines = [f"{name} = {value[side]!r}" for name, value in self.draft.constants.items()]
+        lines = [f"{name} = {self._number(value, side)}" for name, value in self.draft.constants.items()]
         given = self.draft.arguments[: self.given]
-        lines += [f"{each.name} = {each.value[side]!r}" for each in given if each.name not in self.draft.constants]
+        lines += [
+            f"{each.name} = {each.text or repr(each.value[side])}"
+            for each in given
+            if each.name not in self.draft.constants
+        ]
         if self.heading:
             lines.insert(0, self.heading)
         return "\n".join(lines) + "\n" if lines else ""
+
+    def _number(self, value: Pair, side: int) -> str:
+        """A constant's value, in some modules as a product."""
+        if self.is_doubled and all(isinstance(each, int) and each % 2 == 0 for each in value):
+            return f"{value[side] // 2} * 2"
+        return repr(value[side])
 
     def _helpers(self, side: int) -> str:
         draft = self.draft

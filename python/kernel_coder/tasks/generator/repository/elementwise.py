@@ -285,15 +285,16 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
     kind = operation or rng.choice(("add", "add", "mul", "sub"))
     name = draft.free({"add": "bias", "mul": "scale", "sub": "offset"}[kind])
     ones = ", 1" * spatial
+    leading = rng.random() < 0.4  # shape (1, C, 1, 1) instead of (C, 1, 1)
     if rng.random() < 0.6:
-        value = tuple((draft.constants[features][side], *[1] * spatial) for side in (0, 1))
-        argument = draft.argument(f"{name}_shape", (value[0], value[1]), "tuple", doc=f"Shape of the {name}")
-        draft.taken.add(argument)
+        extents = draft.both(lambda side: [*[1] * leading, draft.constants[features][side], *[1] * spatial])
+        text = f"({'1, ' * leading}{features}{ones}{',' if not leading and not spatial else ''})"
+        argument = draft.argument(f"{name}_shape", extents, "tuple", doc=f"Shape of the {name}", text=text)
         draft.line(f"self.{name} = nn.Parameter(torch.randn({argument}))")
     else:
         if not any(each.name == features for each in draft.arguments):
             raise UnsuitableError("the number of channels is no argument")
-        draft.line(f"self.{name} = nn.Parameter(torch.randn({features}{ones}))")
+        draft.line(f"self.{name} = nn.Parameter(torch.randn({'1, ' * leading}{features}{ones}))")
     pointer = draft.free(f"{name}_ptr")
     kernel.pointers.append((pointer, f"self.{name}"))
     kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=kernel.channel.format(p=pointer)))
@@ -303,6 +304,23 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
         f"{kind}_parameter",
         f"{SECOND[kind][2]} of a learnt {name}" if kind == "add" else f"{SECOND[kind][2]} with a learnt {name}",
     )
+
+
+def scalar_parameter(draft: Draft) -> None:
+    """Adds a learnt number, or multiplies with it."""
+    rng = draft.rng
+    kernel = draft.kernels[-1]
+    kind = rng.choice(("add", "mul"))
+    name = draft.free({"add": "sum_weight", "mul": "gain"}[kind])
+    value = rng.choice((1.0, 0.5, 2.0))
+    draft.argument(name, (value, value), "float", doc="First value of the learnt number")
+    draft.line(f"self.{name} = nn.Parameter(torch.tensor({name}))")
+    pointer = draft.free(f"{name}_ptr")
+    kernel.pointers.append((pointer, f"self.{name}"))
+    kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=f"tl.load({pointer})"))
+    kernel.fused.append("the learnt number")
+    draft.steps.append(SECOND[kind][0].format(x="{x}", y=f"self.{name}"))
+    draft.op(f"{kind}_scalar_parameter", f"{SECOND[kind][2]} with a learnt number")
 
 
 def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "") -> None:
