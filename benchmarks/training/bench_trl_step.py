@@ -91,6 +91,7 @@ class Accelerator:
     """One process."""
 
     num_processes = 1
+    is_main_process = True
     sync_gradients = True
 
     def autocast(self) -> Any:

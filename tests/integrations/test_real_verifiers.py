@@ -17,13 +17,18 @@ from judge_service import judge_served
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.filterwarnings("ignore")]
 
+PLUGIN = """
+from kernel_coder.integrations.verifiers import KernelEnv, KernelTaskset
+__all__ = ["KernelEnv", "KernelTaskset"]
+"""
 TASKS = int(os.environ.get("KC_VERIFIERS_TASKS", "4"))
 
 
 def evaluated(folder: Path, model: str, judge: str, turns: int) -> list[dict[str, Any]]:
     """The traces of ``vf-eval``."""
+    (folder / "kernel_tasks.py").write_text(PLUGIN)
     command = [
-        *(str(Path(sys.executable).with_name("vf-eval")), "kernel_coder.integrations.verifiers"),
+        *(str(Path(sys.executable).with_name("vf-eval")), "kernel_tasks"),
         *("--model", "nano", "--client.base-url", model, "--client.api-key-var", "KC_NO_KEY"),
         *("--select.limit", str(TASKS), "--num-rollouts", "1", "--max-concurrent", "2"),
         *("--env.turns", str(turns), "--env.taskset.tasks", "packaged:pointwise_heldout"),
@@ -31,7 +36,8 @@ def evaluated(folder: Path, model: str, judge: str, turns: int) -> list[dict[str
         *("--env.taskset.task.url", judge, "--sampling.temperature", "1.0"),
         *("--output-dir", str(folder), "--no-push", "--no-rich"),
     ]
-    environment = {**os.environ, "KC_NO_KEY": "none", "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "KC_NO_KEY": "none", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, cwd=folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (file,) = folder.rglob("traces.jsonl")

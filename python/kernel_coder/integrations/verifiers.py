@@ -1,7 +1,13 @@
 """verifiers: a taskset with rewards, for one turn and for several. Written for verifiers 0.4 (``verifiers.v1``).
 
+verifiers finds a taskset by the name of a top-level module, so it needs a file of two lines on the path::
+
+    # kernel_tasks.py
+    from kernel_coder.integrations.verifiers import KernelEnv, KernelTaskset
+    __all__ = ["KernelEnv", "KernelTaskset"]
+
     kernel-coder serve --device cuda:0 --port 8400
-    vf-eval kernel_coder.integrations.verifiers --env.turns 3 --env.taskset.tasks packaged --no-push \\
+    PYTHONPATH=. vf-eval kernel_tasks --env.turns 3 --env.taskset.tasks packaged --no-push \\
         --model MODEL --client.base-url http://127.0.0.1:8000/v1
 
 The judge is the service at ``--env.taskset.task.url``. An answer that it could not score makes the trace an error
