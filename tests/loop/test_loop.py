@@ -200,7 +200,7 @@ def test_mistakes_are_one_sentence(
         assert error.count("\n") == 1
         return error
 
-    assert "unknown flag --run.round; did you mean --run.rounds?" in mistake("--run.round", "2")
+    assert "unknown flag --run.round; did you mean run.rounds?" in mistake("--run.round", "2")
     assert "train.rollout.num_generation" in mistake("--train", '{"rollout": {"num_generation": 2}}')
     assert "train.run.output_dir is set by the loop itself" in mistake("--train", '{"run": {"output_dir": "x"}}')
     assert "evaluate.samples: input should be greater than or equal to 1" in mistake("--evaluate", '{"samples": 0}')
