@@ -200,7 +200,7 @@ def test_mistakes_are_one_sentence(
         assert error.count("\n") == 1
         return error
 
-    assert "unknown flag --run.round; did you mean --run.rounds?" in mistake("--run.round", "2")
+    assert "unknown flag --run.round; did you mean run.rounds?" in mistake("--run.round", "2")
     assert "train.rollout.num_generation" in mistake("--train", '{"rollout": {"num_generation": 2}}')
     assert "train.run.output_dir is set by the loop itself" in mistake("--train", '{"run": {"output_dir": "x"}}')
     assert "evaluate.samples: input should be greater than or equal to 1" in mistake("--evaluate", '{"samples": 0}')
@@ -255,7 +255,8 @@ SMALL = {
 
 
 @pytest.mark.slow
-def test_two_rounds_with_nano_that_are_killed_twice_give_the_results_of_a_run_that_was_not(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)  # four processes, each of which loads torch and starts a judge
+def test_a_round_with_nano_that_is_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     config = tmp_path / "loop.yaml"
     config.write_text(json.dumps(SMALL))
     command = [sys.executable, "-m", "kernel_coder.loop", "--config", str(config), "--run.rounds", "1"]
