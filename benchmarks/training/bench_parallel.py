@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from kernel_coder.ops import LossSpec
 from kernel_coder.policy.model import Policy
+from kernel_coder.policy.packing import with_packing
 from kernel_coder.policy.recomputation import Recomputation
 from kernel_coder.rollout import Turn
 from kernel_coder.run import distributed
@@ -141,7 +142,7 @@ def make_policy(case: Case, device: torch.device, *, small: bool) -> Policy:
     tokenizer: Any = SimpleNamespace(pad_token_id=0)
     bf16 = case.dtype == torch.float32 and (distributed.world().is_alone or case.parallel.param_dtype is None)
     policy = Policy(model.eval(), tokenizer, bf16=bf16 and device.type == "cuda", recomputation=recomputation)
-    return replace(policy, can_pack=True, can_share=True, parallel=case.parallel)
+    return replace(policy, parallel=case.parallel)
 
 
 def make_batch(case: Case, *, small: bool) -> Batch:
@@ -235,6 +236,7 @@ def measure(name: str, case: Case, device: torch.device, options: argparse.Names
     policy = make_policy(case, device, small=options.small)
     if not world.is_alone and case.parallel.shard:
         policy = policy.divided(case.parallel, device)
+    policy = with_packing(policy)[0]
     optimizer = make_optimizer(policy.trainable().values(), AdamConfig())
     make = sft_update if case.batch == "sft" else rl_update
     run, tokens = make(case, policy, optimizer, small=options.small)

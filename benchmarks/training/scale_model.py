@@ -11,29 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-UPDATE_FLOPS = 400e12
+UPDATE_FLOPS = 395e12
 """Floating-point operations a second of one GPU in an update, as 8 for each weight and token (forward, backward, and
-every layer's forward pass again). Measured: case 3b of ``parallel_cuda.csv`` on one GPU."""
+every layer's forward pass again). Measured: case 3b of ``parallel_cuda.csv`` on one H100: 65,536 tokens in 4.11 s."""
 
-COPY_BYTES_S = 2.8e12
-"""Bytes a second that a GPU reads from its memory while it decodes. Assumed: 0.85 of its datasheet's bandwidth."""
+COPY_BYTES_S = 2.85e12
+"""Bytes a second that a GPU reads from its memory while it decodes. Assumed: 0.85 of the 3.35 TB/s in the datasheet of
+an H100."""
 
 LAYER_S = 0.13e-3
 """Time of a layer in a decoding step besides reading weights, in seconds. Measured: 512 answers of SmolLM2-135M (30
 layers) take 1.035 s for 256 steps (``rollout_cuda.csv``, one H200)."""
 
-INSIDE_BYTES_S = 329e9
-"""Bus bandwidth between the GPUs of a host, in bytes a second. Measured: NCCL's all-reduce of 1 GiB on two H100."""
+INSIDE_BYTES_S = 195e9
+"""Bytes a second between the GPUs of a host, in an update. Measured: case 3b of ``parallel_cuda.csv`` on two H100 takes
+0.127 s more than half of the time on one, in which 24.7 GB are moved. So overlap with computing is part of it."""
 
 BETWEEN_BYTES_S = 45e9
-"""Bandwidth of a GPU to other hosts, in bytes a second. Assumed: a card of 400 Gbit/s for each GPU, 90% used."""
+"""Bandwidth of a GPU to other hosts, in bytes a second. Assumed: a card of 400 Gbit/s for each GPU, 90% used, and
+nothing hidden behind computing."""
 
 VERDICT_S = 0.11
 """Time of a verdict, in seconds, 12 candidates at a time on one GPU. Measured: ``judge_rate_cuda.csv``, one H200."""
-
-OVERLAPPED = 0.8
-"""Share of the communication of an update that is hidden behind computing. Assumed; FSDP2 gathers the next layer while
-one computes."""
 
 ANSWERS, PROMPT, ANSWER, GROUP = 32, 1024, 1536, 8
 """Work of a step: answers for each GPU, tokens of a prompt and of an answer, and answers to a prompt. Assumed."""
@@ -74,7 +73,7 @@ def bandwidth(gpus: int) -> float:
 
 
 def communication_s(model: Model, gpus: int, replicas: int) -> tuple[float, float]:
-    """Communication of an update and of the gathering before sampling, nothing of it hidden.
+    """Communication of an update, and of the gathering before sampling.
 
     In a pass a GPU receives the 16-bit weights twice and sends 32-bit gradients once. Between copies of the model, each
     GPU sums its part of the gradients.
@@ -97,9 +96,7 @@ def rows() -> Iterator[tuple[str, ...]]:
         for model in MODELS:
             for replicas in (1,) if gpus <= GPUS_PER_HOST else (1, gpus // GPUS_PER_HOST):
                 moved, gather = communication_s(model, gpus, replicas)
-                exposed = max(moved * (1 - OVERLAPPED), moved - update_s(model))
-                judged = ANSWERS * VERDICT_S
-                parts = rollout_s(model), judged, update_s(model), exposed, gather
+                parts = rollout_s(model), ANSWERS * VERDICT_S, update_s(model), moved, gather
                 divided, copy = memory_gib(model, gpus, replicas)
                 yield (
                     *(str(gpus), model.name, str(replicas)),
@@ -109,7 +106,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 HEADER = (
-    *("GPUs", "model", "replicas", "rollout, s", "judge, s", "update, s", "communication not hidden, s"),
+    *("GPUs", "model", "replicas", "rollout, s", "judge, s", "update, s", "communication, s"),
     *("gather, s", "step, s", "weights and states + copy, GiB"),
 )
 

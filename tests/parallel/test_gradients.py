@@ -16,11 +16,12 @@ from kernel_coder.policy.packing import with_packing
 from kernel_coder.policy.recomputation import measure
 from kernel_coder.rollout import Turn
 from kernel_coder.run import distributed
-from kernel_coder.run.config import ParallelConfig
+from kernel_coder.run.config import AdamConfig, ParallelConfig
+from kernel_coder.run.optimizer import make_optimizer
 from kernel_coder.run.shards import whole
 from kernel_coder.train.batch import Batch, denominator, finite_or_nan, make_batch, ranks_passes, spread_rows
 from kernel_coder.train.config import AdvantagesConfig, OptimConfig
-from kernel_coder.train.update import METRIC, backward, clip, form_of, score
+from kernel_coder.train.update import METRIC, Learner, backward, clip, form_of, score
 from ranks import on_ranks
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -173,6 +174,40 @@ def test_gradients_are_those_of_one_process(ranks: int, dtype: torch.dtype) -> N
     if ranks == 4:
         cases += [case(replicas=2), case(replicas=2, lora=True, rewards=FEW)]
     on_ranks(ranks, compare, cases, dtype)
+
+
+def updated() -> None:
+    """Four updates with AdamW move every weight as those of one process do, in a model whose packing was tried."""
+
+    def weights(policy: Policy) -> dict[str, Tensor]:
+        policy = with_packing(policy)[0]
+        fixed: dict[str, Any] = {"reference": None, "temperature": 0.9, "minibatches": 2, "max_skipped": 1}
+        learner = Learner(
+            policy=policy,
+            optimizer=make_optimizer(policy.trainable().values(), AdamConfig(adam_epsilon=1e-3)),
+            spec=LossSpec.preset("grpo"),
+            config=OptimConfig(per_device_train_batch_size=3, num_iterations=2),
+            learning_rate=lambda number: 1e-2,
+            **fixed,
+        )
+        result = learner.update(learner.with_logprobs(batch_of(ALL)), 0, 0)
+        assert len(result.grad_norms) == 4
+        return {name: whole(value.detach()).clone() for name, value in policy.trainable().items()}
+
+    before = {name: value.detach() for name, value in policy(dtype=torch.float64).trainable().items()}
+    together, distributed._world = distributed._world, distributed.World()
+    wanted = weights(policy(dtype=torch.float64))
+    distributed._world = together
+    config = ParallelConfig(reduce_dtype=None)
+    found = weights(policy(dtype=torch.float64).divided(config, torch.device("cpu")))
+    for name, value in wanted.items():
+        moved = (value - before[name]).norm()
+        assert moved > 0
+        assert (found[name] - value).norm() <= 1e-4 * moved, name
+
+
+def test_updates_move_every_weight_as_in_one_process() -> None:
+    on_ranks(2, updated)
 
 
 def scored(rewards: list[float | None]) -> None:

@@ -15,6 +15,8 @@ from kernel_coder.run.shards import holds_shards
 from ranks import on_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "sft"))
+import sft_run
 from tiny_run import flags, records, summary, write_tasks
 
 LETTERS = json.dumps([{"name": "tiny_run:letters"}, {"name": "tiny_run:noise", "weight": 0.5}])
@@ -27,11 +29,12 @@ RUN: dict[str, Any] = {
     "optim__steps_per_generation": 2,
     "optim__per_device_train_batch_size": 8,
     "loss__beta": 0.02,
+    "optim__adam_epsilon": 1e-3,
 }
 
 CLOSE = 2e-4
-"""Largest relative difference of a metric. AdamW's first steps divide gradients by their own size, so rounding of small
-gradients moves weights by up to the learning rate."""
+"""Largest relative difference of a metric. Rounding differs, and AdamW's first steps divide gradients by their size;
+``adam_epsilon`` is large so that gradients that are only rounding move nothing."""
 
 
 @pytest.fixture(scope="session")
@@ -133,3 +136,31 @@ def test_resume_on_as_many_ranks_gives_the_same_bits(tasks: Path, tmp_path: Path
     assert holds_shards(first)
     train_on(2, [*flags(tasks, run_dir, **RUN | lora), "--resume", str(first)])
     assert summary(run_dir)["weights_sha256"] == summary(straight)["weights_sha256"]
+
+
+def sft(arguments: list[str]) -> int:
+    """The whole supervised command in one of several ranks."""
+    from kernel_coder.sft.__main__ import main
+
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = nowhere
+        return main(arguments)
+
+
+@pytest.mark.parametrize("more", [{}, {"parallel__shard": False}], ids=["divided", "whole"])
+def test_supervised_steps_are_those_of_one_process(tmp_path: Path, more: dict[str, Any]) -> None:
+    """The last step of an epoch has one sequence, so one of the ranks has none."""
+    pairs = sft_run.write_pairs(tmp_path)
+    changes = {
+        "optim__gradient_accumulation_steps": 3,
+        "optim__adam_epsilon": 1e-3,
+        "eval__num_tasks": 3,
+        "eval__num_answered": 3,
+        "run__eval_steps": 2,
+        "run__save_steps": 2,
+    }
+    for ranks in (1, 2):
+        arguments = sft_run.flags(pairs, tmp_path / str(ranks), **changes, **(more if ranks > 1 else {}))
+        assert on_ranks(ranks, sft, arguments) == [0] * ranks
+    compare(records(tmp_path / "2" / "metrics.jsonl"), records(tmp_path / "1" / "metrics.jsonl"))
+    assert answers(tmp_path / "2") == answers(tmp_path / "1")

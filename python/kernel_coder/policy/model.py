@@ -106,11 +106,15 @@ class Policy:
     def compute(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """``function(model, ...)``, with all weights at hand. Only inside of it may the model compute.
 
-        If the weights are divided, all ranks must call this at the same time.
+        If the weights are divided, all ranks must call this at the same time. The backward pass frees the root's
+        gathered weights; without gradients that is done here. As long as they are gathered, :meth:`trainable` would
+        return them instead of this rank's parts.
         """
         if self.root is None:
             return function(self.model, *arguments, **named)
         found: T = self.root(function, *arguments, **named)
+        if not torch.is_grad_enabled():
+            self.root.reshard()  # type: ignore[operator]
         return found
 
     def before_pass(self, tokens: int, *, last: bool = True) -> None:
@@ -130,11 +134,6 @@ class Policy:
         if self.root is None:
             dtype = self.parallel.reduce_dtype
             sum_gradients(self.trainable(), None if dtype is None else getattr(torch, dtype))
-
-    def after_scoring(self) -> None:
-        """Frees weights that were gathered for passes without gradients."""
-        if self.root is not None:
-            self.root.reshard()  # type: ignore[operator]
 
     def refresh(self, copy: Policy) -> None:
         """Copies the weights that training changes into a whole copy of the model on each rank."""

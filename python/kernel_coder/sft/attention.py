@@ -71,7 +71,6 @@ def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch, *, 
     start = int(batch.cu_seqlens[-2])
     with packed(policy.model), computing(policy.device, bf16):
         one, two = (policy.compute(hidden_states, each)[start:].double() for each in (batch, other))
-    policy.after_scoring()
     if not bool((one - two).norm() <= NEIGHBOUR_TOLERANCE * one.norm()):
         raise UsageError(
             "this model lets an example see its neighbour in a packed sequence, so it cannot be trained here"

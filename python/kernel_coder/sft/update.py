@@ -132,7 +132,6 @@ def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = Fals
             found = policy.compute(loss_of, batch, 1.0, bf16=bf16).metrics
         if batch.num_targets:
             sums += found
-    policy.after_scoring()
     return Losses.of(distributed.summed(sums).tolist(), 1.0)
 
 

@@ -128,7 +128,6 @@ def score(
         logprobs = output.logprobs.cpu()
         for index, values in zip(indices, logprobs.split(micro.cu_seqlens.diff().tolist()), strict=True):
             found[index] = values
-    policy.after_scoring()
     return tuple(found)
 
 
