@@ -7,6 +7,7 @@ python notebooks/store_outputs.py notebooks/06_judge.ipynb
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TIMEOUT_S = 600
 """Upper limit for one cell, in seconds. Training cells take about a minute on one core."""
 
@@ -25,8 +27,26 @@ def run(path: Path) -> nbformat.NotebookNode:
     where = {"metadata": {"path": str(path.resolve().parent)}}
     client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", resources=where, record_timing=False)
     client.execute()
-    notebook.metadata.pop("kernelspec", None)
-    notebook.metadata.pop("language_info", None)
+    return tidy(notebook)
+
+
+def tidy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook without warnings, progress bars and colours, and with one output for what a cell prints."""
+    for cell in notebook.cells:
+        kept: list[nbformat.NotebookNode] = []
+        for output in cell.get("outputs", ()):
+            if output.output_type == "stream" and output.name == "stderr":
+                continue
+            if output.output_type == "stream":
+                output.text = COLOUR.sub("", output.text)
+                if kept and kept[-1].output_type == "stream":
+                    kept[-1].text += output.text
+                    continue
+            kept.append(output)
+        if "outputs" in cell:
+            cell.outputs = kept
+    for name in ("kernelspec", "language_info"):
+        notebook.metadata.pop(name, None)
     return notebook
 
 

@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
     assert json.loads((tmp_path / FILE).read_text()) == {"prompt_template": "nano"}
     for text in ("{", '{"max_new_tokens": 0}', "[]"):
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(UsageError, match=r"kernel_coder.json cannot be read"):
+        with pytest.raises(UsageError, match=r"kernel-coder.json cannot be read"):
             defaults_of(str(tmp_path))
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kernel_coder import models
 from kernel_coder.run.errors import UsageError
 
-FILE = "kernel_coder.json"
+FILE = "kernel-coder.json"
 """Name of the file in a model's folder."""
 
 TEMPLATES = ("prompt_template", "feedback_template")
