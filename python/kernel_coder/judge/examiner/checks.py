@@ -123,7 +123,7 @@ class Checker(OutputChecker):
             if is_first:
                 held.close()
             asked = time.monotonic()
-            self.link.ask(Say.CALL, slot, calls, number, int(mode))
+            self.ask_for_call(slot, number, mode, calls)
             is_held = not is_first and self.link.wait(HELD_S)
             if not is_held:
                 held.close()
@@ -200,9 +200,9 @@ class Checker(OutputChecker):
         synchronise(self.task.device)
         return hashes
 
-    def ask_for_call(self, slot: int, variant: int, mode: Mode) -> None:
-        """Ask for one call on the inputs in a slot; `variant` is a number."""
-        self.link.ask(Say.CALL, slot, 1, variant, int(mode))
+    def ask_for_call(self, slot: int, variant: int, mode: Mode, calls: int = 1) -> None:
+        """Ask for calls on the inputs in some slots, from one on; `variant` is a number."""
+        self.link.ask(Say.CALL, slot, calls, variant, int(mode))
 
     # ---- what is wrong
 
