@@ -301,7 +301,7 @@ def test_outputs_of_another_kind_of_which_the_runner_says_nothing_are_wrong(judg
     saying = f"from kernel_coder.judge.runner.candidate import WrongStructure as Wrong; raise Wrong({report})"
     verdict = judge.evaluate(SOFTMAX, rewritten(SOFTMAX, ("return torch.softmax(x, dim=-1)", saying)))
     assert (verdict.outcome, verdict.reason) == (Outcome.WRONG_OUTPUT, "no message")
-    assert verdict.feedback == "no message"
+    assert verdict.feedback.splitlines()[0] == "no message"
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n\t"])
@@ -1024,7 +1024,7 @@ def test_a_call_that_hangs_keeps_no_other_candidate_from_being_timed_for_long(tm
     ):
         judge.evaluate(SOFTMAX, rewritten(SOFTMAX))
         judge._processes.lock_path = str(lock)
-        verdict = pool.submit(judge.evaluate, SOFTMAX, hanging_from(3))
+        verdict = pool.submit(judge.evaluate, SOFTMAX, hanging_from(5))
         longest = 0.0
         while not verdict.done():
             asked = time.monotonic()

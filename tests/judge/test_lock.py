@@ -230,7 +230,7 @@ def test_outputs_are_compared_while_no_process_times(
         variants=[variant],
         device=torch.device("cpu"),
         null_candidates=lambda: None,
-        sample=lambda family, variant: SimpleNamespace(tolerances=[], family=family),
+        sample=lambda family, variant: SimpleNamespace(tolerances=[], family=family, magnitudes=[]),
     )
     link = SimpleNamespace(wait=lambda most_s: in_time, answer=answer)
     checker = Fake(task, link, "", GpuTurns(one))  # type: ignore[arg-type]

@@ -70,23 +70,14 @@ class Checker(OutputChecker):
         """Launches whose results were undone in the last call that was asked for in the mode ``UNDONE``."""
 
         self._called: set[int] = set()  # numbers of variants
-        self.last_slot = 0  # the first one of the last request
         self._longest_s = 0.0  # of the calls that were compared, without first ones
 
     def check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN) -> bool:
         """One call on a fresh sample; see :meth:`check_all`."""
         return self.check_all([family], variant, mode)
 
-    def check_twice(self, variant: Variant) -> None:
-        """Two calls on the same inputs, and whether their outputs have the same bits."""
-        if variant.slots < 2 or self.task.reference.changes_inputs:
-            return
-        self.check_all(["own"] * 2, variant, is_repeated=True)
-        outputs = [outputs_at(self.link.outputs, variant, self.last_slot + place) for place in range(2)]
-        self.is_deterministic = all(same_bits(a, b) for a, b in zip(*outputs, strict=True))
-
     def check_all(
-        self, families: Sequence[str], variant: Variant, mode: Mode = Mode.PLAIN, *, is_repeated: bool = False
+        self, families: Sequence[str], variant: Variant, mode: Mode = Mode.PLAIN, *, repeats: bool = False
     ) -> bool:
         """One request with a call on a fresh sample of each family, at neighbouring places of the shared memory.
 
@@ -97,7 +88,7 @@ class Checker(OutputChecker):
             families: of the inputs; at most as many as the variant has slots.
             variant: sizes of the inputs.
             mode: whether the candidate's own kernels work in the call.
-            is_repeated: all calls have the inputs of the first.
+            repeats: the first call is made once more, on the same inputs, if there is a slot for it.
 
         Returns:
             True; in an ablation, whether less of the elements than :data:`DESTROYED_SHARE` are wrong.
@@ -105,7 +96,9 @@ class Checker(OutputChecker):
         Raises:
             Judged: something is wrong, in the plain and in the audited mode.
         """
-        slot = secrets.randbelow(variant.slots - len(families) + 1)
+        repeats &= len(families) < variant.slots and not self.task.reference.changes_inputs
+        calls = len(families) + repeats
+        slot = secrets.randbelow(variant.slots - calls + 1)
         # The first call of each variant mostly compiles and tunes. That takes too long to keep other processes from
         # timing, and an observed launch would take another time than a plain one.
         number = self.task.variants.index(variant)
@@ -117,19 +110,20 @@ class Checker(OutputChecker):
             turn = held.enter_context(self.turns.shared())
             samples: list[Sample] = []
             hashes = []
-            self.last_slot = slot
-            for place, family in enumerate(families):
-                sample = samples[0] if is_repeated and samples else self.task.sample(family, variant)
+            for family in families:
+                samples.append(self.task.sample(family, variant))
                 turn.pause()
                 if self.nulls is not None:
-                    self.nulls.try_on(sample)
-                hashes.append(self.write(variant, slot + place, sample))
-                samples.append(sample)
+                    self.nulls.try_on(samples[-1])
+                hashes.append(self.write(variant, slot + len(samples) - 1, samples[-1]))
+            if repeats:
+                hashes.append(self.write(variant, slot + calls - 1, samples[0]))
+                samples.append(samples[0])
             free_memory(self.task.device)
             if is_first:
                 held.close()
             asked = time.monotonic()
-            self.link.ask(Say.CALL, slot, len(families), number, int(mode))
+            self.ask_for_call(slot, number, mode, calls)
             is_held = not is_first and self.link.wait(HELD_S)
             if not is_held:
                 held.close()
@@ -147,13 +141,16 @@ class Checker(OutputChecker):
                 self.refuse_status(frame)
             if mode is Mode.AUDITED and number == 0:
                 audit = Audit(*frame.values[:7])
-                self.audits.append(audit._replace(library_work=audit.library_work // len(families)))
+                self.audits.append(audit._replace(library_work=audit.library_work // calls))
             if not is_held:
                 held.enter_context(self.turns.shared())
             kept = [
                 self._checked(variant, slot + place, sample, hashes[place], is_checked)
                 for place, sample in enumerate(samples)
             ]
+            if repeats:
+                pair = (outputs_at(self.link.outputs, variant, place) for place in (slot, slot + calls - 1))
+                self.is_deterministic = all(same_bits(a, b) for a, b in zip(*pair, strict=True))
         return all(kept)
 
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
@@ -203,9 +200,9 @@ class Checker(OutputChecker):
         synchronise(self.task.device)
         return hashes
 
-    def ask_for_call(self, slot: int, variant: int, mode: Mode) -> None:
-        """Ask for one call on the inputs in a slot; `variant` is a number."""
-        self.link.ask(Say.CALL, slot, 1, variant, int(mode))
+    def ask_for_call(self, slot: int, variant: int, mode: Mode, calls: int = 1) -> None:
+        """Ask for calls on the inputs in some slots, from one on; `variant` is a number."""
+        self.link.ask(Say.CALL, slot, calls, variant, int(mode))
 
     # ---- what is wrong
 

@@ -93,8 +93,6 @@ class Examination:
             for family, variant in self._first_checks():
                 self.checker.check(family, variant)
             self._check_other_families()
-            if self.config.checks > 1:
-                self.checker.check_twice(self.task.variants[0])
             self._check_other_modes()
             if self.checker.nulls is not None:
                 self.checker.nulls.refuse()
@@ -167,28 +165,32 @@ class Examination:
         return [*others[:first], *wanted[:1], *others[first:], *wanted[1:]]
 
     def _check_other_families(self) -> None:
-        """One request with inputs of each family that the first checks left out, or several where slots are few."""
+        """One request with inputs of each family that the first checks left out, or several where slots are few; the
+        first of these calls is made twice."""
         plain = self.task.variants[0]
-        left = list(self.task.families[self.config.checks :]) if self.config.checks > 1 else []
+        if self.config.checks == 1:
+            return
+        left = list(self.task.families[self.config.checks :]) or ["own"]
         self.rng.shuffle(left)
-        while left:
-            some, left = left[: plain.slots], left[plain.slots :]
-            self.checker.check_all(some, plain)
+        most = max(plain.slots - 1, 1)
+        for start in range(0, len(left), most):
+            self.checker.check_all(left[start : start + most], plain, repeats=start == 0)
 
     def _check_other_modes(self) -> None:
-        """A call with gradients on, and one in eval mode if the task's module is in training. A user makes both."""
+        """A call with gradients on; in eval mode if the task's module is in training. A user makes both."""
         plain = self.task.variants[0]
         if self.config.checks == 1 or self.config.backward:
             return
-        self.checker.check("own", plain, Mode.GRADIENTS)
         if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
+            with self.checker.saying("With gradients on: "):
+                self.checker.check("own", plain, Mode.GRADIENTS)
             return
         with self.task.reference.in_eval_mode():
             self._write_state()
             self._ask(Say.RELOAD, 0, 0)
             self._ask(Say.TRAINING, 0)
-            with self.checker.saying("In eval mode: "):
-                self.checker.check("own", plain)
+            with self.checker.saying("In eval mode, with gradients on: "):
+                self.checker.check("own", plain, Mode.GRADIENTS)
             self._ask(Say.TRAINING, 2)
 
     def _ask(self, say: Say, *values: int) -> Status:

@@ -20,8 +20,8 @@ KERNEL_TEXT = 1000
 """Longest text about the candidate's own kernels in a verdict, in characters."""
 
 WATCHED = (
-    " Launches of Triton kernels that its file defines are seen, and calls of functions that torch.utils.cpp_extension"
-    " has built; not those of a library that is loaded with ctypes."
+    " Seen are launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
+    " torch.utils.cpp_extension has built, or of a library in the candidate's folder that ctypes has opened."
 )
 """What an audit sees, for feedback."""
 

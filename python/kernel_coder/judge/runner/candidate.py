@@ -150,7 +150,7 @@ class Candidate:
             self.hooks.enter_context(without_tuning())
             interpreted_bfloat16.install()
         self.own = OwnKernels(FILE, MODULE, None if plan["kernels"] == "any" else plan["backend"])
-        if plan["backend"] in BUILDS or "cpp_extension" in source:
+        if plan["backend"] in BUILDS or plan["kernels"] == "any":
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None
         self.initial: dict[str, float | None] = {}

@@ -50,7 +50,8 @@ def with_pointed_at(values: Mapping[Any, Any]) -> dict[str, Tensor]:
     ['x']
     """
     found = dict(tensors_in(values))
-    integers = {str(name): [one] for name, one in values.items() if type(one) is int and LEAST_ADDRESS <= one < 1 << 63}
+    plain = {str(name): getattr(one, "value", one) for name, one in values.items()}  # of a c_void_p
+    integers = {name: [one] for name, one in plain.items() if type(one) is int and LEAST_ADDRESS <= one < 1 << 63}
     for name, one in found.items():
         if one.dtype == torch.int64 and 0 < one.numel() <= MAX_POINTERS:
             there = one.detach().reshape(-1).tolist()

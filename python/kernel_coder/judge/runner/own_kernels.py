@@ -1,12 +1,14 @@
 """Which kernels and functions are the candidate's own.
 
-Own is what the candidate's file defines: its ``triton.jit`` functions, and the functions of the extension modules that
-it builds with ``torch.utils.cpp_extension``. A library's kernels are never own, whichever code launches them.
+Own is what the candidate's file defines: its ``triton.jit`` functions, the functions of the extension modules that it
+builds with ``torch.utils.cpp_extension``, and those of libraries that it builds and opens with ``ctypes``. A library's
+kernels are never own, whichever code launches them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import sys
@@ -67,7 +69,8 @@ class OwnKernels:
 
     @contextlib.contextmanager
     def watch_extensions(self) -> Iterator[None]:
-        """Take what ``load`` and ``load_inline`` build within this context as own, if extensions count."""
+        """Take what ``load`` and ``load_inline`` build within this context as own, and what ``ctypes`` opens, if
+        extensions count."""
         if not self.counts_extensions:
             yield
             return
@@ -76,11 +79,34 @@ class OwnKernels:
         originals = {name: getattr(cpp_extension, name) for name in ("load", "load_inline")}
         for name, original in originals.items():
             setattr(cpp_extension, name, functools.wraps(original)(functools.partial(self._load, original)))
+        plain, ctypes.CDLL.__init__ = ctypes.CDLL.__init__, self._opening(ctypes.CDLL.__init__)
         try:
             yield
         finally:
+            ctypes.CDLL.__init__ = plain
             for name, original in originals.items():
                 setattr(cpp_extension, name, original)
+
+    def _opening(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The constructor of ``ctypes.CDLL``. Functions of a library in the candidate's folder are its own."""
+        folder = os.path.dirname(self.file) + os.sep
+
+        def open_library(library: Any, name: Any = None, *args: Any, **kwargs: Any) -> None:
+            original(library, name, *args, **kwargs)
+            path = os.path.realpath(os.fspath(name)) if isinstance(name, str | os.PathLike) else ""
+            if not path.startswith(folder):
+                return
+            self.libraries.append(path)
+            plain: Any = library._FuncPtr
+
+            class Watched(plain):  # type: ignore[misc]
+                def __call__(pointer, *given: Any) -> Any:
+                    observer, call = self.observer, super().__call__
+                    return call(*given) if observer is None else observer(pointer.__name__, call, given, {})
+
+            library._FuncPtr = Watched
+
+        return open_library
 
     def _load(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before, loaded_before = _operators(), set(torch.ops.loaded_libraries)
