@@ -90,10 +90,11 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
     config, _ = parse_compare([*flags, "--judge.workers", str(options.workers), *shlex.split(options.flags)])
     began = time.monotonic()
     found = compare(config, resume=options.keep is not None, say=lambda line: print(line, flush=True))
+    seconds = time.monotonic() - began
     for name, one in found["strategies"].items():
         for row in one["curve"]:
             counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
-            yield {"strategy": name, **row, **counts, "task_set": options.tasks, "seconds": time.monotonic() - began}
+            yield {"strategy": name, **row, **counts, "task_set": options.tasks, "seconds": seconds}
 
 
 def loops(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from chat_server import Reply, chat_server, completion
 from kernel_coder.evaluate.answers import Answer, Poll, Request
 from kernel_coder.judge import Verdict, example_verdict
 from kernel_coder.library import Library
@@ -205,6 +206,23 @@ def test_answers_are_derived_from_parents_until_the_budget_is_spent(
     hashes = {entry.verdict.candidate_hash for entry in entries}
     assert all(set(entry.parents) <= hashes for entry in entries)
     assert sum(bool(entry.parents) for entry in entries) > 15
+
+
+def test_a_server_is_asked_with_the_parents_as_a_conversation(module: Path) -> None:
+    bodies: list[list[dict[str, str]]] = []
+
+    def behave(number: int, body: dict[str, Any]) -> Reply:
+        bodies.append(body["messages"])
+        text = said("correct", 1.0 + number)
+        return completion(text.replace("class ModelNew: ...", f"class ModelNew: ...  # {number}"))
+
+    with chat_server(behave) as server:
+        flags = ["--model", "m", "--base-url", server.url, "--evaluations", "24", "--islands", "1"]
+        assert evolve(module, None, *flags)[0] == 0
+    assert all(messages[-1]["role"] == "user" for messages in bodies)
+    lengths = [sum(message["role"] == "assistant" for message in messages) for messages in bodies]
+    assert lengths[:8] == [0] * 8
+    assert max(lengths) > 1
 
 
 def test_until_something_is_correct_half_of_the_answers_are_fresh(module: Path) -> None:

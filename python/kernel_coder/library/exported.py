@@ -236,7 +236,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             with self._lock:
                 if key not in self._settings:
                     self._settings[key] = _tuned(package, key, run, device)
-                with _settings(self._settings[key]):
+                with _Using(package, self._settings[key]):
                     return run()
 
     Kernel.__name__ = Kernel.__qualname__ = "Kernel"
@@ -327,8 +327,8 @@ class _Watched:
     it, so that the kernel still covers all elements.
     """
 
-    def __init__(self, kernel: Any, name: str) -> None:
-        self.kernel, self.name = kernel, name
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
         self.seen: dict[str, int] = {}
         self.chosen: Mapping[str, int] = {}
 
@@ -384,27 +384,24 @@ def _watch_kernels(module: Any) -> None:
     kinds = ("JITFunction", "InterpretedFunction")
     kernels = {name: one for name, one in vars(module).items() if type(one).__name__ in kinds}
     called = {name for one in kernels.values() for name in one.fn.__code__.co_names}
-    _WATCHED[module.__name__] = {name: _Watched(one, name) for name, one in kernels.items() if name not in called}
+    _WATCHED[module.__name__] = {name: _Watched(one) for name, one in kernels.items() if name not in called}
     vars(module).update(_WATCHED[module.__name__])
 
 
-class _settings:
-    """Within it, launches use these block sizes: ``{kernel: {name: value}}``."""
+class _Using:
+    """Within it, launches of a package's kernels use these block sizes: ``{kernel: {name: value}}``."""
 
-    def __init__(self, chosen: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, package: str, chosen: Mapping[str, Mapping[str, int]]) -> None:
+        self.kernels = _WATCHED.get(f"{package}.kernel", {})
         self.chosen = chosen
 
     def __enter__(self) -> None:
-        self._set(self.chosen)
+        for name, one in self.kernels.items():
+            one.chosen = self.chosen.get(name, {})
 
     def __exit__(self, *_: object) -> None:
-        self._set({})
-
-    @staticmethod
-    def _set(chosen: Mapping[str, Mapping[str, int]]) -> None:
-        for watched in _WATCHED.values():
-            for one in watched.values():
-                one.chosen = chosen.get(one.name, {})
+        for one in self.kernels.values():
+            one.chosen = {}
 
 
 def _tuned(package: str, key: str, run: Callable[[], list[Tensor]], device: torch.device) -> dict[str, dict[str, int]]:
@@ -428,7 +425,7 @@ def _tuned(package: str, key: str, run: Callable[[], list[Tensor]], device: torc
                 if choice == value or (size != "num_warps" and not SMALLEST_BLOCK <= choice <= LARGEST_BLOCK):
                     continue
                 trial = {**best, name: {**best[name], size: choice}}
-                with _settings(trial):
+                with _Using(package, trial):
                     try:
                         if not _close(run(), expected):
                             continue
