@@ -170,7 +170,7 @@ class Examination:
         plain = self.task.variants[0]
         if self.config.checks == 1:
             return
-        left = list(self.task.families[self.config.checks :]) or ["own"]
+        left = list(self.task.families[self.config.checks :])
         self.rng.shuffle(left)
         most = max(plain.slots - 1, 1)
         for start in range(0, len(left), most):
