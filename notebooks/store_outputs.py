@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat.v4 import new_output
 
 FOLDER = Path(__file__).parent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -37,6 +38,8 @@ def tidy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream" and output.name == "stderr":
                 continue
+            if output.output_type == "display_data" and set(output.data) <= {"text/plain", "text/html"}:
+                output = new_output("stream", name="stdout", text=output.data["text/plain"])  # a line of rich's
             if output.output_type == "stream":
                 output.text = COLOUR.sub("", output.text)
                 if kept and kept[-1].output_type == "stream":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,21 @@ def test_wheel_holds_the_core_and_every_data_file(wheel: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", "python"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for path in tracked.split():
         assert str((ROOT / path).relative_to(package)) in names, f"{path} is not in the wheel"
+    for path in (ROOT / "configs").glob("*.[yj]*"):
+        assert f"kernel_coder/recipes/{path.name}" in names, f"{path} is not in the wheel"
+
+
+@pytest.mark.slow
+def test_the_description_of_the_wheel_has_absolute_links(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(name).decode()
+    head, _, description = text.partition("\n\n")
+    assert "Project-URL: Source, https://" in head
+    assert "Description-Content-Type: text/markdown" in head
+    targets = re.findall(r"\]\(([^)\s]+)\)", description)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
 
 
 @pytest.mark.slow

@@ -385,7 +385,7 @@ class Counting:
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
-        self._console = Console(file=file)
+        self._console = Console(file=file, force_jupyter=False)
         columns = (TextColumn("{task.description}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, TimeRemainingColumn(), console=self._console)
         self._ids: dict[str, TaskID] = {}

@@ -5,6 +5,7 @@ The numbers come from ``metrics.jsonl`` and ``samples.jsonl``, so they also cove
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,7 +128,8 @@ class Learning:
             yield f"correct answers in training, by step: {sparkline(self.curve)}  ({low:.0%} to {high:.0%})"
         if self.example:
             yield ""
-            yield f"A held-out task that is solved now, {self.example['task']}:"
+            name = re.sub(r"/\d{9,}$", "", str(self.example["task"]))  # without a number that says nothing
+            yield f"A held-out task that is solved now, {name}:"
             yield ""
             yield str(self.example["prompt"][-1]["content"])
             yield ""

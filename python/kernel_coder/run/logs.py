@@ -62,7 +62,7 @@ class RunLog:
         self.total = total
         self.shown = shown
         self.every = config.run.logging_steps
-        self.console = Console(file=stream or sys.stdout)
+        self.console = Console(file=stream or sys.stdout, force_jupyter=False)  # plain lines in notebooks, too
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
         kept = step or -1  # a run that starts again from step 0 also repeats the evaluation before its first step
