@@ -173,7 +173,7 @@ def open_file(config: TrainConfig, out: Path) -> int:
     Raises:
         UsageError: the file was made with another recipe.
     """
-    left_out = {"run": {"output_dir", "max_steps", "save_steps"}, "optim": True, "parallel": True}
+    left_out: Any = {"run": {"output_dir", "max_steps", "save_steps"}, "optim": True, "parallel": True}
     recipe = config.model_dump(mode="json", exclude=left_out)
     recipe["batch"] = config.generation_batch_size
     beside = out.with_suffix(".recipe.yaml")

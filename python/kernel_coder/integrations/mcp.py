@@ -15,8 +15,8 @@ import sys
 from typing import Any
 
 from kernel_coder.integrations.scoring import task_of
-from kernel_coder.judge import open_judge
 from kernel_coder.judge.supervisor.batching import AnyJudge
+from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.run.errors import UsageError
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS
 

@@ -24,8 +24,8 @@ from openenv.core.env_server import Action, Environment, Observation, State, cre
 from pydantic import Field
 
 from kernel_coder.integrations.scoring import Episode, reward_set
-from kernel_coder.judge import open_judge
 from kernel_coder.judge.supervisor.batching import AnyJudge, parallel
+from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.prompts import build_messages
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.task import Task

@@ -186,7 +186,11 @@ class Episode:
         """Judge the next answer."""
         self.turns += 1
         (verdict,) = verdicts_on(self.judge, [self.task], [text])
-        columns = {"verdict": [verdict], "reference": [self.task.reference], "solution": [self.task.solution]}
+        columns: dict[str, Any] = {
+            "verdict": [verdict],
+            "reference": [self.task.reference],
+            "solution": [self.task.solution],
+        }
         (reward,) = totals(self.rewards([""], [text], task=[self.task], **columns), [verdict])
         done = reward is None or verdict.correct or self.turns >= self.max_turns
         feedback: tuple[Message, ...] = ()

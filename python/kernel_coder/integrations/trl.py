@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kernel_coder import ops
@@ -126,9 +127,7 @@ def kernel_rollout(
         openings = [_Opening(by_prompt[_key(one)], one, tuple(encode_prompt(tokenizer, one))) for one in prompts]
         place = trainer.accelerator.process_index
         began = (args.seed, trainer.state.global_step, place, "train" if trainer.model.training else "eval")
-        conversations = [
-            Conversation(one, lambda turn, i=i: completion_seed(*began, i, turn)) for i, one in enumerate(openings)
-        ]
+        conversations = [Conversation(one, partial(completion_seed, *began, i)) for i, one in enumerate(openings)]
         sampling = Sampling(
             max_completion_length=args.max_completion_length,
             temperature=args.temperature,
@@ -238,7 +237,12 @@ def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts:
             answer = f"<answer>\n```python\n{self._code}\n```\n</answer>" if self._verdict is not None else ""
             verdict = self._verdict or format_error(self._task, answer, judge.device)
             assert verdict is not None
-            columns = {**self._columns, "reference": [self._task.reference], "verdict": [verdict], "task": [self._task]}
+            columns: dict[str, Any] = {
+                **self._columns,
+                "reference": [self._task.reference],
+                "verdict": [verdict],
+                "task": [self._task],
+            }
             return totals(chosen([""], [answer], **columns), [verdict])[0]
 
     return KernelEnvironment

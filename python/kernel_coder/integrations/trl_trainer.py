@@ -93,6 +93,8 @@ class FusedGRPOTrainer(GRPOTrainer):
             totals = self.accelerator.reduce(totals, reduction="sum")
             return float(totals[0] / totals[1].clamp(min=1.0))
 
+        assert out.entropy is not None
+        assert out.logprobs is not None
         metrics["entropy"].append(mean(out.entropy))
         old, is_token_wise = inputs.get("old_per_token_logps"), self.spec.importance_sampling_level == "token"
         log_ratio = torch.zeros_like(out.logprobs) if old is None else out.logprobs - old

@@ -86,7 +86,11 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):
         """The weighted sum of the preset's rewards, of the last answer."""
         answer = trace.last_reply
         verdict = await self.verdict(answer)
-        columns = {"reference": [self.data.reference], "solution": [self.data.solution], "verdict": [verdict]}
+        columns: dict[str, Any] = {
+            "reference": [self.data.reference],
+            "solution": [self.data.solution],
+            "verdict": [verdict],
+        }
         table = await asyncio.to_thread(reward_set(self.config.preset), [""], [answer], **columns)
         if table.total[0] is None:
             raise RuntimeError("none of the rewards applies to the answer")

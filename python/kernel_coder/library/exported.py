@@ -59,6 +59,19 @@ class KernelModule(nn.Module):
     any_batch: bool
     tune: bool
 
+    _twin: nn.Module
+    _given: tuple[list[Any], dict[str, Any]]
+    _usual: bool
+    _names: list[str]
+    _candidates: dict[torch.device, nn.Module]
+    _settings: dict[str, Mapping[str, Mapping[str, int]]]
+    _warned: set[str]
+    _lock: threading.RLock
+    _number: int
+    _verified: dict[str, Any]
+    _pattern: list[bool]
+    _single: bool
+
 
 def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module], Any]:
     """The class ``Kernel`` of an exported package, and its custom op.
@@ -125,7 +138,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             given = (list(args), kwargs) if args or kwargs else verified
             super().__init__(*given[0], **given[1])
             inside = self.__dict__  # not set as attributes, which would register the twin as a part of this module
-            twin = copy.copy(self)  # the same parameters, with the reference's forward
+            twin: nn.Module = copy.copy(self)  # the same parameters, with the reference's forward
             twin.__class__ = base
             inside["_twin"] = twin
             inside["_given"] = given
@@ -267,7 +280,7 @@ def _shapes(reference: Any, twin: nn.Module, names: Sequence[str]) -> tuple[dict
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 given = list(reference.get_inputs())
-                state = {key: mode.from_tensor(one) for key, one in _state(twin)}
+                state: dict[str, Tensor] = {key: mode.from_tensor(one) for key, one in _state(twin)}
                 output = functional_call(twin, state, tuple(given))
         except Exception:  # a module that needs values, such as one with nonzero
             given = list(reference.get_inputs())

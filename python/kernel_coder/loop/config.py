@@ -65,7 +65,11 @@ class LoopConfig(RunnableConfig):
     def sft_config(self, data: Path, folder: Path) -> SftConfig:
         """The config of a round's supervised training, which begins with the starting policy."""
         own = {"output_dir": str(folder), "overwrite_output_dir": True}
-        values = {"model": {"name_or_path": self.model}, "data": {"path": str(data)}, "run": own}
+        values: dict[str, dict[str, Any]] = {
+            "model": {"name_or_path": self.model},
+            "data": {"path": str(data)},
+            "run": own,
+        }
         return SftConfig.model_validate(_with(self.sft, values))
 
     def evaluate_config(self, policy: str, folder: Path) -> EvaluateConfig:

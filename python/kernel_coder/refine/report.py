@@ -96,6 +96,6 @@ def diff_to_parent(trajectory: Trajectory) -> str:
     if best is None or not best.parents:
         return ""
     parent = trajectory.attempts[best.parents[-1]]
-    names = (f"round {one.turn}, answer {one.sample}" for one in (parent, best))
-    texts = ((one.code or "").splitlines() for one in (parent, best))
-    return "\n".join(difflib.unified_diff(*texts, *names, lineterm=""))
+    before, after = (f"round {one.turn}, answer {one.sample}" for one in (parent, best))
+    old, new = ((one.code or "").splitlines() for one in (parent, best))
+    return "\n".join(difflib.unified_diff(old, new, before, after, lineterm=""))

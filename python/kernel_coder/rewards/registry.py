@@ -145,7 +145,8 @@ autojunk, high, low, scale
     """
     registered = _find(name)
     function = registered.function
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+    call = getattr(type(function), "__call__", None)  # noqa: B004  # an object may have an async __call__
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     kind = AsyncReward if is_async else Reward
     return kind(name, function, _checked_params(name, registered, dict(params or {})))
 

@@ -44,8 +44,6 @@ class AdamConfig(Section):
     gradient_accumulation_steps: int = Field(
         default=1, ge=1, description="forward passes in an update, on all GPUs together"
     )
-        default=1, ge=1, description="forward passes in an update, on all GPUs together"
-    )
 
 
 class ParallelConfig(Section):

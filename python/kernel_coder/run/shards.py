@@ -40,6 +40,9 @@ class Saveable(Protocol):
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that the optimiser updates, by name."""
 
+    def whole(self) -> dict[str, Tensor]:
+        """These parameters, whole on rank 0."""
+
 
 def whole(value: Tensor) -> Tensor:
     """The whole tensor on this rank's device. For a divided one every rank must call this at the same time."""

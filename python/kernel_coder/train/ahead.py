@@ -246,6 +246,9 @@ def _rollout(task: Any, values: Mapping[str, Any]) -> Rollout:
         )
         for turn in values["turns"]
     ]
-    shown = tuple(tuple(Message(**message) for message in messages) for messages in values["shown"])
+    shown = tuple(
+        tuple(Message(role=message["role"], content=message["content"]) for message in messages)
+        for messages in values["shown"]
+    )
     verdicts = tuple(None if one is None else Verdict.from_json(json.dumps(one)) for one in values["verdicts"])
     return Rollout(task, tuple(turns), shown, verdicts)

@@ -275,7 +275,7 @@ class Examination:
         """The least time that the GPU needs for the task's bytes and products, over the candidate's time of a call."""
         runtime_ms = self.timing.get("runtime_ms")
         floor_s = self.task.floor_s() if runtime_ms else None
-        return None if not floor_s else min(1e3 * floor_s / runtime_ms, 1.0)
+        return min(1e3 * floor_s / runtime_ms, 1.0) if floor_s and runtime_ms else None
 
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict."""

@@ -196,8 +196,8 @@ class Candidate:
         known = plan["optional_state"], plan["initial_state"], self.initial
         loaded = load_state(model, self._reference_state(), plan["random_state"], *known)
         if loaded is None:
-            own = ", ".join(f"{name} {list(value.shape)}" for name, value in list(own.items())[:20])
-            raise BuildFailed(Status.NO_STATE, own)
+            names = ", ".join(f"{name} {list(value.shape)}" for name, value in list(own.items())[:20])
+            raise BuildFailed(Status.NO_STATE, names)
         return loaded
 
     def reload(self, is_second: bool, seed: int) -> None:

@@ -79,11 +79,12 @@ class OwnKernels:
         originals = {name: getattr(cpp_extension, name) for name in ("load", "load_inline")}
         for name, original in originals.items():
             setattr(cpp_extension, name, functools.wraps(original)(functools.partial(self._load, original)))
-        plain, ctypes.CDLL.__init__ = ctypes.CDLL.__init__, self._opening(ctypes.CDLL.__init__)
+        plain = ctypes.CDLL.__init__
+        ctypes.CDLL.__init__ = self._opening(plain)  # type: ignore[method-assign]
         try:
             yield
         finally:
-            ctypes.CDLL.__init__ = plain
+            ctypes.CDLL.__init__ = plain  # type: ignore[method-assign]
             for name, original in originals.items():
                 setattr(cpp_extension, name, original)
 
@@ -99,7 +100,7 @@ class OwnKernels:
             self.libraries.append(path)
             plain: Any = library._FuncPtr
 
-            class Watched(plain):  # type: ignore[misc]
+            class Watched(plain):
                 def __call__(pointer, *given: Any) -> Any:
                     observer, call = self.observer, super().__call__
                     return call(*given) if observer is None else observer(pointer.__name__, call, given, {})

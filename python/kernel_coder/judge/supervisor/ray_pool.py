@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kernel_coder.judge.config import JudgeConfig
@@ -372,6 +373,10 @@ class RayJudge:
         with contextlib.suppress(Exception):
             self._ray.kill(actor)
 
+    def _is_alone_or_gone(self, member: _Member) -> bool:
+        """Whether an actor has one candidate or has left. The caller holds the lock."""
+        return member.running == 1 or member not in self._members
+
     def _is_there(self, member: _Member) -> bool:
         with self._changed:
             return member in self._members
@@ -402,7 +407,7 @@ class RayJudge:
                     return self._lost(task, candidate, backend, "no actor of the Ray cluster was there to judge it")
                 with self._changed:
                     member.is_reserved = True
-                    self._changed.wait_for(lambda one=member: one.running == 1 or one not in self._members)
+                    self._changed.wait_for(partial(self._is_alone_or_gone, member))
                 try:
                     if not self._is_there(member):
                         continue

@@ -140,7 +140,7 @@ class FactoryTransfer:
         """The weights in vLLM's form: what they are, without a transfer, and the weights themselves."""
         found, model, dtype = self._vllm, self.model, self.dtype
 
-        class Source(found["WeightSource"]):  # type: ignore[misc]
+        class Source(found["WeightSource"]):  # type: ignore[misc, name-defined, valid-type]
             def metadata(self) -> list[Any]:
                 return [found["ParamMeta"](name, w.dtype, tuple(w.shape)) for name, w in weights_of(model, dtype)]
 

@@ -20,7 +20,7 @@ from kernel_coder.tasks.generator.repository.chains import chain
 from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
 from kernel_coder.tasks.generator.sketch import Sketch
 
-Kind = Callable[[Draft], None]
+Kind = Callable[[Draft], object]
 
 KINDS: dict[str, dict[str, Kind]] = {
     "products": {
@@ -66,12 +66,14 @@ KINDS: dict[str, dict[str, Kind]] = {
         for ndim in (1, 2, 3)
     },
     "convolutions": {
-        f"conv{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style)
-        for ndim in (1, 2, 3)
-        for style in ("plain", "asymmetric", "strided", "dilated", "grouped", "depthwise", "pointwise")
-        if (ndim, style) != (1, "asymmetric")
-    }
-    | {"depthwise_separable": convolutions.separable},
+        **{
+            f"conv{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style)
+            for ndim in (1, 2, 3)
+            for style in ("plain", "asymmetric", "strided", "dilated", "grouped", "depthwise", "pointwise")
+            if (ndim, style) != (1, "asymmetric")
+        },
+        "depthwise_separable": convolutions.separable,
+    },
     "transposed": {
         f"convtranspose{ndim}d_{style}": partial(convolutions.convolution, ndim=ndim, style=style, transposed=True)
         for ndim in (1, 2, 3)
