@@ -258,4 +258,4 @@ def told(verdict: Verdict) -> str:
     head = verdict.outcome.value
     if verdict.speedup:
         head += f", {verdict.speedup:.2f}x the speed of the reference"
-    return f"{head}\n{verdict.feedback}".strip()
+    return f"{head}\n{verdict.feedback or verdict.reason or ''}".strip()
