@@ -21,7 +21,6 @@ import json
 import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,11 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
     if options.device == "cpu":
         flags += [*shlex.split(JUDGE), *FAMILIES, "--stop-when-correct", "--num-threads", "1"]
     config, _ = parse_compare([*flags, "--judge.workers", str(options.workers), *shlex.split(options.flags)])
-    began = time.monotonic()
     found = compare(config, resume=options.keep is not None, say=lambda line: print(line, flush=True))
-    seconds = time.monotonic() - began
     for name, one in found["strategies"].items():
         for row in one["curve"]:
             counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
-            yield {"strategy": name, **row, **counts, "task_set": options.tasks, "seconds": seconds}
+            yield {"strategy": name, **row, **counts, "task_set": options.tasks}
 
 
 def loops(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

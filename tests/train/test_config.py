@@ -17,7 +17,7 @@ from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, loa
 RECIPES = [
     path
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
-    if not path.stem.endswith(("-sft", "-pretrain"))  # those of the supervised run
+    if not path.stem.endswith(("-sft", "-pretrain", "-loop"))  # those of the supervised run and of the loop
 ]
 
 
