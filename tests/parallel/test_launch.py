@@ -84,7 +84,8 @@ def test_torchrun_goes_on_after_a_rank_was_killed(tasks: Path, tmp_path: Path) -
 
 def worker_of(launcher: int) -> int:
     """The process id of a rank that this launcher started."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    threads = Path(f"/proc/{launcher}/task").iterdir()
+    children = [pid for thread in threads for pid in (thread / "children").read_text().split()]
     ranks = [int(pid) for pid in children if b"kernel_coder.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return ranks[-1]
 

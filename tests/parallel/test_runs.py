@@ -30,6 +30,7 @@ RUN: dict[str, Any] = {
     "optim__per_device_train_batch_size": 8,
     "loss__beta": 0.02,
     "optim__adam_epsilon": 1e-3,
+    "optim__lr_scheduler_type": "constant",
 }
 
 CLOSE = 2e-4

@@ -40,7 +40,7 @@ class AdamConfig(Section):
     warmup_steps: int = Field(default=0, ge=0, description="updates in which the learning rate rises from 0; 0: none")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients with a larger norm are scaled down to it")
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences in a forward pass")
-    gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="forward passes in an update, on all GPUs together")
 
 
 class ParallelConfig(Section):

@@ -74,13 +74,14 @@ class HostJudge:
         self.turnstile = Turnstile() if alternate else None
         self.folder = tempfile.TemporaryDirectory(prefix="kernel_coder-judge-")
         self.key = os.urandom(KEY_BYTES)
-        self._listener = Listener(str(Path(self.folder.name) / "socket"), "AF_UNIX", authkey=self.key)
+        self.path = str(Path(self.folder.name) / "socket")
+        self._listener = Listener(self.path, "AF_UNIX", authkey=self.key)
         threading.Thread(target=self._accept, name="judge-of-host", daemon=True).start()
 
     @property
     def address(self) -> tuple[str, bytes]:
         """The path of the socket, and the key."""
-        return str(self._listener.address), self.key
+        return self.path, self.key
 
     def evaluate(self, task: Task, candidate: str, backend: str | None = None) -> Verdict:
         """See :meth:`kernel_coder.judge.Judge.evaluate`."""
