@@ -99,8 +99,6 @@ def _serve(channel: Channel, first: Frame | None) -> None:
         elif frame.kind == Say.PING:
             if candidate is not None:
                 candidate.make_ready(*frame.values[:3])
-                if frame.values[3]:
-                    candidate.use_device(frame.values[5])
             _say(channel, Say.PING, Status.OK)
         elif candidate is not None:
             wanted = 0 if frame.values[4] else FILL_BYTE  # timed calls get memory as it comes
