@@ -82,10 +82,10 @@ def times(source, name):
     model = space[name]()
     with torch.device("cuda"):
         inputs = space["get_inputs"]()
-        count = max(2, min(100, (4 << 30) // sum(one.nbytes for one in inputs)))
+        count = max(2, min(100, (1 << 30) // sum(one.nbytes for one in inputs)))
         many = [space["get_inputs"]() for _ in range(count)]
     batches = []
-    for _ in range(9):
+    for _ in range(7):
         for one in (began, ended):
             model(*inputs)
             one.record()
@@ -99,7 +99,7 @@ def times(source, name):
         gate.open()
         torch.cuda.synchronize()
         batches.append(began.elapsed_time(ended) / count)
-    return do_bench(lambda: model(*inputs), warmup=20, rep=60, return_mode="median"), sorted(batches)[4]
+    return do_bench(lambda: model(*inputs), warmup=10, rep=40, return_mode="median"), sorted(batches)[3]
 
 nothing = do_bench(lambda: None, warmup=10, rep=30, return_mode="median")
 for reference, candidate in json.load(open(sys.argv[1])):

@@ -125,7 +125,7 @@ class SlicedRequests:
         began = self.gpu.now
         self.gpu.work("examiner", FLUSH_S)
         self.gpu.work("candidate" if is_candidate else "reference", work_s * random.lognormvariate(0, 0.003) + 1e-6)
-        self.gpu.work("examiner", 10e-6 * random.lognormvariate(0, 0.1))
+        self.gpu.work("examiner", 10e-6 * random.lognormvariate(0, 0.05))
         taken_s = self.gpu.now - began
         if self.burns:
             self.gpu.burners["candidate"] = Burst()

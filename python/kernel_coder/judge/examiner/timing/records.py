@@ -93,6 +93,9 @@ class ReferenceTiming:
     """Calls of a request; 0: not known yet."""
 
     baseline: Baseline | None = None
+    costs: Costs | None = None
+    """What requests cost by themselves when no other program used the GPU the last time."""
+
     fastest_s: float = math.inf
     """Shortest median of a call of the reference, of all times when no other program used the GPU. It stays infinite on
     a CPU."""

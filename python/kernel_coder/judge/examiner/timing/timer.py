@@ -83,7 +83,9 @@ class Timer:
         while True:
             found = self._timed_alone(known.calls)
             wanted = self._wanted_calls(found.call_s)  # more, if another program disturbed the first look
-            if wanted <= 2 * known.calls or (calls := self._in_line("reference", wanted)) <= known.calls:
+            if not found.is_quiet or wanted <= 2 * known.calls:
+                return found
+            if (calls := self._in_line("reference", wanted)) <= known.calls:
                 return found
             known.calls = calls
 
@@ -102,14 +104,17 @@ class Timer:
 
     def _timed_alone(self, calls: int) -> Baseline:
         """Time the reference. If another program used the GPU, do it again, since that program may have ended by then.
-        The task remembers the reference's fastest time on a GPU that no other program used."""
+        The task remembers the reference's fastest time on a GPU that no other program used, and what requests cost."""
         for left in reversed(range(1 if self._is_gpu_busy else QUIET_TRIES)):
             found = self._timed_in_pieces(calls)
             if found.is_quiet or not left:
                 break
             self.turns.sleep(QUIET_S)
+        known = self.task.known
         if found.is_quiet and self.kind != "cpu":
-            self.task.known.fastest_s = min(self.task.known.fastest_s, found.call_s)
+            known.fastest_s, known.costs = min(known.fastest_s, found.call_s), found.costs
+        if not found.is_quiet and known.costs is not None:
+            found = found._replace(costs=known.costs)
         if not found.is_quiet and not self._is_gpu_busy:
             self.turns.busy_until = time.monotonic() + BUSY_S
             print(
