@@ -64,7 +64,9 @@ def test_that_is_done_while_the_gpu_is_used_alone_and_before_the_candidate_is_th
     found = Timer.__new__(Timer)
     found.kind, found.device, found.turns = "cuda", torch.device("cuda"), Turns()
     found.task = SimpleNamespace(known=ReferenceTiming(calls=1))  # type: ignore[assignment]
-    monkeypatch.setattr(found, "_timed_alone", lambda calls: events.append("timed") or SimpleNamespace(call_s=1.0, is_quiet=True))
+    monkeypatch.setattr(
+        found, "_timed_alone", lambda calls: events.append("timed") or SimpleNamespace(call_s=1.0, is_quiet=True)
+    )
     monkeypatch.setattr(found, "_wanted_calls", lambda call_s: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(timer, "gpu_facts", lambda device: events.append("measured"))

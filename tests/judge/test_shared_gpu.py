@@ -59,7 +59,7 @@ def test_the_reference_that_burns_while_it_is_not_asked_is_never_surely_faster_t
     assert max(one["speedup_low"] for one in found) < 1
 
 
-WIDTH = {"2 us": 0.1, "10 us": 0.05}
+WIDTH = {"2 us": 0.25, "10 us": 0.06, "50 us": 0.03}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -71,7 +71,7 @@ def test_the_speedup_of_a_candidate_that_is_alone_with_a_gpu_is_right(kernel: st
             if factor == 1.0:
                 assert 1 - width < one["speedup_low"] < one["speedup_high"] < 1 + width
             assert one["reference_ms"] == pytest.approx(1e3 * KERNELS[kernel][0], rel=0.05)
-            assert one["speedup_low"] * factor > (0.85 if kernel == "2 us" else 0.9)
+            assert one["speedup_low"] * factor > (0.65 if kernel == "2 us" else 0.9)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

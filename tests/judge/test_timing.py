@@ -322,7 +322,7 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     found.rounds.launching_s[party] = [0.0] * 8 + [launching_s] * 10
     wider = found.findings()
     assert wider["speedup"] == sure["speedup"] == pytest.approx(1.0)
-    noise = GPU.call_noise + GPU.request_noise_s / (9 * call_s) + share * HOST_NOISE
+    noise = GPU.call_noise + (GPU.request_noise_s / 9 + GPU.call_noise_s) / call_s + share * HOST_NOISE
     assert wider["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert wider["speedup_low"] == pytest.approx(1 / (1 + noise), rel=0.001)
     own = speedup_interval([call_s * one for one in NOISE * 3], [call_s * one for one in NOISE * 3], CPU.call_noise)
@@ -334,7 +334,7 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
-        ("cuda", 2e-6, 64, 64),  # as many as there are slots
+        ("cuda", 2e-6, 64, 32),  # at most so many
         ("cuda", 2e-6, 16, 16),
         ("cuda", 20e-6, 64, 25),  # half a millisecond of calls
         ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
@@ -352,7 +352,7 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     assert found._wanted_calls(call_s) == expected
 
 
-@pytest.mark.parametrize(("room", "expected"), [(1000, 64), (16, 16), (4, 9), (0, 9)])
+@pytest.mark.parametrize(("room", "expected"), [(1000, 32), (16, 16), (4, 9), (0, 9)])
 def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(
     turns: GpuTurns, room: int, expected: int
 ) -> None:
@@ -749,7 +749,7 @@ def in_requests(empty_s: float, known_s: float, could_reach_runner: bool = False
     known = baseline(30e-6, kind, costs=Costs(known_s - 80e-6, 10e-6))
     rounds = rounds_of(30e-6, 20e-6)
     for party in ("reference", "candidate", "empty"):
-        rounds.taken_s[party] = [420e-6 + one for one in rounds.taken_s[party]]  # type: ignore[index]
+        rounds.taken_s[party] = [420e-6 + one for one in rounds.taken_s[party]]
     rounds.taken_s["empty"] = [empty_s] * 18
     return Speedup(rounds, known, could_reach_runner=could_reach_runner)
 
@@ -778,7 +778,7 @@ def test_a_candidate_that_could_have_left_out_the_copying_is_surely_faster_by_mo
     assert plain["speedup"] == pytest.approx(1.5)
     assert plain["speedup_low"] > 1.25
     if kind == "cuda":
-        assert careful["speedup_low"] == pytest.approx(270 / (180 + 80 + 1e6 * EARLY_S), rel=0.03)
+        assert careful["speedup_low"] == pytest.approx(270 / (180 + 80 + 1e6 * EARLY_S), rel=0.05)
     else:
         assert careful["speedup_low"] == pytest.approx(UNSURE)
     assert {**careful, "speedup_low": 0} == {**plain, "speedup_low": 0}

@@ -75,7 +75,7 @@ def no_times() -> dict[Party, list[float]]:
 
 @dataclass
 class Rounds:
-    """Seconds of requests in turn, by party; those of one round have the same place."""
+    """Seconds of requests in turn, by party; the reference's and the candidate's of one round have the same place."""
 
     calls: int = 1
     """Calls of a request."""

@@ -19,6 +19,7 @@ from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
 from kernel_coder.judge.examiner.timing.constants import TIMING
 from kernel_coder.judge.examiner.timing.records import Party
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker, each_call
+from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Say
@@ -152,7 +153,7 @@ class Requester:
             if not torch.equal(answer.hashes, request.hashes):
                 raise Judged(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")
 
-    def _refuse(self, family: str, tolerances: Sequence[object], results: list[ComparisonResult]) -> None:
+    def _refuse(self, family: str, tolerances: Sequence[Tolerance], results: list[ComparisonResult]) -> None:
         """Raise Judged if an output is too far from what is expected. The comparison is of all calls of a request."""
         specs = self.maker.variant.output_specs
         of_call = [

@@ -163,7 +163,7 @@ class Speedup:
         launching = self.rounds.launching_s
         late_s = max(statistics.median(launching[party] or [0.0]) for party in ("reference", "candidate"))
         host = HOST_NOISE * min(1.0, late_s / (calls * call_s))
-        return host + device.call_noise + device.request_noise_s / (calls * call_s)
+        return host + device.call_noise + (device.request_noise_s / calls + device.call_noise_s) / call_s
 
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict.

@@ -178,7 +178,7 @@ class Timer:
         """So many calls that a request takes long enough, as far as there is memory; but no more than
         :data:`REQUEST_S`."""
         device = TIMING[self.kind]
-        room = min(math.ceil(device.least_s / call_s), self.requester.room(1))
+        room = min(math.ceil(device.least_s / call_s), self.requester.room(1), device.max_calls // device.min_rounds)
         return max(1, min(max(self._least_calls, room), self.variant.slots, round(REQUEST_S / call_s)))
 
     @property
@@ -206,8 +206,9 @@ class Timer:
         """
         self.before = before
         self._free_memory()
-        # The first requests make what later ones use. They are made beside others; alone it may be faster.
-        first_s = self.requester.answers(["empty", "reference", "candidate", "candidate"], 1, timed=False)[-1].taken_s
+        # The first requests make what later ones use. They are made beside others; alone the candidate may be faster.
+        firsts = self.requester.answers(["empty", "reference", *["candidate"] * 3], 1, timed=False)
+        first_s = min(one.taken_s for one in firsts[-2:])
         calls = max(1, min(self.task.known.calls, round(MAX_REQUEST_S / first_s)))
         calls = self._in_line("candidate", calls)
         self.rounds = Rounds(calls)
@@ -223,9 +224,11 @@ class Timer:
         self._refuse_below_floor()
 
     def _measure_rounds(self, count: int) -> None:
-        """Rounds, at least one, while other processes are kept from the device; each in a secret order."""
-        party_of_round: list[Party] = ["reference", "candidate", "empty"]
-        parties = [party for _ in range(max(1, count)) for party in secrets.SystemRandom().sample(party_of_round, 3)]
+        """Rounds, at least one, while other processes are kept from the device; each in a secret order. Every second
+        one has an empty request."""
+        of_round: list[Party] = ["reference", "candidate", "empty"]
+        sizes = [3 - place % 2 for place in range(max(1, count))]
+        parties = [party for size in sizes for party in secrets.SystemRandom().sample(of_round[:size], size)]
         for party, answer in zip(parties, self.requester.answers(parties, self.rounds.calls), strict=True):
             self.rounds.taken_s[party].append(answer.taken_s)
             self.rounds.launching_s[party].append(answer.launching_s)
