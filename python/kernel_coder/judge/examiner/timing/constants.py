@@ -160,6 +160,10 @@ candidate's own time, too."""
 MIN_SHARE = 0.05
 """Share of a request's time that its calls are taken to have at least, whatever the request costs by itself."""
 
+DRIFT_S = 10e-6
+"""An empty request in turn with a candidate counts at most this much longer than one without. A third process uses the
+GPU then, but a candidate could also make empty requests long."""
+
 EARLY_S = 50e-6
 """A candidate that answers while its last kernel still runs may gain up to this, and be right when the outputs are
 read."""

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kernel_coder.judge.examiner.timing.constants import CONFIDENCE, EARLY_S, HOST_NOISE, RESOLUTION, TIMING, UNSURE
+from kernel_coder.judge.examiner.timing.constants import (
+    CONFIDENCE,
+    DRIFT_S,
+    EARLY_S,
+    HOST_NOISE,
+    RESOLUTION,
+    TIMING,
+    UNSURE,
+)
 from kernel_coder.judge.examiner.timing.records import Baseline, Party, Rounds, call_time
 
 
@@ -108,8 +116,7 @@ class Speedup:
     @property
     def empty_s(self) -> float:
         """Seconds of an empty request in turn. A candidate could increase them, so they count up to a limit."""
-        most_s = self._known_s + 2 * TIMING[self.before.kind].request_noise_s
-        return min(most_s, statistics.median(self.rounds.taken_s["empty"]))
+        return min(self._known_s + DRIFT_S, statistics.median(self.rounds.taken_s["empty"]))
 
     def calls_s(self, party: Party, empty_s: float) -> list[float]:
         """Seconds of a call in each round, if an empty request takes `empty_s`."""

@@ -207,7 +207,8 @@ class Timer:
         self.before = before
         self._free_memory()
         # The first requests make what later ones use. They are made beside others; alone the candidate may be faster.
-        firsts = self.requester.answers(["empty", "reference", *["candidate"] * 3], 1, timed=False)
+        parties: list[Party] = ["empty", "reference", "candidate", "candidate", "candidate"]
+        firsts = self.requester.answers(parties, 1, timed=False)
         first_s = min(one.taken_s for one in firsts[-2:])
         calls = max(1, min(self.task.known.calls, round(MAX_REQUEST_S / first_s)))
         calls = self._in_line("candidate", calls)
