@@ -12,15 +12,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
 from kernel_coder.judge.examiner.timing.clock import Answer
+from kernel_coder.judge.examiner.timing.records import Party, ReferenceTiming, Rounds
 from kernel_coder.judge.examiner.timing.timer import Timer
-from kernel_coder.judge.examiner.timing_records import ReferenceTiming, Rhythm, TimesInTurn
 from kernel_coder.judge.gpu.contention import STEPS
 from kernel_coder.judge.gpu.turns import GpuTurns
 
-FLUSH_S, HOST_S, NEXT_TO_NOTHING_S = 64e-6, 20e-6, 3e-6
+FLUSH_S = 64e-6
 
 
 class Burst(NamedTuple):
@@ -92,72 +90,46 @@ class SlicedGpu:
             self.left_s = self.slice_s - (-self.left_s % self.slice_s) if is_alone else 0.0
 
 
-class FakeLink:
-    """To one of the two whose requests are timed."""
-
-    left_s, life_s, outputs = 1e3, 0.0, None
-
-
 class SlicedRequests:
     """Requests of the judge's timer on such a GPU, with the interface of ``Requester`` and ``RequestClock``."""
 
-    def __init__(self, gpu: SlicedGpu, task: Any, call_s: dict[FakeLink, float], copy_s: float) -> None:
+    def __init__(self, gpu: SlicedGpu, call_s: dict[Party, float], copy_s: float) -> None:
         self.gpu, self.call_s, self.copy_s = gpu, call_s, copy_s
-        self.candidate = list(call_s)[-1]
         self.burns = False
         """Whether the candidate burns while it is not asked."""
 
-        self.turns, self.clock = GpuTurns(), self
-        self.checker, self.maker = SimpleNamespace(task=task), SimpleNamespace(bytes_of=lambda calls: 1)
+        self.clock = self
 
-    def _request(self, link: FakeLink, work_s: float) -> float:
-        is_candidate = link is self.candidate
+    def room(self, calls: int) -> int:
+        return 1000
+
+    def answers(
+        self, parties: list[Party], calls: int, *, timed: bool = True, around: Callable[[], None] | None = None
+    ) -> list[Answer]:
+        found = []
+        if around is not None:
+            around()
+        for party in parties:
+            count = 1 if party == "single" else calls
+            found.append(Answer(self._request(party, count * (self.call_s.get(party, 0.0) + self.copy_s)), 0.0))
+        if around is not None:
+            around()
+        return found
+
+    def _request(self, party: Party, work_s: float) -> float:
+        is_candidate = party == "candidate"
         if is_candidate:
             self.gpu.burners.pop("candidate", None)
         self.gpu.idle(5e-4 * random.lognormvariate(0, 0.1))  # outputs are filled, launches get in line
+        self.gpu.work("examiner", 1e-6)
         began = self.gpu.now
         self.gpu.work("examiner", FLUSH_S)
-        self.gpu.work("candidate" if is_candidate else "reference", work_s * random.lognormvariate(0, 0.01))
-        self.gpu.idle(HOST_S * random.lognormvariate(0, 0.1))
-        self.gpu.work("examiner", 10e-6)
+        self.gpu.work("candidate" if is_candidate else "reference", work_s * random.lognormvariate(0, 0.003) + 1e-6)
+        self.gpu.work("examiner", 10e-6 * random.lognormvariate(0, 0.05))
         taken_s = self.gpu.now - began
         if self.burns:
             self.gpu.burners["candidate"] = Burst()
         return taken_s
-
-    def ping(self, link: FakeLink) -> float:
-        return self._request(link, NEXT_TO_NOTHING_S)
-
-    def answers(
-        self,
-        links: list[Any],
-        calls: int,
-        *,
-        timed: bool,
-        first: Callable[[], None] | None = None,
-        then: Callable[[], None] | None = None,
-    ) -> list[Answer]:
-        nothing, found = torch.empty(0), []
-        if first is not None:
-            first()
-        for link in links:
-            taken_s = self._request(link, calls * (self.call_s[link] + self.copy_s))
-            found.append(Answer(link, None, taken_s, 0.0, nothing, nothing, None))
-        if then is not None:
-            then()
-        return found
-
-    def copying_s(self, calls: int, outputs: object) -> list[float]:
-        found = []
-        for _ in range(5):
-            self.gpu.work("examiner", FLUSH_S + calls * 10e-6)
-            began = self.gpu.now
-            self.gpu.work("examiner", calls * self.copy_s)
-            found.append((self.gpu.now - began) / calls)
-        return found
-
-    def showing_s(self, calls: int) -> list[float]:
-        return [0.0]
 
     def load(self) -> float:
         self.gpu.idle(2e-4)  # launches get in line
@@ -171,23 +143,16 @@ class SlicedTimer(Timer):
     it is not asked if it `burns`."""
 
     def __init__(
-        self, gpu: SlicedGpu, call_s: float, copying_s: float, calls: int, candidate: float = 1.0, burns: bool = False
+        self, gpu: SlicedGpu, call_s: float, copying_s: float, slots: int, candidate: float = 1.0, burns: bool = False
     ) -> None:
-        self.gpu, self.burns = gpu, burns
-        reference: Any = FakeLink()
-        other: Any = FakeLink()
-        self.reference, self.candidate = reference, other
-        self.rhythm = Rhythm(calls, 2 * calls * call_s)
-        self.kind, self.could_reach_runner = "cuda", False
-        self.variant = SimpleNamespace(input_stride=0)  # type: ignore[assignment]
-        known = ReferenceTiming(rhythm=self.rhythm)
-        device = SimpleNamespace(type=self.kind)
-        self.task = SimpleNamespace(device=device, variants=[self.variant], known=known)  # type: ignore[assignment]
-        self.config = SimpleNamespace(timed_calls=calls, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]
-        self.requests = SlicedRequests(gpu, self.task, {reference: call_s, other: candidate * call_s}, copying_s)
-        self.requester, self.turns = self.requests, self.requests.turns  # type: ignore[assignment]
-        self.alone = BaselineTimer(self.task, self.requester, self.reference, self.turns)
-        self.times, self.before, self.afterwards, self.compiled_s = TimesInTurn(), None, None, None
+        self.gpu, self.burns, self.kind, self.could_reach_runner = gpu, burns, "cuda", False
+        self.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
+        self.task = SimpleNamespace(known=ReferenceTiming())  # type: ignore[assignment]
+        self.config = SimpleNamespace(timed_calls=100, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]
+        self.requests = SlicedRequests(gpu, {"reference": call_s, "candidate": candidate * call_s}, copying_s)
+        self.requester, self.turns = self.requests, GpuTurns()  # type: ignore[assignment]
+        self.reference = SimpleNamespace(life_s=0.0)  # type: ignore[assignment]
+        self.rounds, self.before, self.afterwards, self.compiled_s = Rounds(), None, None, None
 
     def _measure_gpu(self) -> None:
         pass
@@ -195,10 +160,7 @@ class SlicedTimer(Timer):
     def _free_memory(self) -> None:
         pass
 
-    def _find_rhythm(self, link: Any, empty_s: float, *known_s: float) -> Rhythm:
-        return self.rhythm
-
-    def _refuse_below_floor(self, reference_s: float, call_s: float) -> None:
+    def _refuse_below_floor(self) -> None:
         pass
 
     def verdict(

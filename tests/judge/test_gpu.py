@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kernel_coder.judge.examiner.timing import timer
+from kernel_coder.judge.examiner.timing.records import ReferenceTiming
 from kernel_coder.judge.examiner.timing.timer import Timer
-from kernel_coder.judge.examiner.timing_records import ReferenceTiming, Rhythm
 from kernel_coder.judge.gpu import facts, nvml
 from kernel_coder.judge.gpu.facts import BANDWIDTH_GB, gpu_facts, known_bandwidth, measured_bandwidth
 from kernel_coder.judge.gpu.turns import GpuTurns
@@ -62,10 +62,12 @@ def test_that_is_done_while_the_gpu_is_used_alone_and_before_the_candidate_is_th
             events.append("released")
 
     found = Timer.__new__(Timer)
-    found.kind, found.device, found.turns, found.rhythm = "cuda", torch.device("cuda"), Turns(), Rhythm(1, 1.0)
-    found.task = SimpleNamespace(known=ReferenceTiming(rhythm=found.rhythm))  # type: ignore[assignment]
-    found.requester = SimpleNamespace(clock=None)  # type: ignore[assignment]
-    found.alone = SimpleNamespace(measure=lambda *_: events.append("timed"))  # type: ignore[assignment]
+    found.kind, found.device, found.turns = "cuda", torch.device("cuda"), Turns()
+    found.task = SimpleNamespace(known=ReferenceTiming(calls=1))  # type: ignore[assignment]
+    monkeypatch.setattr(
+        found, "_timed_alone", lambda calls: events.append("timed") or SimpleNamespace(call_s=1.0, is_quiet=True)
+    )
+    monkeypatch.setattr(found, "_wanted_calls", lambda call_s: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(timer, "gpu_facts", lambda device: events.append("measured"))
     monkeypatch.setattr(timer, "has_much_to_free", lambda device: False)

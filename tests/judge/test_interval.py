@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernel_coder.judge.examiner.timing.interval import (
+from kernel_coder.judge.examiner.timing.speedup import (
     Interval,
     median_interval,
     noise_of,

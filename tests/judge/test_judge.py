@@ -743,7 +743,7 @@ def get_init_inputs():
 import threading, time
 SEEN, CALLS = {}, [0]
 def spoil():
-    while CALLS[0] < 40:
+    while CALLS[0] < 90:
         time.sleep(0.001)
     while True:
         for ids in list(SEEN.values()):

@@ -26,7 +26,7 @@ from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
-from kernel_coder.judge.examiner.timing_records import ReferenceTiming
+from kernel_coder.judge.examiner.timing.records import ReferenceTiming
 from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
@@ -318,6 +318,7 @@ class PreparedTask:
             "allow": self.config.allow,
             "slots_at": memory.slots_at,
             "gate_at": memory.gate_at,
+            "done_at": memory.done_at,
             "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a machine with a GPU has cores to spare
             "input_bytes": memory.inputs.size,
             "output_bytes": memory.candidate_outputs.size,

@@ -140,6 +140,11 @@ class TaskMemory:
         """Where the number that opens a Runner's gate is, in its output memory."""
         return self.candidate_outputs.size - ALIGNMENT
 
+    @property
+    def done_at(self) -> int:
+        """Where a Runner's stream writes that number behind the last launch of a request."""
+        return self.gate_at + ALIGNMENT // 2
+
     def reference_outputs(self) -> Arena:
         """The output memory of the reference's own Runner, allocated at the first call."""
         if self._reference_outputs is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity
 
 from kernel_coder.judge.config import BUILDS
-from kernel_coder.judge.gpu.stream_gate import wait_for
+from kernel_coder.judge.gpu.stream_gate import wait_for, write_later
 from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
@@ -141,10 +141,11 @@ class Candidate:
         """Whether an output of the last audited call shared memory with an input."""
         self.grad_mode: Any = torch.no_grad
         self.has_gradients = False
-        self.scratch = torch.zeros(1, device=self.device)
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _PreparedCall] = {}
+        self.made: dict[int, list[Tensor]] = {}
+        """What is copied in place of outputs, by variant."""
         self.hooks = contextlib.ExitStack()  # installed until the end: an extension may be built as late as in a call
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
@@ -227,6 +228,7 @@ class Candidate:
         """Free everything, so that this process can build another one."""
         self.hooks.close()
         self.prepared.clear()
+        self.made.clear()
         self.returned = None
         if self.compiled is not None:
             torch._dynamo.reset()
@@ -256,10 +258,12 @@ class Candidate:
             of compiled kernels.
         """
 
+        call = self._copy_only if mode is Mode.EMPTY else self._call
+
         def calls() -> None:
             with self._behind_gate(number):
                 for slot in random.SystemRandom().sample(range(first, first + count), count):
-                    self._call(variant, slot)
+                    call(variant, slot)
             self._synchronise()
 
         if mode is Mode.GRADIENTS:
@@ -269,7 +273,7 @@ class Candidate:
             finally:
                 self.grad_mode, self.has_gradients = torch.no_grad, False
             return ()
-        if mode is Mode.PLAIN:
+        if mode in (Mode.PLAIN, Mode.EMPTY):
             calls()
             return ()
         if mode is Mode.COMPILED:
@@ -324,23 +328,16 @@ class Candidate:
             if (variant, slot) not in self.prepared:
                 self._prepare(variant, slot)
 
-    def use_device(self, number: int) -> None:
-        """Run one tiny kernel, so that a GPU that another process used last switches to this process.
-
-        Args:
-            number: the kernel waits until the gate has this number; 0: it does not wait.
-        """
-        with self._behind_gate(number):
-            self.scratch.zero_()
-        self._synchronise()
-
     @contextlib.contextmanager
     def _behind_gate(self, number: int) -> Iterator[None]:
-        """The GPU's work that is queued in this context waits until the gate has the number; 0: it does not wait."""
+        """The GPU's work that is queued in this context waits until the gate has the number. Behind that work the same
+        number is written at another place. 0: neither."""
+        memory = self.outputs.bytes.data_ptr()
         if number:
-            wait_for(self.outputs.bytes.data_ptr() + self.plan["gate_at"], number, self.device)
+            wait_for(memory + self.plan["gate_at"], number, self.device)
         yield
         if number:
+            write_later(memory + self.plan["done_at"], number, self.device)
             self.say_queued()
 
     # ---- one call
@@ -372,6 +369,14 @@ class Candidate:
             _check(name, tensor, place, spec)
             with torch.no_grad():
                 place.copy_(tensor)
+
+    def _copy_only(self, variant: int, slot: int) -> None:
+        """Copy tensors of the outputs' sizes to shared memory, as :meth:`_call` does, without a call."""
+        places = (self.prepared.get((variant, slot)) or self._prepare(variant, slot)).places
+        if variant not in self.made:
+            self.made[variant] = [torch.empty_like(place) for place in places]
+        for place, made in zip(places, self.made[variant], strict=True):
+            place.copy_(made)
 
     def _prepare(self, variant: int, slot: int) -> _PreparedCall:
         plan = self.plan["variants"][variant]

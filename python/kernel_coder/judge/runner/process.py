@@ -103,8 +103,6 @@ def _serve(channel: Channel, first: Frame | None) -> None:
         elif frame.kind == Say.PING:
             if candidate is not None:
                 candidate.make_ready(*frame.values[:3])
-                if frame.values[3]:
-                    candidate.use_device(frame.values[5])
             _say(channel, Say.PING, Status.OK)
         elif frame.kind in (Say.RELOAD, Say.TRAINING):
             if candidate is not None:

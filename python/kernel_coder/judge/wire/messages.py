@@ -41,7 +41,7 @@ class Say(IntEnum):
 
     BUILT = 1  # from the Runner: the module is built; values: how the reference's state was loaded (Loaded)
     CALL = 2  # call the module; values: first slot, number of calls, shape variant, mode, 1 if timed, gate number or 0
-    PING = 3  # prepare for calls, make none; values as for CALL, but mode 1: use the device, as little as possible
+    PING = 3  # prepare for calls, make none; values: first slot, number of calls, shape variant
     TRAINING = 7  # switch to another mode; values: 0 eval, 1 train, 2 as it was
     RELOAD = 6  # load the state in shared memory again; values: 1 for another instance first, its seed
     TASK = 4  # the next message carries the descriptors of a task: plan, source, report, inputs, outputs
@@ -58,6 +58,7 @@ class Mode(IntEnum):
     UNDONE = 7  # own kernels run; then what each wrote is overwritten with one of its inputs that is as large
     GRADIENTS = 8  # gradients are switched on, as they are for a user who does not switch them off
     COMPILED = 4  # the reference runs under torch.compile
+    EMPTY = 9  # the module is not called; the copies of its outputs are made
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
     FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: their number
 

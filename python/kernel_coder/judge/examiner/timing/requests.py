@@ -10,51 +10,45 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.examiner.checks import Checker
-from kernel_coder.judge.examiner.link import Link
-from kernel_coder.judge.examiner.timing_constants import STRANGE_EVERY
+from kernel_coder.judge.examiner.refusals import Unsteady
+from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.examiner.timing.constants import STRANGE_EVERY
 from kernel_coder.judge.examiner.tolerance import Tolerance
-from kernel_coder.judge.wire.shared_tensors import tensor_at
+from kernel_coder.judge.wire.messages import TensorSpec
 from kernel_coder.judge.wire.trees import tensors_of
 
 
-class Expected(NamedTuple):
-    """What is expected of one call."""
-
-    outputs: list[Tensor]
-    tolerances: Sequence[Tolerance]
-    family: str = "own"
-
-
 class Request(NamedTuple):
-    """A request to one Runner."""
+    """Calls to one Runner."""
 
-    link: Link
     calls: int
-    staged: Tensor | None
-    """Bytes: inputs of all calls, to be copied to shared memory; None: they are there already."""
+    staged: Tensor
+    """Bytes: inputs of all calls, to be copied to shared memory."""
 
+    is_candidate: bool
     is_kept: bool
     """Whether it waits in memory beside other requests. Then nothing of it may stay in shared memory, where the next
     one will be."""
 
-    expected: list[Expected]
-    """Of each call; empty for the reference, with which nothing is compared."""
+    expected: list[Tensor]
+    """Each output of all calls, [calls, ...]; nothing for the reference, with which nothing is compared."""
+
+    strange: tuple[int, Sample] | None
+    """A call on inputs of another kind than the task's own."""
 
     hashes: Tensor | None
     """Of the inputs; None for the reference."""
 
-    def again(self, link: Link) -> Request:
-        """The same request to the reference's Runner."""
-        return self._replace(link=link, expected=[], hashes=None)
+    def for_reference(self) -> Request:
+        """The same calls, to the reference's Runner."""
+        return self._replace(is_candidate=False, expected=[], hashes=None)
 
 
 class RequestMaker:
     """Makes the requests of one candidate's examination."""
 
-    def __init__(self, checker: Checker, reference: Link) -> None:
-        self.task, self.reference = checker.task, reference
-        self.variant = self.task.variants[0]
-        self.is_gpu = self.task.device.type == "cuda"
+    def __init__(self, checker: Checker) -> None:
+        self.task, self.variant = checker.task, checker.task.variants[0]
         # In a timed call outputs are compared with the reference's. A tolerance is the distance from the oracle, and
         # the reference is within it as well, so twice the tolerance is allowed.
         self.tolerances = [
@@ -63,23 +57,36 @@ class RequestMaker:
         ]
         self._until_strange = secrets.randbelow(STRANGE_EVERY)
 
-    def make(self, link: Link, calls: int, is_kept: bool) -> Request:
+    def make(self, calls: int, is_candidate: bool, is_kept: bool) -> Request:
         """A request of `calls` calls on fresh inputs."""
-        task = self.task
+        task, variant, reference = self.task, self.variant, self.task.reference
         task.draws.seed_torch()
-        is_candidate = link is not self.reference
-        region = task.memory.region(self.variant, calls)
-        is_staged = is_kept or task.known.keeps_inputs_back or not self.is_gpu
-        staged = torch.empty_like(region) if is_staged else None
-        memory = region if staged is None else staged
-        has_room = is_kept or not self.is_gpu
+        staged = torch.empty_like(task.memory.region(variant, calls))
+        has_room = is_kept or task.device.type != "cuda"
         strange = secrets.randbelow(calls) if is_candidate and has_room and self._is_strange() else -1
+        sample: Sample | None = None
+        specs = [*variant.input_specs, *variant.cotangent_specs]
+        inputs = [each_call(staged, spec, variant.input_stride, calls).unbind() for spec in specs]
         expected = [
-            self._strange_call(memory, slot) if slot == strange else self._fresh_call(memory, slot, is_candidate)
-            for slot in range(calls)
+            torch.empty((calls, *spec.shape), dtype=spec.torch_dtype, device=task.device)
+            for spec in variant.output_specs
+            if is_candidate
         ]
-        hashes = task.fingerprint.of([memory]) if is_candidate else None
-        return Request(link, calls, staged, is_kept, expected, hashes)
+        outputs = [one.unbind() for one in expected]
+        for call in range(calls):
+            if call == strange:
+                sample = self._strange_sample()
+                _fill(inputs, call, [*sample.tensors, *sample.cotangents])
+                continue
+            drawn = reference.own_inputs(seeded=True)
+            cotangents = reference.cotangents_of(drawn)
+            if is_candidate:
+                _fill(outputs, call, reference.own_outputs(drawn, cotangents))
+            _fill(inputs, call, [*tensors_of(drawn), *cotangents])
+        hashes = task.fingerprint.of([staged]) if is_candidate else None
+        return Request(
+            calls, staged, is_candidate, is_kept, expected, None if sample is None else (strange, sample), hashes
+        )
 
     def bytes_of(self, calls: int) -> int:
         """Bytes of a round while it is kept: inputs of two requests, and twice the outputs of one."""
@@ -94,25 +101,27 @@ class RequestMaker:
         self._until_strange = secrets.randbelow(STRANGE_EVERY)
         return True
 
-    def _strange_call(self, memory: Tensor, slot: int) -> Expected:
-        """Write inputs of another kind than the task's own."""
+    def _strange_sample(self) -> Sample:
         families = [one for one in self.task.families if one != "own"] or ["own"]
-        sample = self.task.sample(families[secrets.randbelow(len(families))], self.variant)
-        self._write(memory, slot, [*sample.tensors, *sample.cotangents])
-        return Expected(sample.expected, sample.tolerances, sample.family)
+        return self.task.sample(families[secrets.randbelow(len(families))], self.variant)
 
-    def _fresh_call(self, memory: Tensor, slot: int, is_checked: bool) -> Expected:
-        """Write fresh inputs of the task's own kind. The expected outputs are the reference's, if they are compared."""
-        reference = self.task.reference
-        inputs = reference.own_inputs(seeded=True)
-        cotangents = reference.cotangents_of(inputs)
-        expected = reference.own_outputs(inputs, cotangents) if is_checked else []
-        # Written last. Inputs that are too large to be kept back are visible to the candidate's process from here on,
-        # and a thread of it could begin to compute.
-        self._write(memory, slot, [*tensors_of(inputs), *cotangents])
-        return Expected(expected, self.tolerances)
 
-    def _write(self, memory: Tensor, slot: int, values: Sequence[Tensor]) -> None:
-        variant = self.variant
-        for spec, value in zip([*variant.input_specs, *variant.cotangent_specs], values, strict=True):
-            tensor_at(memory, spec, slot * variant.input_stride).copy_(value)
+def each_call(memory: Tensor, spec: TensorSpec, stride: int, calls: int) -> Tensor:
+    """One tensor of each call, as [calls, ...] in memory where each call has `stride` bytes. Nothing is copied.
+
+    >>> each_call(torch.zeros(32, dtype=torch.uint8), TensorSpec((2,), "float32", 4), 16, 2)
+    tensor([[0., 0.],
+            [0., 0.]])
+    """
+    if spec.nbytes == 0:
+        return torch.empty((calls, *spec.shape), dtype=spec.torch_dtype, device=memory.device)
+    rows = memory[: calls * stride].view(calls, stride)[:, spec.offset : spec.offset + spec.nbytes]
+    return rows.view(spec.torch_dtype).view(calls, *spec.shape)
+
+
+def _fill(places: Sequence[Sequence[Tensor]], call: int, values: Sequence[Tensor]) -> None:
+    """Copy a call's tensors to their places."""
+    for place, value in zip(places, values, strict=True):
+        if place[call].shape != value.shape:
+            raise Unsteady("its inputs or outputs have other shapes from call to call")
+        place[call].copy_(value)

@@ -2,17 +2,17 @@
 
 The reference is timed before the candidate is there, in turn with it, and, if it was slowed down, after the candidate's
 processes have ended. What a request costs by itself is measured on the reference's Runner and subtracted from both
-times. What it costs on the candidate's Runner only says how sure the result is.
+times.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import secrets
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,24 +21,30 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.source_checks import reaches_out
-from kernel_coder.judge.examiner.timing.answers import Requester
-from kernel_coder.judge.examiner.timing.baseline import BaselineTimer
-from kernel_coder.judge.examiner.timing.estimate import Estimate
-from kernel_coder.judge.examiner.timing.rhythm import find_rhythm, rounds_together
-from kernel_coder.judge.examiner.timing_constants import (
-    BASELINE_ROUNDS,
+from kernel_coder.judge.examiner.timing.constants import (
+    BASELINE_S,
+    BUSY_S,
+    CHUNK_S,
+    MAX_PAUSE_S,
+    MAX_REQUEST_S,
     MIN_ROUNDS,
-    PINGS,
-    PINGS_IN_TURN,
-    SPARE_S,
+    PIECES,
+    QUIET_S,
+    QUIET_TRIES,
+    REQUEST_COST_S,
+    REQUEST_S,
+    SHARED_PROBES,
+    STEADY,
     TIMING,
-    TRIES_IN_TURN,
 )
-from kernel_coder.judge.examiner.timing_records import Baseline, Party, Rhythm, TimesInTurn
+from kernel_coder.judge.examiner.timing.records import Baseline, Costs, Party, Rounds, call_time
+from kernel_coder.judge.examiner.timing.rounds import Requester
+from kernel_coder.judge.examiner.timing.speedup import Speedup
+from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.facts import gpu_facts, known_bandwidth
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.limits import AFTERWARDS_S, COMPILE_S
-from kernel_coder.judge.wire.messages import Mode, Say
+from kernel_coder.judge.wire.messages import Mode
 from kernel_coder.judge.wire.shared_tensors import free_memory, has_much_to_free
 
 
@@ -56,9 +62,7 @@ class Timer:
         self.device, self.config, self.variant = self.task.device, self.task.config, self.task.variants[0]
         self.kind = self.device.type
         self.requester = Requester(checker, reference)
-        self.alone = BaselineTimer(self.task, self.requester, reference, self.turns)
-        self.rhythm = Rhythm(1, 0.0)
-        self.times = TimesInTurn()
+        self.rounds = Rounds()
         self.before: Baseline | None = None
         self.afterwards: Baseline | None = None
         self.compiled_s: float | None = None
@@ -70,20 +74,25 @@ class Timer:
         """The reference, before there is a candidate."""
         self._measure_gpu()
         self._free_memory()
-        known, clock = self.task.known, self.requester.clock
-        if known.rhythm is None:
-            known.keeps_inputs_back = clock.can_keep_inputs_back()
-            with self.turns.shared():
-                clock.draw_places(1)
-                empty_s = min(clock.ping(self.reference) for _ in range(4))
-            known.rhythm = self._find_rhythm(self.reference, empty_s)
-        self.rhythm = known.rhythm
-        return self.alone.measure(self.rhythm, BASELINE_ROUNDS, PINGS)
+        known = self.task.known
+        if known.calls == 0:
+            self.requester.answers(["reference", "empty"], 1, timed=False)  # makes what later requests use
+            taken_s = [one.taken_s for one in self.requester.answers(["reference", "empty"] * 3, 1)]
+            call_s = call_time(min(taken_s[::2]), min(taken_s[1::2]), 1)
+            known.calls = self._in_line("reference", self._wanted_calls(call_s))
+        while True:
+            found = self._timed_alone(known.calls)
+            wanted = self._wanted_calls(found.call_s)  # more, if another program disturbed the first look
+            if not found.is_quiet or wanted <= 2 * known.calls:
+                return found
+            if (calls := self._in_line("reference", wanted)) <= known.calls:
+                return found
+            known.calls = calls
 
     def measure_afterwards(self) -> None:
         """The reference, once the candidate's processes have ended."""
         self.reference.life_s += AFTERWARDS_S
-        self.afterwards = self.alone.measure(self.rhythm, MIN_ROUNDS, PINGS_IN_TURN)
+        self.afterwards = self._timed_alone(self.rounds.calls)
         if self.config.compile_baseline:
             self.compiled_s = self._compiled_call_s()
 
@@ -93,31 +102,101 @@ class Timer:
             with self.turns.alone():
                 gpu_facts(self.device)
 
+    def _timed_alone(self, calls: int) -> Baseline:
+        """Time the reference. If another program used the GPU, do it again, since that program may have ended by then.
+        The task remembers the reference's fastest time on a GPU that no other program used, and what requests cost."""
+        for left in reversed(range(1 if self._is_gpu_busy else QUIET_TRIES)):
+            found = self._timed_in_pieces(calls)
+            if found.is_quiet or not left:
+                break
+            self.turns.sleep(QUIET_S)
+        known = self.task.known
+        if found.is_quiet and self.kind != "cpu":
+            known.fastest_s, known.costs = min(known.fastest_s, found.call_s), found.costs
+        if not found.is_quiet and known.costs is not None:
+            found = found._replace(costs=known.costs)
+        if not found.is_quiet and not self._is_gpu_busy:
+            self.turns.busy_until = time.monotonic() + BUSY_S
+            print(
+                "another program uses the GPU, also while the reference is timed without a candidate", file=sys.stderr
+            )
+        return found
+
+    def _timed_in_pieces(self, calls: int) -> Baseline:
+        """The same, once."""
+        taken: dict[Party, list[float]] = {"reference": [], "empty": [], "single": []}
+        loads: list[float] = []
+        until = time.monotonic() + BASELINE_S
+        while not loads or (len(taken["reference"]) < PIECES and time.monotonic() < until):
+            if loads and self.kind != "cpu":
+                time.sleep(random.uniform(0.0, MAX_PAUSE_S))
+            answers = self.requester.answers(list(taken), calls, around=lambda: loads.append(self._load()))
+            for party, answer in zip(taken, answers, strict=True):
+                taken[party].append(answer.taken_s)
+        is_quiet = sum(one >= LOADED for one in loads) <= SHARED_PROBES * len(loads)
+        if self.kind != "cpu":
+            is_quiet &= all(statistics.median(some) <= STEADY * min(some) for some in taken.values())
+        empty_s, single_s = min(taken["empty"]), min(taken["single"])  # a program beside it can only increase them
+        costs = Costs(single_s, max(empty_s - single_s, 0.0) / max(calls - 1, 1))
+        call_s, fastest_s = (
+            call_time(one, empty_s, calls) for one in (statistics.median(taken["reference"]), min(taken["reference"]))
+        )
+        # On a CPU a process is faster or slower than usual for seconds.
+        fastest_s = call_s if self.kind == "cpu" else fastest_s
+        return Baseline(call_s, fastest_s, costs, time.monotonic(), self.kind, is_quiet)
+
+    def _load(self) -> float:
+        """How many times as long as alone a piece of work takes now on the GPU."""
+        return self.requester.clock.load()
+
+    @property
+    def _is_gpu_busy(self) -> bool:
+        """Whether another program used the GPU for long, a short while ago. Then nothing waits for it to end."""
+        return time.monotonic() < self.turns.busy_until
+
     def _compiled_call_s(self) -> float | None:
         """Seconds of a call of the reference under torch.compile; None if it does not compile."""
         self.reference.life_s += COMPILE_S
-        clock, maker, calls = self.requester.clock, self.requester.maker, self.rhythm.calls
+        clock, maker, calls = self.requester.clock, self.requester.maker, self.rounds.calls
         try:
             with self.turns.shared():
-                request = maker.make(self.reference, calls, False)
-            clock.measure(request, Mode.COMPILED)  # compiles, which takes long, beside other processes
+                request = maker.make(calls, False, False)
+            clock.measure(self.reference, calls, request, Mode.COMPILED)  # compiles, which takes long, beside others
             with self.turns.alone():
-                answers = [
-                    clock.measure(maker.make(self.reference, calls, False), Mode.COMPILED) for _ in range(MIN_ROUNDS)
+                taken_s = [
+                    clock.measure(self.reference, calls, maker.make(calls, False, False), Mode.COMPILED).taken_s
+                    for _ in range(MIN_ROUNDS)
                 ]
         except ReferenceFailed as failed:
             print(failed, file=sys.stderr)  # the Examiner's stderr is read by people
             return None
-        costs = self.estimate.costs
-        return statistics.median(costs.call_s(one.taken_s, calls, self.variant.input_stride) for one in answers)
+        return statistics.median(call_time(one, self.speedup.empty_s, calls) for one in taken_s)
+
+    # ---- how many calls a request has
+
+    def _wanted_calls(self, call_s: float) -> int:
+        """So many calls that a request takes long enough, as far as there is memory; but no more than
+        :data:`REQUEST_S`."""
+        device = TIMING[self.kind]
+        room = min(math.ceil(device.least_s / call_s), self.requester.room(1), device.max_calls // device.min_rounds)
+        return max(1, min(max(self._least_calls, room), self.variant.slots, round(REQUEST_S / call_s)))
+
+    @property
+    def _least_calls(self) -> int:
+        """Calls of a request that make as many as are wanted in all."""
+        return math.ceil(self.config.timed_calls / TIMING[self.kind].min_rounds)
+
+    def _in_line(self, party: Party, calls: int) -> int:
+        """At most `calls`, so few that their launches get in line before the gate opens; but not fewer than are wanted.
+        A GPU holds about a thousand launches."""
+        while calls > self._least_calls and self.requester.answers([party], calls, timed=False)[0].launching_s:
+            calls = max(calls // 4, self._least_calls)
+        return calls
 
     # ---- in turn
 
     def measure(self, before: Baseline) -> None:
         """Time candidate and reference in turn.
-
-        If the reference was slowed down it is done once more. A program that used the device may have ended by then;
-        the candidate has not. The times with the faster reference count.
 
         Args:
             before: the reference before the candidate was there.
@@ -127,66 +206,35 @@ class Timer:
         """
         self.before = before
         self._free_memory()
-        self.rhythm = self._find_rhythm(self.candidate, before.costs.empty_s, before.call_s)
-        left_s = self.candidate.left_s
-        self._measure_in_turn()
-        for _ in range(TRIES_IN_TURN - 1):
-            is_late = self.candidate.left_s < (left_s - self.candidate.left_s) + SPARE_S
-            if is_late or self.alone.is_gpu_busy or not self.estimate.is_slow:
-                break
-            self.alone.await_quiet()  # in vain if the candidate slows the reference down
-            first, first_s = self.times, self.estimate.in_turn_s[0]
-            self._measure_in_turn()
-            if self.estimate.in_turn_s[0] > first_s:
-                self.times = first
-        self._refuse_below_floor(*self.estimate.in_turn_s)
-
-    def _measure_in_turn(self) -> None:
-        self.times = TimesInTurn()
-        pairs = self.times.pairs
-        rounds = max(TIMING[self.kind].rounds, -(-self.config.timed_calls // self.rhythm.calls))
+        # The first requests make what later ones use. They are made beside others; alone the candidate may be faster.
+        parties: list[Party] = ["empty", "reference", "candidate", "candidate", "candidate"]
+        firsts = self.requester.answers(parties, 1, timed=False)
+        first_s = min(one.taken_s for one in firsts[-2:])
+        calls = max(1, min(self.task.known.calls, round(MAX_REQUEST_S / first_s)))
+        calls = self._in_line("candidate", calls)
+        self.rounds = Rounds(calls)
+        round_s = 3 * REQUEST_COST_S + calls * before.call_s + min(calls * first_s, MAX_REQUEST_S)
+        device = TIMING[self.kind]
+        rounds = min(device.rounds, max(device.min_rounds, device.max_calls // calls))
+        rounds = max(rounds, math.ceil(self.config.timed_calls / calls))
         until = time.monotonic() + self.config.timing_s
-        while len(pairs) < MIN_ROUNDS or (len(pairs) < rounds and time.monotonic() < until):
-            self._measure_rounds(rounds - len(pairs))
+        while (done := len(self.rounds.taken_s["reference"])) < rounds:
+            if done >= MIN_ROUNDS and time.monotonic() > until:
+                break
+            self._measure_rounds(min(rounds - done, self.requester.room(calls), round(CHUNK_S / round_s)))
+        self._refuse_below_floor()
 
     def _measure_rounds(self, count: int) -> None:
-        """Up to `count` rounds, each in a secret order. The first ones also measure what requests cost."""
-        together = rounds_together(self.requester, self.rhythm, count)
-        links = [link for _ in range(together) for link in self._both()]
-        then: Callable[[], None] | None = None
-        if not self.times.pings["reference"]:
-            then = partial(self._ping_each, [link for _ in range(PINGS_IN_TURN) for link in self._both()])
-        taken: dict[Party, list[float]] = {"reference": [], "candidate": []}
-        for answer in self.requester.answers(links, self.rhythm.calls, timed=True, then=then):
-            party = self._party(answer.link)
-            taken[party].append(answer.taken_s)
-            self.times.launching[party].append(answer.launching_s)
-        self.times.pairs += zip(taken["reference"], taken["candidate"], strict=True)
+        """Rounds, at least one, while other processes are kept from the device; each in a secret order. Every second
+        one has an empty request."""
+        of_round: list[Party] = ["reference", "candidate", "empty"]
+        sizes = [3 - place % 2 for place in range(max(1, count))]
+        parties = [party for size in sizes for party in secrets.SystemRandom().sample(of_round[:size], size)]
+        for party, answer in zip(parties, self.requester.answers(parties, self.rounds.calls), strict=True):
+            self.rounds.taken_s[party].append(answer.taken_s)
+            self.rounds.launching_s[party].append(answer.launching_s)
 
-    def _ping_each(self, links: list[Link]) -> None:
-        """Measure what a request costs by itself. The candidate's Runner may lie about that."""
-        for link in links:
-            self.times.pings[self._party(link)].append(self.requester.clock.ping(link))
-
-    def _both(self) -> list[Link]:
-        """Both, in a secret order."""
-        both: list[Link] = [self.reference, self.candidate]
-        return both[::-1] if secrets.randbelow(2) else both
-
-    def _party(self, link: Link) -> Party:
-        return "reference" if link is self.reference else "candidate"
-
-    def _find_rhythm(self, link: Link, empty_s: float, *known_s: float) -> Rhythm:
-        """Choose how requests are made, and have both Runners prepare for them."""
-        rhythm = find_rhythm(
-            self.requester, link, empty_s, known_s, timed_calls=self.config.timed_calls, variant=self.variant
-        )
-        for one in (self.reference, self.candidate):
-            one.ask(Say.PING, 0, rhythm.calls, 0, 0, 0)
-            one.answer(Say.PING)
-        return rhythm
-
-    def _refuse_below_floor(self, reference_s: float, call_s: float) -> None:
+    def _refuse_below_floor(self) -> None:
         """Raise Judged if a call is faster than its outputs can be written to memory.
 
         Only outputs that do not fit into the cache count: a solution may read less than the reference does, and compute
@@ -195,6 +243,10 @@ class Timer:
         """
         if self.kind != "cuda":
             return
+        empty_s = self.speedup.empty_s
+        reference_s, call_s = (
+            statistics.median(self.speedup.calls_s(party, empty_s)) for party in ("reference", "candidate")
+        )
         facts = gpu_facts(self.device)
         written = sum(spec.nbytes for spec in self.variant.output_specs)
         least_s = min(least_time_s(written, facts.l2_bytes, facts.bandwidth), 0.9 * reference_s)
@@ -213,30 +265,20 @@ class Timer:
     # ---- the result
 
     @property
-    def estimate(self) -> Estimate:
+    def speedup(self) -> Speedup:
         """The speedup by what has been measured so far."""
         assert self.before is not None
-        return Estimate(
-            kind=self.kind,
-            calls=self.rhythm.calls,
-            input_stride=self.variant.input_stride,
-            times=self.times,
-            before=self.before,
-            afterwards=self.afterwards,
-            fastest_s=self.task.known.fastest_s,
-            could_reach_runner=self.could_reach_runner,
-        )
+        return Speedup(self.rounds, self.before, self.afterwards, self.task.known.fastest_s, self.could_reach_runner)
 
     @property
     def needs_reference_alone(self) -> bool:
         """Whether the reference has to be timed again, once the candidate's processes have ended."""
-        estimate = self.estimate
-        return estimate.is_slow or not estimate.is_sure
+        return self.speedup.is_slow or not self.speedup.is_sure
 
     def findings(self) -> dict[str, Any]:
         """Fields of the verdict."""
         compiled_ms = None if self.compiled_s is None else self.compiled_s * 1e3
-        return {**self.estimate.findings(), "reference_compile_ms": compiled_ms}
+        return {**self.speedup.findings(), "reference_compile_ms": compiled_ms}
 
 
 def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
