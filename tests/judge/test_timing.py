@@ -769,7 +769,7 @@ def test_what_a_request_costs_by_itself_is_what_it_costs_in_turn() -> None:
 def test_a_candidate_that_makes_empty_requests_long_gains_next_to_nothing() -> None:
     honest, long = in_requests(420e-6, 420e-6).findings(), in_requests(500e-6, 420e-6).findings()
     assert long["speedup"] == pytest.approx((270 - 1e6 * DRIFT_S) / (180 - 1e6 * DRIFT_S), rel=0.01)
-    assert long["speedup_low"] == pytest.approx(honest["speedup_low"], rel=1e-3)
+    assert long["speedup_low"] == pytest.approx(honest["speedup_low"], rel=3e-3)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
