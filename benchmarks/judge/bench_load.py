@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 from bench_judge import _commit, write
-from kernel_coder.judge.examiner.timing.constants import FLUSH_BYTES
+from kernel_coder.judge.examiner.timing_constants import FLUSH_BYTES
 from kernel_coder.judge.gpu.contention import LOADED, STEPS
 from kernel_coder.judge.gpu.stream_gate import Gate
 

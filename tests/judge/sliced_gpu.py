@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from kernel_coder.judge.examiner.timing.clock import Answer
-from kernel_coder.judge.examiner.timing.records import Party, ReferenceTiming, Rounds
 from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.examiner.timing_records import Party, ReferenceTiming, Rounds
 from kernel_coder.judge.gpu.contention import STEPS
 from kernel_coder.judge.gpu.turns import GpuTurns
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.examiner.timing.clock import RequestClock
-from kernel_coder.judge.examiner.timing.constants import FLUSH_BYTES, SHARED_PROBES
+from kernel_coder.judge.examiner.timing_constants import FLUSH_BYTES, SHARED_PROBES
 from kernel_coder.judge.gpu.contention import LOADED, STEPS
 from kernel_coder.tasks import Task
 

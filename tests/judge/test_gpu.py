@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kernel_coder.judge.examiner.timing import timer
-from kernel_coder.judge.examiner.timing.records import ReferenceTiming
 from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.examiner.timing_records import ReferenceTiming
 from kernel_coder.judge.gpu import facts, nvml
 from kernel_coder.judge.gpu.facts import BANDWIDTH_GB, gpu_facts, known_bandwidth, measured_bandwidth
 from kernel_coder.judge.gpu.turns import GpuTurns

@@ -15,7 +15,11 @@ from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker
+from kernel_coder.judge.examiner.timing.rounds import Requester
+from kernel_coder.judge.examiner.timing.speedup import Speedup, speedup_interval
+from kernel_coder.judge.examiner.timing.timer import Timer
+from kernel_coder.judge.examiner.timing_constants import (
     BUSY_S,
     CANARIES,
     DRIFT_S,
@@ -30,17 +34,13 @@ from kernel_coder.judge.examiner.timing.constants import (
     TIMING,
     UNSURE,
 )
-from kernel_coder.judge.examiner.timing.records import (
+from kernel_coder.judge.examiner.timing_records import (
     Baseline,
     Costs,
     Party,
     ReferenceTiming,
     Rounds,
 )
-from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker
-from kernel_coder.judge.examiner.timing.rounds import Requester
-from kernel_coder.judge.examiner.timing.speedup import Speedup, speedup_interval
-from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.stream_gate import gate_of, wait_for, write_later

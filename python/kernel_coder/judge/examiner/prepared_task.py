@@ -26,7 +26,7 @@ from kernel_coder.judge.examiner.refusals import Refused, Unsteady, refusing
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
-from kernel_coder.judge.examiner.timing.records import ReferenceTiming
+from kernel_coder.judge.examiner.timing_records import ReferenceTiming
 from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import one_value, set_math_mode

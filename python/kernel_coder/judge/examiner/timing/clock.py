@@ -24,8 +24,8 @@ from torch import Tensor
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.randomness import fill_random
-from kernel_coder.judge.examiner.timing.constants import AWAKE_S, CANARIES, FLUSH_BYTES, QUEUE_S
 from kernel_coder.judge.examiner.timing.requests import Request
+from kernel_coder.judge.examiner.timing_constants import AWAKE_S, CANARIES, FLUSH_BYTES, QUEUE_S
 from kernel_coder.judge.gpu.contention import load_probe_of
 from kernel_coder.judge.gpu.stream_gate import GateError, gate_of, wait_for, write_later
 from kernel_coder.judge.wire.channel import Frame

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.refusals import Unsteady
 from kernel_coder.judge.examiner.samples import Sample
-from kernel_coder.judge.examiner.timing.constants import STRANGE_EVERY
+from kernel_coder.judge.examiner.timing_constants import STRANGE_EVERY
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.wire.messages import TensorSpec
 from kernel_coder.judge.wire.trees import tensors_of

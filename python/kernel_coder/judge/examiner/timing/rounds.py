@@ -16,9 +16,9 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
 from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
-from kernel_coder.judge.examiner.timing.constants import TIMING
-from kernel_coder.judge.examiner.timing.records import Party
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker, each_call
+from kernel_coder.judge.examiner.timing_constants import TIMING
+from kernel_coder.judge.examiner.timing_records import Party
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing_constants import (
     CONFIDENCE,
     DRIFT_S,
     EARLY_S,
@@ -17,7 +17,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     TIMING,
     UNSURE,
 )
-from kernel_coder.judge.examiner.timing.records import Baseline, Party, Rounds, call_time
+from kernel_coder.judge.examiner.timing_records import Baseline, Party, Rounds, call_time
 
 
 class Interval(NamedTuple):

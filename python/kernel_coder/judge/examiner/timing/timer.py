@@ -21,7 +21,9 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.source_checks import reaches_out
-from kernel_coder.judge.examiner.timing.constants import (
+from kernel_coder.judge.examiner.timing.rounds import Requester
+from kernel_coder.judge.examiner.timing.speedup import Speedup
+from kernel_coder.judge.examiner.timing_constants import (
     BASELINE_S,
     BUSY_S,
     CHUNK_S,
@@ -37,9 +39,7 @@ from kernel_coder.judge.examiner.timing.constants import (
     STEADY,
     TIMING,
 )
-from kernel_coder.judge.examiner.timing.records import Baseline, Costs, Party, Rounds, call_time
-from kernel_coder.judge.examiner.timing.rounds import Requester
-from kernel_coder.judge.examiner.timing.speedup import Speedup
+from kernel_coder.judge.examiner.timing_records import Baseline, Costs, Party, Rounds, call_time
 from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.facts import gpu_facts, known_bandwidth
 from kernel_coder.judge.verdict import Outcome

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from kernel_coder.judge.examiner.timing.constants import MIN_SHARE, TIMING
+from kernel_coder.judge.examiner.timing_constants import MIN_SHARE, TIMING
 
 Party = Literal["reference", "candidate", "empty", "single"]
 """What a request is sent for. "empty" goes to the reference's Runner and computes nothing; "single" is an empty request
