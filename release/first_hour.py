@@ -113,7 +113,7 @@ def main() -> int:
             return done.returncode, text
 
         wheel = options.wheel.resolve()
-        code, _ = run(f"pip install -q '{options.torch}' '{wheel}[train]'", f"pip install '{wheel.name}[train]'")
+        code, _ = run(f"pip install -qq '{options.torch}' '{wheel}[train]'", f"pip install '{wheel.name}[train]'")
         if code:
             print("the wheel cannot be installed", file=sys.stderr)
             return 1

@@ -334,9 +334,7 @@ class Collector:
 
     def _open_judge(self) -> AnyJudge:
         config = self.config
-        return self.make_judge(
-            device=config.judged_on, backend=config.backend, config=config.judge, log=self.progress.file
-        )
+        return self.make_judge(device=config.judged_on, backend=config.backend, config=config.judge, log=None)
 
     def _keep(self, key: Key, verdict: Verdict) -> None:
         self.store.add_verdict(key, verdict)

@@ -187,6 +187,7 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
         raise UsageError(f"{options.task} cannot be judged against: {str(verdict.reason).removeprefix(REFUSED)}")
     if options.json:
         return 0 if verdict.is_scored else EXIT_HARNESS
+    sys.stdout.flush()  # the verdict comes first where both go to one file
     if not verdict.correct and (other := other_language(candidate, options.backend)) is not None:
         print(f"hint: this looks like {NAMES[other]}; use --backend {other}", file=sys.stderr)
     print(f"next: {next_command(options, verdict)}", file=sys.stderr)

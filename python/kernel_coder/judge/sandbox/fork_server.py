@@ -81,7 +81,9 @@ class ForkServer:
         with theirs:
             boot = (
                 f"import sys; sys.path[:] = {path!r}\n"
-                f"from kernel_coder.judge.sandbox.fork_server import serve; serve({theirs.fileno()}, {list(modules)!r})"
+                "from kernel_coder.judge.sandbox.fork_server import serve\n"
+                f"serve({theirs.fileno()}, {list(modules)!r})\n"
+                "import os; os._exit(0)"  # at its end Triton 3.9 prints what it did not free
             )
             own = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
             self._parent = subprocess.Popen(
