@@ -3,7 +3,7 @@
     python benchmarks/training/bench_lag.py simulated                # a judge of 1 s a verdict, an engine that sleeps
     python benchmarks/training/bench_lag.py engines --python VENV    # nano on the CPU: our engines beside vLLM
     python benchmarks/training/bench_lag.py gaps --python VENV       # log-probs after each of 20 updates
-    python benchmarks/training/bench_lag.py steps --config configs/smollm2-135m-grpo.yaml --steps 8 \\
+    python benchmarks/training/bench_lag.py steps --config configs/smollm2-135m.yaml --steps 8 \\
         -- --judge.device cuda:1                                     # seconds a step at lag 0 and lag 1
 
 `simulated`: 16 answers a step, one written after the other in a quarter of a second each; a verdict takes 1 s, and 1,
@@ -218,6 +218,7 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
     for lag in arguments.lags:
         with tempfile.TemporaryDirectory() as folder, busy_gpus() as busy:
             flags = {"run.output_dir": f"{folder}/run", "run.max_steps": arguments.steps, "rollout.lag": lag}
+            flags |= {"run.eval_on_start": "false", "run.eval_steps": "null"}
             given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
             command = [sys.executable, "-m", "kernel_coder.train", "--config", arguments.config]
             subprocess.run([*command, *given, *arguments.flags], check=True)
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter that has vLLM")
     parser.add_argument("--answers", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--config", default="configs/smollm2-135m-grpo.yaml")
+    parser.add_argument("--config", default="configs/smollm2-135m.yaml")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--lags", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")

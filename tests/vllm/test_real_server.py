@@ -117,9 +117,9 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
         "run.output_dir": run_dir,
         "run.max_steps": 3,
         "run.eval_on_start": "false",
-        "run.eval_steps": "none",
+        "run.eval_steps": "null",
         "eval.num_tasks": 0,
-        "eval.path": "none",
+        "eval.path": "null",
     }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     assert main(["--config", str(NANO), *arguments]) == 0

@@ -71,11 +71,11 @@ class Http:
                 self._sockets.add(open_)
             content = None if body is None else json.dumps(body).encode()
             connection.request(method, path, content, {"Content-Type": "application/json", "Connection": "close"})
-            response = connection.getresponse()
             data = b""
-            while part := response.read1(1 << 16):
-                data += part
-                open_.settimeout(max(deadline - time.monotonic(), 0.001))  # a slow trickle must end, too
+            with connection.getresponse() as response:  # it holds the socket, too
+                while part := response.read1(1 << 16):
+                    data += part
+                    open_.settimeout(max(deadline - time.monotonic(), 0.001))  # a slow trickle must end, too
         except TimeoutError:
             raise EngineFailed(f"{self.url}{path} did not answer within {timeout_s:g} s") from None
         except (OSError, HTTPException) as error:
