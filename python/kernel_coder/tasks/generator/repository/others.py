@@ -353,7 +353,7 @@ def attention(draft: Draft, *, causal: bool = False) -> None:
     draft.op(
         "causal_attention" if causal else "attention", "causal attention" if causal else "scaled dot-product attention"
     )
-    draft.before += [f"q, k, v = (t.reshape(-1, *t.shape[2:]) for t in ({q}, {k}, {v}))"]
+    draft.before += [f"B, H = {q}.shape[:2]", f"q, k, v = (t.reshape(-1, *t.shape[2:]) for t in ({q}, {k}, {v}))"]
     kernel = tile_kernel(
         draft,
         "scores",
@@ -380,7 +380,7 @@ def attention(draft: Draft, *, causal: bool = False) -> None:
         batched="ab",
     )
     last.thought = "the product of the weights with the values"
-    draft.result = f"{last.out}.view({q}.shape[0], {q}.shape[1], M, N)"
+    draft.result = f"{last.out}.view(B, H, M, N)"
 
 
 def embedding(draft: Draft) -> None:
