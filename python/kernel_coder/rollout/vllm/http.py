@@ -82,7 +82,7 @@ class Http:
             raise EngineFailed(f"{self.url}{path}: {type(error).__name__} {error}".strip()) from None
         finally:
             with self._lock:
-                self._sockets.discard(open_)  # type: ignore[arg-type]
+                self._sockets.discard(open_)
             connection.close()
             if open_ is not None:
                 open_.close()
