@@ -39,6 +39,7 @@ SUMMARY_KEYS = [
     "data",
     "data_fingerprint",
     "seed",
+    "processes",
     "threads",
     "device",
     "kernel_coder",
