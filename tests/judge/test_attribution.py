@@ -386,38 +386,6 @@ def test_own_data_is_followed_through_operators_of_others_numbers_and_lists(scri
     """)
 
 
-def test_small_launches_that_made_all_of_an_output_are_no_probes(script: Script) -> None:
-    script("""
-        c = candidate
-        def small(call):
-            with record_launches(own, Mode.AUDITED) as seen:
-                outputs = call(torch.randn(4, 100, device=device))
-                assert all(map(seen.reaches, outputs[-1:]))
-                seen.excuse_small_launches(outputs)
-            assert seen.moving == 0
-            return seen.small
-        def each(rows, count=4):
-            out = torch.empty(4, device=device)
-            for place in range(count):
-                c.total[(1,)](rows[place], out[place], 100, BLOCK=128)
-            return out
-        def probe(rows):
-            each(rows, 1)
-            return rows * 2
-        assert small(lambda rows: [each(rows)]) == 0
-        assert small(lambda rows: [rows * 2, each(rows, 1)[0] / 3]) == 0, "a number of its own"
-        assert small(lambda rows: [each(rows, 3)]) == 3
-        assert small(lambda rows: [rows * each(rows, 1)[0]]) == 1
-        assert small(lambda rows: [rows * each(rows, 1)[0].item()]) == 1
-        assert small(lambda rows: [torch.tensor([one.item() / 2 for one in each(rows, 2)[:2]])]) == 0
-        assert small(lambda rows: [torch.tensor([one.item() / 2 for one in each(rows, 1)[:1]] * 2)]) == 1
-        def again(rows):
-            place = each(rows, 1).data_ptr()
-            return [rows[:, 0] * 2, each(rows, 1)[1:]]
-        assert small(again) == 2
-    """)
-
-
 def test_own_is_what_the_candidates_file_defines(script: Script) -> None:
     script("""
         c = candidate
@@ -611,12 +579,7 @@ def test_a_number_that_an_extension_returns_is_computed_by_it(extension: tuple[O
         assert not seen.reaches(x / 3.0)
         divided = x / module.mean(x)[0]
         assert seen.reaches(divided)
-        seen.excuse_small_launches([divided])
-    assert (seen.count, seen.moving, seen.small) == (1, 0, 1), "one number, which could be a probe"
-    with record_launches(own, Mode.AUDITED) as seen:
-        mean = torch.tensor(module.mean(x)[0])
-        seen.excuse_small_launches([mean])
-    assert (seen.count, seen.moving, seen.small) == (1, 0, 0)
+    assert (seen.count, seen.moving) == (1, 0)
 
 
 def test_an_ablation_spoils_what_an_extension_returns_or_changes(extension: tuple[OwnKernels, ModuleType]) -> None:

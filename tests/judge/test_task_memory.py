@@ -17,6 +17,8 @@ from kernel_coder.judge.examiner.memory_estimates import judging_bytes, several_
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.refusals import Refused
+from kernel_coder.judge.examiner.task_memory import Variant
+from kernel_coder.judge.examiner.tolerance import SAMPLED
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.wire.messages import Mode, Status
@@ -95,15 +97,18 @@ def test_a_task_and_its_samples_take_a_few_times_its_inputs_and_outputs(
     monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", 1 << 10)
     with Ledger() as preparing:
         found = made(source(result, shape, init))
-    variant = found.variants[0]
-    i, o = (sum(spec.nbytes for spec in specs) for specs in (variant.input_specs, variant.output_specs))
-    allowed = max(3 * i + (4 + inside) * o, i + 5 * o, 3.5 * i) + 200_000
+
+    def allowed(variant: Variant) -> float:
+        i, o = (sum(spec.nbytes for spec in specs) for specs in (variant.input_specs, variant.output_specs))
+        places = 32 * min(SAMPLED, o // 4)  # numbers of the elements whose errors are kept, and those errors
+        return max(3 * i + (4 + inside) * o, i + 5 * o, 4 * i) + places + 200_000
+
     assert len(found.families) >= 4
-    assert preparing.most < allowed
+    assert preparing.most < max(map(allowed, found.variants))
     for family in found.families:
         with Ledger() as sampling:
             found.samples.sample(family)
-        assert sampling.most < allowed, family
+        assert sampling.most < allowed(found.variants[0]), family
 
 
 @pytest.mark.parametrize("kept", [1 << 25, 1000, 64, 1])
@@ -141,8 +146,8 @@ def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.d
     assert shaken.dtype == torch.float64
     assert torch.equal(x, before)
     assert off.abs().max() <= 2 * eps
-    assert (off > 0).float().mean() > 0.25
-    assert (off < 0).float().mean() > 0.25
+    assert (off > 0).float().mean() > 0.2  # in double precision a quarter is expected; the rest rounds to no change
+    assert (off < 0).float().mean() > 0.2
 
 
 @pytest.mark.parametrize(

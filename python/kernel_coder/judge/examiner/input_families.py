@@ -215,6 +215,8 @@ def _ties(own: Tensor, rng: torch.Generator) -> Tensor:
     noise = torch.rand(rows.shape, generator=rng, device=own.device)
     near = rows[:, :1] + TIE_SPREAD * (noise - 0.5)
     is_equal = torch.rand(len(rows), 1, generator=rng, device=own.device) < 0.5
+    if len(rows) == 1:  # it would be equal to itself
+        return near.reshape(own.shape)
     return torch.where(is_equal, rows[:1], near).reshape(own.shape)
 
 

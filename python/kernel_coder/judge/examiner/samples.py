@@ -103,6 +103,7 @@ class SampleMaker:
         (:func:`kernel_coder.judge.examiner.memory_estimates.judging_bytes`).
         """
         reference = self.reference
+        widens = family == "tiny" and not self._scales_with_inputs()  # asked before other large tensors are there
         inputs = reference.inputs_of(family, get_inputs)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
         try:
@@ -149,7 +150,7 @@ class SampleMaker:
         ]
         if family == "own":
             self._own_rms = [tolerance.rms_of(one) for one in errors]
-        elif family == "tiny" and not self._scales_with_inputs():
+        elif widens:
             tolerances = [
                 tolerance.widened_for_tiny(bound, like.dtype, tolerance.rms_of(one), own)
                 for bound, like, one, own in zip(tolerances, plain, errors, self._own_rms_for(errors), strict=True)
@@ -194,14 +195,24 @@ class SampleMaker:
         """Whether the outputs for inputs that are 1e-4 as large are a multiple of those for the inputs as they are. A
         product of matrices is such a task, tanh is none."""
         if self._is_homogeneous is None:
-            own = self.reference.own_inputs()
-            exact = self.reference.exact
-            found = [
-                tensors_of(self.reference.outputs(exact, map_tensors(own, change), []))
-                for change in (_doubled, _shrunk)
-            ]
-            self._is_homogeneous = all(_is_multiple(a, b) for a, b in zip(*found, strict=True) if floating(a))
+            try:
+                self._is_homogeneous = self._is_multiple_for_shrunk_inputs()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # a reference that insists on a dtype
+                self._is_homogeneous = False
         return self._is_homogeneous
+
+    def _is_multiple_for_shrunk_inputs(self) -> bool:
+        own, places = self.reference.own_inputs(), list[Tensor]()
+        found = []
+        for change in (_doubled, _shrunk):
+            outputs = tensors_of(self.reference.outputs(self.reference.exact, map_tensors(own, change), []))
+            outputs = [one for one in outputs if floating(one)]
+            places = places or [tolerance.places_of(one) for one in outputs]
+            found.append([one.reshape(-1)[at] for one, at in zip(outputs, places, strict=True)])
+            del outputs
+        return all(_is_multiple(a, b) for a, b in zip(*found, strict=True))
 
     def _has_own_output_shapes(self, family: str, outputs: list[Tensor]) -> bool:
         """Whether the outputs have the shapes of the outputs for the task's own inputs.
@@ -296,10 +307,9 @@ def _shrunk(tensor: Tensor) -> Tensor:
 
 
 def _is_multiple(one: Tensor, other: Tensor) -> bool:
-    """Whether the second tensor is the first one times a number."""
-    a, b = one.reshape(-1), other.reshape(-1)
-    factor = (a.conj() * b).sum() / (a.conj() * a).sum()
-    return bool((b - factor * a).norm() <= 1e-3 * b.norm())
+    """Whether the second vector is the first one times a number."""
+    factor = (one.conj() * other).sum() / (one.conj() * one).sum()
+    return bool((other - factor * one).norm() <= 1e-3 * other.norm())
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -44,14 +44,16 @@ def weigh(reference: Reference, sample: Sample) -> None:
     modules = state_of(reference.exact)
     for name in values:
         kept = modules[name].detach().clone()
-        for power in range(TIMES + 1):
-            _move(modules[name], kept * FACTOR**power, reference.draws.rng)
-            if not _is_negligible(_outputs(reference, sample), sample):
-                if power:
-                    reference.scales[name] = FACTOR**power
-                break
-        with torch.no_grad():
-            modules[name].copy_(kept)
+        try:
+            for power in range(TIMES + 1):
+                _move(modules[name], kept * FACTOR**power, reference.draws.rng)
+                if not _is_negligible(_outputs(reference, sample), sample):
+                    if power:
+                        reference.scales[name] = FACTOR**power
+                    break
+        finally:
+            with torch.no_grad():
+                modules[name].copy_(kept)
     if reference.scales:
         reference.draw_state()
 

@@ -72,9 +72,10 @@ def reach_reason(source: str) -> str | None:
     "line 1 could reach the judge's part of the process, so nothing is subtracted from its time: import sys"
     """
     told = "could reach the judge's part of the process, so nothing is subtracted from its time"
-    if found := NATIVE.search(source):
-        return f"{found[0]!r} {told}"
     tree = parse(source)
+    for text in [source] if isinstance(tree, str) else _strings(tree):
+        if found := NATIVE.search(text):
+            return f"{found[0]!r} {told}"
     if isinstance(tree, str):
         return None
     for node, could in _findings(tree):
@@ -82,6 +83,19 @@ def reach_reason(source: str) -> str | None:
             text = " ".join((ast.get_source_segment(source, node) or "").split())[:80]
             return f"line {getattr(node, 'lineno', '?')} {told}: {text}"
     return None
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    """The strings of a Python text, which C++ may be in. Docstrings are left out, and comments are no part of a tree.
+
+    >>> list(_strings(ast.parse("'About.'\\nx = 'a' 'b'  # dlopen")))
+    ['ab']
+    """
+    nodes = list(ast.walk(tree))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
 
 
 def _findings(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:

@@ -95,12 +95,14 @@ class OwnKernels:
         def open_library(library: Any, name: Any = None, *args: Any, **kwargs: Any) -> None:
             original(library, name, *args, **kwargs)
             path = os.path.realpath(os.fspath(name)) if isinstance(name, str | os.PathLike) else ""
-            if not path.startswith(folder):
+            if not path.startswith(folder) or not os.path.exists(path):  # "libm.so.6" is a name, and no path
                 return
             self.libraries.append(path)
             plain: Any = library._FuncPtr
 
             class Watched(plain):
+                _flags_, _restype_ = plain._flags_, plain._restype_
+
                 def __call__(pointer, *given: Any) -> Any:
                     observer, call = self.observer, super().__call__
                     return call(*given) if observer is None else observer(pointer.__name__, call, given, {})
