@@ -471,7 +471,7 @@ def test_mistakes_about_conversations(
         "advantages.scale_rewards batch is not defined for conversations; rollout.max_turns is 2"
     )
     assert said(**judged, rollout__max_turns=2, rollout__feedback_template="none") == (
-        "feedback template none is neither one of feedback, nano nor a file that can be read"
+        "feedback template none is neither one of evolve, feedback, nano nor a file that can be read"
     )
     assert said(**judged, share_rejection__threshold=0.3) == (
         "share_rejection needs the share of device time that a candidate's own kernels take, which is measured only on "

@@ -180,6 +180,12 @@ class NoLog(RunLog):
     def message(self, text: str) -> None:
         """Prints nothing."""
 
+    def doing(self, phase: str) -> None:
+        """Shows nothing."""
+
+    def judged(self, done: int, asked: int) -> None:
+        """Shows nothing."""
+
     def step(self, step: int, metrics: Mapping[str, float], samples: Iterable[Mapping[str, Any]] = ()) -> None:
         """Logs nothing."""
 

@@ -68,7 +68,10 @@ def _python_paths() -> list[str]:
 
 def _folder_of(package: str) -> str | None:
     """The folder that a package lies in; None if it is not installed, or lies in the current directory."""
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ImportError:
+        return None
     if spec is None or spec.origin is None:
         return None
     folder = os.path.realpath(os.path.dirname(os.path.dirname(spec.origin)))
