@@ -94,8 +94,13 @@ MISTAKES: list[tuple[str, str]] = [
     ("refine missing.py", "missing.py"),
     ("refine no_inputs.py", "no function get_inputs"),
     ("refine task.py --stratgy serial", "unknown flag --stratgy; did you mean --strategy?"),
-    ("refine task.py --strategy best", "'serial', 'parallel' or 'best_of_turns'; got 'best'"),
+    ("refine task.py --strategy best", "'serial', 'parallel', 'best_of_turns' or 'evolve'; got 'best'"),
     ("refine task.py --turns 0", "--turns: input should be greater than or equal to 1"),
+    # library, loop, serve-model
+    ("library", "the following arguments are required: command"),
+    ("library show x", "invalid int value: 'x'"),
+    ("loop --config none.yaml", "none.yaml"),
+    ("serve-model --no-such-flag", "--no-such-flag"),
     # judge
     ("judge", "give TASK.py CANDIDATE.py, --pairs with --out, or --admit"),
     ("judge task.py", "judge takes two files, TASK.py CANDIDATE.py; only the task is given"),
@@ -146,7 +151,8 @@ def command(words: list[str]) -> Callable[[], int]:
     """The function behind a command line; ``kernel-coder`` itself where there is no such command."""
     if not words or words[0] not in cli.COMMANDS:
         return lambda: cli.main(words)
-    module = importlib.import_module(f"kernel_coder.{words[0]}" + ("" if words[0] == "env" else ".__main__"))
+    name = words[0].replace("-", "_")
+    module = importlib.import_module(f"kernel_coder.{name}" + ("" if name == "env" else ".__main__"))
     return lambda: int(module.main(words[1:]))
 
 

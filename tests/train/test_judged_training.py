@@ -303,7 +303,7 @@ def test_known_solutions_are_rewarded_and_broken_ones_not(tmp_path: Path, monkey
 
     say(monkeypatch, solution)
     changes = {"rewards": "kevin", "judge__device": "cpu", "run__max_steps": 2, "data__max_prompt_length": 1500}
-    changes |= {"judge__hidden_shapes": "false"}
+    changes |= {"judge__hidden_shapes": "off", "judge__allow": '["library_matmul"]'}
     assert main(flags(Path("packaged"), tmp_path, **changes)) == 0
     lines = samples(tmp_path)
     outcomes = {line["verdict"]["outcome"] for line in lines if "# 0" in line["completion"]}

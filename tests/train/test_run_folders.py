@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kernel_coder.evaluate.config import load_config as evaluate_config
+from kernel_coder.loop.config import load_config as load_loop
 from kernel_coder.policy.defaults import FILE, defaults_of, write_defaults
 from kernel_coder.refine.config import parse
 from kernel_coder.run.config import RunConfig, load
@@ -83,6 +84,9 @@ def test_every_packaged_recipe_can_be_named_and_read() -> None:
     assert {"nano", "tiny", "tiny-sft", "smollm2-135m"} <= set(recipe_names())
     for name in recipe_names():
         values = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))
+        if "rounds" in values.get("run", {}):
+            load_loop(str(find_recipe(name)))
+            continue
         load(TrainConfig if "rollout" in values else SftConfig, name)
 
 

@@ -62,12 +62,9 @@ def show_help(
 def field_of(model: type[BaseModel], name: str) -> FieldInfo:
     """The field with a dotted name.
 
-    >>> class Inner(BaseModel):
-    ...     size: int = 3
-    >>> class Outer(BaseModel):
-    ...     inner: Inner | None = None
-    >>> field_of(Outer, "inner.size").default
-    3
+    >>> from kernel_coder.evaluate.config import EvaluateConfig
+    >>> field_of(EvaluateConfig, "judge.seed").description is not None
+    True
     """
     first, _, rest = name.partition(".")
     field = model.model_fields[first]

@@ -18,8 +18,8 @@ class Stopwatch:
     >>> watch = Stopwatch()
     >>> with watch.phase("update"):
     ...     pass
-    >>> sorted(watch.metrics(tokens=0))[-2:]
-    ['time/tokens_per_second', 'time/update_s']
+    >>> "time/update_s" in watch.metrics(tokens=0)
+    True
     """
 
     def __init__(self, on_phase: Callable[[str], None] = lambda name: None) -> None:

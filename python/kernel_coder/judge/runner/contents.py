@@ -59,7 +59,7 @@ def with_pointed_at(values: Mapping[Any, Any]) -> dict[str, Tensor]:
                 integers[name] = there
     if not integers:
         return found
-    live = [one for one in gc.get_objects() if isinstance(one, Tensor) and _has_memory(one)]
+    live = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and _has_memory(one)]
     for name, numbers in integers.items():
         for index, number in enumerate(numbers):
             owner = next((one for one in live if number in _span_of(one)), None)

@@ -264,4 +264,7 @@ class Processes:
 
 def has_triton() -> bool:
     """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ImportError:
+        return False
