@@ -152,7 +152,7 @@ def command(words: list[str]) -> Callable[[], int]:
     if not words or words[0] not in cli.COMMANDS:
         return lambda: cli.main(words)
     name = words[0].replace("-", "_")
-    module = importlib.import_module(f"kernel_coder.{name}" + ("" if name == "env" else ".__main__"))
+    module = importlib.import_module(f"kernel_coder.{name}" + ("" if name in ("env", "serve_model") else ".__main__"))
     return lambda: int(module.main(words[1:]))
 
 
