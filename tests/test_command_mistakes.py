@@ -100,7 +100,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("library", "the following arguments are required: command"),
     ("library show x", "invalid int value: 'x'"),
     ("loop --config none.yaml", "none.yaml"),
-    ("serve-model --no-such-flag", "--no-such-flag"),
+    ("serve-model", "the following arguments are required: model"),
     # judge
     ("judge", "give TASK.py CANDIDATE.py, --pairs with --out, or --admit"),
     ("judge task.py", "judge takes two files, TASK.py CANDIDATE.py; only the task is given"),
