@@ -44,7 +44,9 @@ def test_the_bandwidth_of_a_gpu_that_is_not_in_the_table_is_measured_once(
         assert gpu_facts(1) is found
     finally:
         facts._facts.cache_clear()
-    assert found == facts.GpuFacts(1.25 * 3e12 if is_measured else 4.8e12, 50 << 20, is_measured)
+    assert found == facts.GpuFacts(
+        1.25 * 3e12 if is_measured else 4.8e12, 50 << 20, is_measured, facts.TERAFLOPS.get(name)
+    )
     assert measured == [1] * is_measured
 
 

@@ -53,13 +53,13 @@ import triton
 import triton.language as tl
 @triton.jit
 def square(x, y, n, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < n)
     tl.store(y + at, value * value, mask=at < n)
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         y = torch.empty_like(x)
-        square[(1,)](x, y, x.numel(), BLOCK=128)
+        square[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), BLOCK=128)
         return y
 """
 """A solution of :data:`PROBE` for a judge that interprets Triton's kernels."""
@@ -68,7 +68,7 @@ OPENING_PROBES = 2
 """How often the simplest of tasks may fail when a judge is opened. A second try is for a machine that is very busy."""
 
 PROBE_CHECKS = {
-    **{"checks": 1, "families": ("own",), "hidden_shapes": False, "null_candidates": False},
+    **{"checks": 1, "families": ("own",), "hidden_shapes": "off", "null_candidates": False},
     **{"backward": False, "training": None, "ablation": False, "profile": False, "min_kernel_share": 0.0},
     **{"timing": False, "compile_baseline": False},
 }
