@@ -234,7 +234,7 @@ def test_gradients_are_compared_when_asked_for() -> None:
         ("torch.softmax(x, dim=-1)", "x.exp() / x.exp().sum(-1, keepdim=True)", "wrong_output", "wrong values"),
         ("torch.softmax(x, dim=-1)", "torch.softmax(x.half(), dim=-1).float()", "wrong_output", ""),
         ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1).half()", "wrong_output", "float32, got float16"),
-        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1)[:3]", "wrong_output", "expected [6, 40], got [3, 40]"),
+        ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1)[:3]", "wrong_output", ", 40], got [3, 40]"),
         ("torch.softmax(x, dim=-1)", "(torch.softmax(x, dim=-1),)", "wrong_output", "returned (a tensor) instead of"),
         ("torch.softmax(x, dim=-1)", "None", "wrong_output", "instead of a tensor"),
         ("torch.softmax(x, dim=-1)", "torch.softmax(x, dim=-1) if len(x) == 6 else x", "wrong_output", "wrong values"),
