@@ -1,4 +1,4 @@
-"""Measures the judge's clock: what it says of kernels whose speedup is known, beside two other clocks.
+"""Measures the judge's clock: the times and speedups it reports for kernels of known speed, beside two other clocks.
 
     python benchmarks/judge/bench_clock.py                       # results/clock_cuda.csv
     python benchmarks/judge/bench_clock.py --beside 11           # other candidates compile meanwhile

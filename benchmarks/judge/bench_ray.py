@@ -89,7 +89,7 @@ CONFIG = JudgeConfig(workers=1, checks=1, timing=False, null_candidates=False)
 
 
 def kill(count: int) -> dict[str, Any]:
-    """Real candidates on three machines, of which one is killed, and two actors beside it."""
+    """Judges real candidates on three machines. One machine is killed meanwhile, and two actors of the others."""
     pairs = list(real_pairs(count))
     with cluster(3, num_cpus=1) as machines, RayJudge("cpu", "triton", config=CONFIG) as judge:
         until = time.monotonic() + 240

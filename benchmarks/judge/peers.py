@@ -1,4 +1,4 @@
-"""Our judge and other evaluators on public suites of hacks and bugs that nobody here wrote.
+"""Our judge and other evaluators on public suites of hacks and bugs, which other projects wrote.
 
     git clone https://github.com/RishiShah99/lethe PATH ...
     python benchmarks/judge/peers.py --lethe PATH --gpuemu PATH --device cpu           # judge_peers_cpu.csv
@@ -98,7 +98,7 @@ def lethe(root: Path) -> Iterator[Case]:
         module = "class ModelNew(torch.nn.Module):\n    def forward(self, u):\n        return cheating_op(u)\n"
         candidate = f"import torch\n{source}\n\n{module}"
         yield Case("lethe", path.stem, True, task, candidate, ("fp32", "fp16"))
-        # the same once more with gradients, which joins the others' verdict
+        # The same candidate is judged with gradients, too. Any refusal counts for both.
         yield Case("lethe", path.stem, True, task, candidate, config={"backward": True})
 
 

@@ -318,7 +318,7 @@ def test_changed_input_is_refused(fake: list[FakeJudge], pairs: Path, capsys: py
 
 
 def test_what_the_harness_failed_on_is_judged_again(fake: list[FakeJudge], pairs: Path) -> None:
-    """It has no verdict yet, so a rerun owes it one; its line keeps its place."""
+    """A candidate without a verdict is judged by the next run. Its line keeps its place in the file."""
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     rows[1]["candidate"] = "# outcome: harness_failed"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))

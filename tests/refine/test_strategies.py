@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_coder.evaluate.__main__ import main as evaluate
 from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
 from pretend import PretendJudge, write_tasks
 from test_evolve import Climbing, HonestJudge
@@ -71,7 +70,7 @@ def test_without_times_there_is_no_speedup(tmp_path: Path) -> None:
 
 def test_evaluate_with_a_strategy_is_this_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def mistake(*flags: str) -> str:
-        assert evaluate(list(flags)) == 2
+        assert main(list(flags)) == 2
         return capsys.readouterr().err.strip().removeprefix("error: ")
 
     assert mistake("--strategy", "tree").startswith("--strategy must name some of serial, parallel, turns, evolve")

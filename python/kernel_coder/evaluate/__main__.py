@@ -10,7 +10,6 @@ work so far is saved, and ``--resume`` continues it.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
 
@@ -28,15 +27,12 @@ from kernel_coder.run import distributed, launch
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import FlagParser, end
 
-SEARCHING = "kernel_coder.refine.compare"
-"""The command behind ``evaluate --strategy``. It searches a kernel for each task and compares strategies."""
-
 
 def main(arguments: list[str] | None = None, **injected: Any) -> int:
     """Runs the command and returns its exit code; ``injected`` goes to :func:`kernel_coder.evaluate.run.evaluate`."""
     given = sys.argv[1:] if arguments is None else arguments
     if any(flag.partition("=")[0] == "--strategy" for flag in given):
-        return search(given, **injected)
+        return end("--strategy belongs to the command itself: kernel-coder evaluate --strategy ...", EXIT_MISTAKE)
     if show_help(given, USAGE, EvaluateConfig, COMMON):
         return 0
     parser = FlagParser(add_help=False)
@@ -84,11 +80,6 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
         return end(
             f"stopped by {error}; the work so far is saved in {config.output}: continue with --resume", EXIT_STOPPED
         )
-
-
-def search(arguments: list[str], **injected: Any) -> int:
-    """Hands a command line with ``--strategy`` to the command that searches, by name: it lies above this package."""
-    return int(importlib.import_module(SEARCHING).main(arguments, **injected))
 
 
 if __name__ == "__main__":
