@@ -130,6 +130,7 @@ class _Writer:
     layers: list[str] = field(default_factory=list)  # lines that only the reference has
     settings: dict[str, str] = field(default_factory=dict)  # kernel argument -> what forward passes
     layered: dict[str, tuple[str, str]] = field(default_factory=dict)  # call of a new layer -> its line, its operand
+    layer_calls: Counter[str] = field(default_factory=Counter)  # line of a layer -> how many calls it has
     lines: list[str] = field(default_factory=list)  # of forward
     statements: list[tuple[str, Node]] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
@@ -312,7 +313,8 @@ class _Writer:
         """The call of a layer, or of a sequence if the operand is a layer's result."""
         if operand in self.layered and self.rng.random() < 0.7:
             before, inner = self.layered[operand]
-            if before in self.layers:
+            self.layer_calls[before] -= 1
+            if before in self.layers and not self.layer_calls[before]:
                 self.layers.remove(before)
             old = before.split(" = ", 1)[1]
             parts = old.removeprefix("nn.Sequential(").removesuffix(")") if old.startswith("nn.Seq") else old
@@ -326,6 +328,7 @@ class _Writer:
             line = f"self.{name} = {made}"
             self.layers.append(line)
             self.layered[f"{line.split(' = ')[0]}({operand})"] = line, operand
+        self.layer_calls[line] += 1
         return f"{line.split(' = ')[0]}({operand})"
 
     # The texts --------------------------------------------------------------------------------------------------------
