@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import fill_random
 from kernel_coder.judge.examiner.samples import Sample, same_bits
 from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
+from kernel_coder.judge.examiner.tolerance import narrowed_for_ablation
 from kernel_coder.judge.gpu.turns import GpuTurns, synchronise
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.channel import Frame
@@ -156,6 +158,8 @@ class Checker(OutputChecker):
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
         """Compare what one call left in its slot; whether it is right, for an ablation."""
         if not is_checked:
+            pairs = zip(sample.tolerances, sample.expected, strict=True)
+            sample = replace(sample, tolerances=[narrowed_for_ablation(*pair) for pair in pairs])
             results = self.compare(variant, slot, sample)
             elements = sum(one.elements for one in results)
             wrong = sum(one.mismatches for one in results)

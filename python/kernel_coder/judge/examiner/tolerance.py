@@ -135,6 +135,27 @@ def widened_for_tiny(tolerance: Tolerance, dtype: torch.dtype, rms: float, own_r
     return replace(tolerance, atol=tolerance.atol + slack, relative=tolerance.relative + slack / rms)
 
 
+ABLATION_SHARE = 0.1
+"""Absolute part of a tolerance in an ablation, at most, in terms of the median size of the expected elements. Below it,
+random numbers are wrong nearly everywhere, also if a few huge elements make the tolerance wide."""
+
+
+def narrowed_for_ablation(tolerance: Tolerance, expected: Tensor) -> Tolerance:
+    """The tolerance of an output that the candidate's own kernels did not make.
+
+    >>> wide = Tolerance(rtol=0.0, atol=5.0, relative=1e-6, reference_error=0.0)
+    >>> narrowed_for_ablation(wide, torch.tensor([0.0, 1.0, 2.0, 1e6])).atol
+    0.2
+    """
+    if not expected.is_floating_point():
+        return tolerance
+    sizes = expected.flatten()[places_of(expected)].abs()
+    sizes = sizes[(sizes > 0) & sizes.isfinite()]
+    if not len(sizes):
+        return tolerance
+    return replace(tolerance, atol=min(tolerance.atol, ABLATION_SHARE * float(sizes.median())))
+
+
 # ---- small elements of outputs with large ones
 
 SAMPLED = 1 << 16
