@@ -390,7 +390,7 @@ class Counting:
         self._counts: dict[str, list[int]] = {}
 
     def __enter__(self) -> Counting:
-        if self._console.is_terminal:
+        if self.file.isatty():
             self._bars.start()
         return self
 
@@ -402,7 +402,7 @@ class Counting:
 
     def start(self, what: str, done: int, total: int) -> None:
         self._counts[what] = [done, total]
-        if self._console.is_terminal:
+        if self.file.isatty():
             self._ids[what] = self._bars.add_task(what, total=total, completed=done)
         else:
             self.say(f"{what} {done}/{total}")

@@ -75,7 +75,7 @@ class RunLog:
         self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1 if step else None)
         self._trackers = start_trackers(config, run_dir)
         self._progress: Progress | None = None
-        if self.console.is_terminal:
+        if self.console.file.isatty():  # not is_terminal: Jupyter sets FORCE_COLOR, and rich takes that for a terminal
             columns = (
                 TextColumn("step"),
                 MofNCompleteColumn(),
