@@ -25,6 +25,9 @@ T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun sets in every process."""
 
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""Environment variable with the number of times that torchrun has started this process's group again."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -99,7 +102,11 @@ def joined(timeout_s: float = 1800.0) -> Iterator[World]:
     if torch.cuda.is_available():
         torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    # torchrun's store outlives the processes that it starts again. Under the same keys gloo would find the addresses of
+    # the dead ones.
+    store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    store = dist.PrefixStore(f"attempt {os.environ.get(RESTARTS, '0')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
     _world = found
     try:
         yield found

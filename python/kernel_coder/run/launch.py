@@ -6,13 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kernel_coder.run.distributed import torchrun_world
+from kernel_coder.run.distributed import RESTARTS, torchrun_world
 from kernel_coder.run.errors import EXIT_STOPPED, UsageError
 
 FLAG = "--nproc"
-
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""Environment variable with the number of restarts of this process's group so far."""
 
 
 def nproc_of(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
