@@ -16,6 +16,7 @@ from typing import Any
 import kernel_coder
 import pytest
 import torch
+from kernel_coder import _core
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.sandbox import leftovers
 from kernel_coder.judge.sandbox.cgroups import CgroupParents, find_parents, make_cgroup
@@ -36,16 +37,28 @@ with Judge("cpu", "triton", config=JudgeConfig(workers=1, checks=1, timing=False
 """
 
 
+def linked_package(folder: Path) -> Path:
+    """A folder to import kernel_coder from. An editable installation keeps its sources and libraries in two places."""
+    package = folder / "kernel_coder"
+    package.mkdir(parents=True)
+    for place in {Path(kernel_coder.__file__).parent, Path(_core.CPU_LIBRARY).parent}:
+        for entry in place.iterdir():
+            if not (package / entry.name).exists():
+                (package / entry.name).symlink_to(entry)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["pth", "PYTHONPATH"])
 def test_torch_may_lie_outside_of_the_interpreters_folders(how: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    folders = [PACKAGES, str(linked_package(tmp_path / "sources"))]
     if how == "pth":
         (packages,) = (tmp_path / "other").glob("lib/python3*/site-packages")
-        (packages / "elsewhere.pth").write_text(f"{PACKAGES}\n{SOURCES}\n")
+        (packages / "elsewhere.pth").write_text("\n".join([*folders, ""]))
     else:
-        environment["PYTHONPATH"] = os.pathsep.join([PACKAGES, SOURCES])
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
     told = subprocess.run(
         [tmp_path / "other/bin/python", "-c", JUDGES], capture_output=True, text=True, env=environment, timeout=200
     )
