@@ -38,7 +38,8 @@ def other_sizes(
     is_larger: bool,
     rng: random.Random,
 ) -> Iterator[OtherSizes]:
-    """Sizes to try, in an order of preference. All are secret, between a third and twice the task's own.
+    """Sizes to try, in an order of preference. All are secret. Smaller ones are at least a third of the task's own;
+    larger ones lie behind the next power of two, where a kernel's block often ends, and are less than three times it.
 
     Smaller ones begin with the numbers that name the first dimension of an input, since a kernel may need a power of
     two elsewhere. Then come all numbers that only the inputs depend on, then each one alone, then another batch.
@@ -75,9 +76,10 @@ def other_sizes(
 
 
 def _another(size: int, may_grow: bool, rng: random.Random) -> int:
-    """A secret size: larger if that is allowed, else smaller where there is a smaller one; never the same."""
+    """A secret size: behind the next power of two if it may be larger, else smaller where there is a smaller one."""
     if may_grow:
-        return size + 1 + rng.randrange(max(size, 2))
+        block = 1 << (size - 1).bit_length()
+        return block + 1 + rng.randrange(max(size // 2, 2))
     least = max(size // 3, 1)
     return rng.randrange(least, size) if size > least else size + 1
 

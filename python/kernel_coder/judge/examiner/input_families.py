@@ -134,25 +134,25 @@ def _like_own(new: Tensor, own: Tensor, pattern: Pattern) -> Tensor:
 # ---- families
 
 
-def _own(own: Tensor, rng: torch.Generator) -> Tensor:
+def _own(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     return own
 
 
-def _normal(own: Tensor, rng: torch.Generator) -> Tensor:
+def _normal(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     dtype = own.dtype if own.is_complex() else torch.float32
     return torch.randn(own.shape, generator=rng, device=own.device, dtype=dtype)
 
 
-def _scaled(own: Tensor, rng: torch.Generator) -> Tensor:
+def _scaled(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     signs = torch.randint(0, 2, own.shape, generator=rng, device=own.device, dtype=torch.int8).mul_(2).sub_(1)
     return (own * signs).mul_(10)
 
 
-def _shifted(own: Tensor, rng: torch.Generator) -> Tensor:
+def _shifted(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     return own + 5
 
 
-def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
+def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     new = own.clone().reshape(-1, own.shape[-1]) if own.dim() else own.clone().reshape(1, 1)
     kinds = torch.rand(new.shape[0], generator=rng, device=own.device)[:, None]
     # All in place, since the input may be large.
@@ -166,6 +166,11 @@ def _structured(own: Tensor, rng: torch.Generator) -> Tensor:
         low, high = torch.randint(len(new), (2, 1), generator=rng, device=own.device)
         new.index_fill_(0, low, -OUTLIER).index_fill_(0, high, OUTLIER)
     return new.reshape(own.shape)
+
+
+REACHES = (1.0, 0.6, 0.3, 0.0)
+"""Sizes of the families that have rows of many sizes, in terms of their largest. A task that cannot bear the first one
+gets the next: exp overflows at 100, where a softmax bears 100,000."""
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
@@ -183,34 +188,32 @@ def _signs(shape: tuple[int, ...], own: Tensor, rng: torch.Generator) -> Tensor:
     return torch.randint(0, 2, shape, generator=rng, device=own.device, dtype=torch.int8).mul_(2).sub_(1)
 
 
-def _tiny(own: Tensor, rng: torch.Generator) -> Tensor:
+def _tiny(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     return own * (1e-3, 1e-4)[int(torch.randint(2, (1,), generator=rng, device=own.device))]
 
 
-def _huge(own: Tensor, rng: torch.Generator) -> Tensor:
+def _huge(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     return own * (1e5, 1e4, 1e3)[int(torch.randint(3, (1,), generator=rng, device=own.device))]
 
 
-def _offset(own: Tensor, rng: torch.Generator) -> Tensor:
+def _offset(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     rows = _rows(own)
-    highest = 2.0 + 2 * float(torch.rand(1, generator=rng, device=own.device))  # some tasks bear 100 only
-    moved = _power(2.0, highest, len(rows), own, rng) * _signs((len(rows), 1), own, rng)
+    moved = _power(2.0, 2.0 + 2 * reach, len(rows), own, rng) * _signs((len(rows), 1), own, rng)
     return (rows + moved).reshape(own.shape)
 
 
-def _negative(own: Tensor, rng: torch.Generator) -> Tensor:
+def _negative(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     rows = _rows(own)
-    highest = 5 * float(torch.rand(2, generator=rng, device=own.device).max())
-    return (_power(0.0, highest, len(rows), own, rng) * (-1 - rows.abs())).reshape(own.shape)
+    return (_power(0.0, 5 * reach, len(rows), own, rng) * (-1 - rows.abs())).reshape(own.shape)
 
 
-def _outlier(own: Tensor, rng: torch.Generator) -> Tensor:
+def _outlier(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     new = own.clone().reshape(-1)
     place = torch.randint(len(new), (1,), generator=rng, device=own.device)
     return new.index_fill_(0, place, LONE_OUTLIER * float(_signs((1,), own, rng))).reshape(own.shape)
 
 
-def _ties(own: Tensor, rng: torch.Generator) -> Tensor:
+def _ties(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     rows = _rows(own)
     noise = torch.rand(rows.shape, generator=rng, device=own.device)
     near = rows[:, :1] + TIE_SPREAD * (noise - 0.5)
@@ -226,8 +229,9 @@ class InputFamily(NamedTuple):
     description: str
     """Follows "Inputs: " in feedback."""
 
-    make: Callable[[Tensor, torch.Generator], Tensor]
-    """From one of the task's own inputs, of floating-point or complex numbers, an input of this kind."""
+    make: Callable[[Tensor, torch.Generator, float], Tensor]
+    """From one of the task's own inputs, of floating-point or complex numbers, an input of this kind. The last argument
+    is its reach, one of :data:`REACHES`."""
 
 
 INPUT_FAMILIES = {
@@ -246,8 +250,14 @@ INPUT_FAMILIES = {
 """All families by name."""
 
 
-def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
+def of_family(family: str, own: Tensor, rng: torch.Generator, reach: float = 1.0) -> Tensor:
     """An input of a family, made from one of the task's own.
+
+    Args:
+        family: its name.
+        own: the task's own input.
+        rng: where random numbers come from.
+        reach: one of :data:`REACHES`.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> of_family("normal", torch.tril(torch.rand(2, 2)), rng)[0, 1], of_family("shifted", torch.ones(2), rng)
@@ -258,7 +268,7 @@ def of_family(family: str, own: Tensor, rng: torch.Generator) -> Tensor:
     pattern = pattern_of(own)
     if own.is_complex() and family in ("negative", "ties"):
         return own
-    return own if pattern.is_whole else _like_own(INPUT_FAMILIES[family].make(own, rng), own, pattern)
+    return own if pattern.is_whole else _like_own(INPUT_FAMILIES[family].make(own, rng, reach), own, pattern)
 
 
 # ---- parameters

@@ -182,10 +182,10 @@ class Reference:
         if layout[0] != tree:
             raise Unsteady("its inputs have other plain values from call to call")
 
-    def inputs_of(self, family: str, get_inputs: Callable[[], Any] | None = None) -> list[Any]:
+    def inputs_of(self, family: str, get_inputs: Callable[[], Any] | None = None, reach: float = 1.0) -> list[Any]:
         """Inputs of a family (:mod:`kernel_coder.judge.examiner.input_families`)."""
         own = self.own_inputs(get_inputs)
-        return map_tensors(own, lambda tensor: of_family(family, tensor, self.draws.rng))
+        return map_tensors(own, lambda tensor: of_family(family, tensor, self.draws.rng, reach))
 
     def cotangents_of(self, inputs: list[Any]) -> list[Tensor]:
         """Random gradients of the outputs, if gradients are checked."""

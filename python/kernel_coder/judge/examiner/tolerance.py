@@ -21,6 +21,7 @@ is smaller there.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -135,6 +136,29 @@ def widened_for_tiny(tolerance: Tolerance, dtype: torch.dtype, rms: float, own_r
     return replace(tolerance, atol=tolerance.atol + slack, relative=tolerance.relative + slack / rms)
 
 
+LARGEST_SLACK = 0.05
+"""Upper limit of the relative error that :func:`slack_for_large` allows."""
+
+
+def slack_for_large(inputs: Sequence[Tensor]) -> float:
+    """Relative error that the output may have in addition, on inputs with large elements, for a task that is not a
+    multiple of its inputs' scale.
+
+    It is the rounding error of the largest element. A softmax that is computed as exp(x - logsumexp(x)) has it, because
+    the difference of two numbers of that size is off by as much. The errors of the reference and of shaken inputs do
+    not show this: both are exact where one element outweighs all others.
+
+    >>> f"{slack_for_large([torch.tensor([1.0, -1000.0])]):.2g}"
+    '0.00012'
+    """
+    sizes = [
+        torch.finfo(torch.float64 if one.dtype == torch.float64 else torch.float32).eps * float(one.abs().max())
+        for one in inputs
+        if one.is_floating_point() and one.numel()
+    ]
+    return min(max((one for one in sizes if math.isfinite(one)), default=0.0), LARGEST_SLACK)
+
+
 ABLATION_SHARE = 0.1
 """Absolute part of a tolerance in an ablation, at most, in terms of the median size of the expected elements. Below it,
 random numbers are wrong nearly everywhere, also if a few huge elements make the tolerance wide."""
@@ -165,6 +189,10 @@ POOLED = 64
 """The reference's error at a magnitude is its largest one among the elements up to there; of at least this many
 elements, since a few may be exact by chance."""
 
+SMALL_ROUNDINGS = 4.0
+"""Small elements may be off by this many rounding errors of the median element. An intermediate value may have the size
+of the median: tanh(x) = 2 sigmoid(2 x) - 1 is off by a rounding error of 1 where it is nearly 0."""
+
 SLACK = 4.0
 """How much larger than the reference's error there the absolute part of a tolerance may be, in terms of both for the
 whole output."""
@@ -179,17 +207,26 @@ class Magnitudes(NamedTuple):
     factors: Tensor
     """One for each exponent, from -EXPONENTS on; at most 1."""
 
+    least: Tensor
+    """Absolute error that elements of every size may have; a number."""
+
     def wrong(self, output: Tensor, expected: Tensor, tolerance: Tolerance, places: Tensor) -> Tensor:
         """The number of elements at some places that are further from what is expected than their magnitude allows, as
         a tensor. Elements that should be zero or are not finite are not looked at."""
         x, y = (one.reshape(-1)[places].double() for one in (output, expected))
         seen = (y != 0) & y.isfinite()
-        allowed = self.factors[_exponents(y)] * tolerance.atol + tolerance.rtol * y.abs()
+        absolute = torch.maximum(self.factors[_exponents(y)] * tolerance.atol, self.least)
+        allowed = absolute + tolerance.rtol * y.abs()
         return (seen & ~((x - y).abs() <= allowed)).sum()
 
 
-def magnitudes_of(expected: Tensor, errors: Tensor) -> Magnitudes:
+def magnitudes_of(expected: Tensor, errors: Tensor, is_double: bool = False) -> Magnitudes:
     """From some elements and the reference's error at each of them.
+
+    Args:
+        expected: these elements, in float64.
+        errors: absolute, of the same elements.
+        is_double: whether the task computes in float64.
 
     >>> expected = torch.logspace(-9, 3, 600, dtype=torch.float64)
     >>> relative = magnitudes_of(expected, 1e-7 * expected)
@@ -201,15 +238,17 @@ def magnitudes_of(expected: Tensor, errors: Tensor) -> Magnitudes:
     """
     seen = (expected != 0) & expected.isfinite() & errors.isfinite()
     y, e = expected[seen].abs(), errors[seen]
+    eps = torch.finfo(torch.float64 if is_double else torch.float32).eps
+    least = SMALL_ROUNDINGS * eps * (y.median() if len(y) else y.new_zeros(()))
     ones = torch.ones(2 * EXPONENTS + 1, dtype=torch.float64, device=expected.device)
     if len(y) <= POOLED:
-        return Magnitudes(ones)
+        return Magnitudes(ones, least)
     y, order = y.sort()
     most = e[order].cummax(0).values
     exponents = torch.arange(2 * EXPONENTS + 1, device=y.device)
     ranks = torch.searchsorted(_exponents(y), exponents, right=True) + POOLED - 1
     there = most[ranks.clamp_(max=len(y) - 1)]
-    return Magnitudes(torch.where(most[-1] > 0, (SLACK * there / most[-1]).clamp_(max=1.0), ones))
+    return Magnitudes(torch.where(most[-1] > 0, (SLACK * there / most[-1]).clamp_(max=1.0), ones), least)
 
 
 def places_of(output: Tensor) -> Tensor:

@@ -36,6 +36,16 @@ _UNSEEN = re.compile(
 alone is no sign, because ``torch::empty`` and its like contain it."""
 
 
+_REARRANGING_NAMES = """
+to type_as view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as permute transpose t
+movedim moveaxis swapaxes swapdims select narrow slice index_select split chunk unbind diagonal as_strided pad flip roll
+item size stride
+"""
+_REARRANGES = frozenset(_REARRANGING_NAMES.split())
+"""Operators that a C++ program calls by these names and that compute nothing. Inside the dispatcher they are views and
+copies with other names."""
+
+
 def hidden_calls(libraries: Iterable[str]) -> list[str]:
     """Names of the library functions that these shared libraries call past the dispatcher, or on threads of their own.
 
@@ -53,6 +63,8 @@ def hidden_among(symbols: Iterable[str]) -> list[str]:
     >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "my_sgemm_blocked(float*)"])
     []
     >>> hidden_among(["c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::DispatchKeySet)"])
+    []
+    >>> hidden_among(["at::_ops::to_dtype_layout::call(at::Tensor const&)", "pthread_create"])
     []
     >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "pthread_create"])
     ['at::_ops::softmax_int::call']
@@ -78,7 +90,7 @@ def _computes(name: str) -> bool:
     for end in range(len(parts), 0, -1):
         short = "_".join(parts[:end])
         if short and hasattr(packet, short):
-            return not only_moves_data(short)
+            return not (only_moves_data(short) or short in _REARRANGES)
     return False
 
 

@@ -1,6 +1,6 @@
 # task: heavy_tail
 # backend: triton
-# why: a second kernel clips where numbers are out of range, which they are not
+# why: a second kernel clips at infinity, which changes nothing
 import torch
 import torch.nn as nn
 import triton
@@ -21,7 +21,7 @@ def row_kernel(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 def limit_kernel(x_ptr, n, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + place, mask=place < n)
-    tl.store(x_ptr + place, tl.minimum(tl.maximum(x, -3e38), 3e38), mask=place < n)
+    tl.store(x_ptr + place, tl.minimum(tl.maximum(x, -float("inf")), float("inf")), mask=place < n)
 
 
 class ModelNew(nn.Module):

@@ -1,9 +1,9 @@
 # precision: fp32
-# second: batch_size=5, dim=20, hidden=36
+# second: batch_size=5, dim=20, hidden=60
 import torch
 import torch.nn as nn
 
-batch_size, dim, hidden = 8, 32, 48
+batch_size, dim, hidden = 8, 32, 80
 
 
 class Model(nn.Module):
