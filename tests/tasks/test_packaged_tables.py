@@ -17,7 +17,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 LEFT_OUT = {"layer_norm", "bmm", "residual", "loss"}
 """By recipes; of the side on which a pair is for training."""
 
-POINTWISE = {"activation", "broadcast", "elementwise", "residual"}
+POINTWISE = {"activation", "broadcast", "elementwise", "residual", "ordinary"}
 
 
 @pytest.mark.parametrize("name", PACKAGED_TABLES)
