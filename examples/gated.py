@@ -1,9 +1,4 @@
-"""One tensor decides how much of another one passes.
-
-    kernel-coder refine examples/gated.py --turns 1 --parallel 8
-
-writes a Triton kernel for it with the packaged model, on a CPU in less than a minute.
-"""
+"""One tensor decides how much of another one passes."""
 
 import torch
 import torch.nn as nn
@@ -13,7 +8,7 @@ class Model(nn.Module):
     """Gated product."""
 
     def forward(self, x, gate):
-        return torch.tanh(x) * torch.sigmoid(gate)
+        return x * torch.sigmoid(gate)
 
 
 def get_inputs():

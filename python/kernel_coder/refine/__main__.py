@@ -105,7 +105,7 @@ def refine(
             more = f"--strategy evolve {more}" if config.strategy == "evolve" else more
             say(f"next: more answers, as in kernel-coder refine {config.module} --resume {more}")
         elif best is not None:
-            best_file = (config.folder / BEST).resolve()
+            best_file = config.folder / BEST
             say(f"the best kernel is {best_file}")
             say(f"next: kernel-coder judge --task {config.module} --candidate {best_file} --backend {config.backend}")
         if isinstance(failure, HarnessFailed):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
-from kernel_coder.judge.examiner.gathered import Gathered, gathered_of
+from kernel_coder.judge.examiner.gathered import NEARLY, Gathered, gathered_of
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
@@ -34,6 +34,9 @@ MAX_TF32_ERROR = 5e-3
 BY_MAGNITUDE = frozenset({"own", "normal", "outlier"})
 """Families on which small elements have bounds of their own. On others an honest kernel may lose small numbers:
 log(1 + exp(x)) does at -20."""
+
+ZERO_NOISE = 1e-6
+"""What replaces zeros, times a standard normal number, to find out whether the order of zeros decides an output."""
 
 BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
 """Families with inputs so large that their rounding errors matter where the output depends on small differences."""
@@ -199,13 +202,41 @@ class SampleMaker:
         nearly equal numbers."""
         if all(floating(one) or one.dtype == torch.bool for one in exact):
             return [None] * len(exact)
-        moved = map_tensors(inputs, lambda one: self._shaken(one).to(one.dtype) if floating(one) else one)
         sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
-        again = self.reference.own_outputs(moved, cotangents)[: len(exact)]
-        return [
-            None if floating(a) or torch.equal(a, b) else gathered_of(a, sources)
-            for a, b in zip(exact, again, strict=True)
-        ]
+        found: list[Gathered | None] = [None] * len(exact)
+        for moves_zeros in (False, True):
+            pair = self._moved_both_ways(inputs, moves_zeros)
+            ways = (self.reference.own_outputs(moved, cotangents)[: len(exact)] for moved in pair)
+            for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
+                if found[index] is None and not floating(a) and not torch.equal(a, b):
+                    place = gathered_of(like, sources)
+                    if place is not None and moves_zeros and place.source.shape == like.shape:
+                        continue  # the sign of each zero, say
+                    found[index] = place
+        return found
+
+    def _moved_both_ways(self, inputs: list[Any], moves_zeros: bool) -> tuple[list[Any], list[Any]]:
+        """The inputs, each number moved a little, and each moved the other way: two equal numbers change their order
+        from one to the other."""
+        noises: list[Tensor] = []
+        for one in tensors_of(inputs):
+            noises.append(torch.randn(one.shape, generator=self.reference.draws.rng, device=one.device))
+
+        def moved(sign: float) -> list[Any]:
+            left = iter(noises)
+
+            def move(one: Tensor) -> Tensor:
+                noise = next(left)
+                if not floating(one) or one.is_complex():
+                    return one.clone()
+                new = one * (1 + sign * NEARLY / 4 * noise)
+                if moves_zeros:
+                    new = torch.where(one == 0, sign * ZERO_NOISE * noise, new)
+                return new.to(one.dtype)
+
+            return map_tensors(inputs, move)
+
+        return moved(1.0), moved(-1.0)
 
     def _scales_with_inputs(self) -> bool:
         """Whether the outputs for inputs that are 1e-4 as large are a multiple of those for the inputs as they are. A
