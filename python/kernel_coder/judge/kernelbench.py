@@ -97,7 +97,8 @@ def eval_kernel_against_ref(
         check_for_excessive_speedup: set ``metadata["excessive_speedup"]`` if the speedup is above the threshold, or if
             the candidate was rejected and should have been timed.
         excessive_speedup_threshold: the largest speedup that counts as plausible.
-        judge_config: all other settings of the judge. KernelBench's function has no such parameter.
+        judge_config: all other settings of the judge. KernelBench's function has no such parameter. By default the
+            library may compute products and convolutions, as KernelBench allows.
 
     Returns:
         The result, or None if the judge itself failed and nothing is known about the candidate; KernelBench's function
@@ -127,7 +128,7 @@ def eval_kernel_against_ref(
             f"num_correct_trials and num_perf_trials must be at least 1; got {num_correct_trials}, {num_perf_trials}"
         )
     wanted = {"checks": num_correct_trials, "timed_calls": num_perf_trials, "timing": measure_performance}
-    base = (judge_config or JudgeConfig()).model_dump()
+    base = (judge_config or JudgeConfig(allow=("library_matmul",))).model_dump()
     config = JudgeConfig.model_validate({**base, **wanted, "hidden_shapes": False})
     place = device_name(device)
     if backend.lower() == "cuda" and place == "cpu":
