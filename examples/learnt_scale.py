@@ -1,9 +1,4 @@
-"""A learnt gain for every feature, and an activation.
-
-    kernel-coder refine examples/learnt_scale.py --turns 1 --parallel 8
-
-writes a Triton kernel for it with the packaged model, on a CPU in less than a minute.
-"""
+"""A learnt gain for every feature, and an activation."""
 
 import torch
 import torch.nn as nn
