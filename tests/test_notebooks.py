@@ -40,7 +40,10 @@ def kinds(cell: Any) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.long] * (path.stem in SAMPLED), id=path.stem) for path in NOTEBOOKS],
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 def test_notebook_prints_what_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KC_NOTEBOOK", "small")  # restored at the end; run() sets it, too

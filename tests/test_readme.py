@@ -28,12 +28,8 @@ COMMANDS = [
 RUN_ELSEWHERE = {
     "make train": "tests/train/test_nano_training.py runs it, made short",
     "make test": "this test is part of it",
-    "make cuda": ".ci/run calls it where nvcc is",
     "pip install kernel-coder": "tests/test_wheel.py installs the wheel built from this tree",
     "pip install 'kernel-coder[train]'": "the environment of every test has this extra",
-    "make test-gpu": "needs a GPU; tests/conftest.py says what it checks",
-    "make docs": ".ci/run calls it",
-    "make bench": "takes an hour; each row of benchmarks/results/ names its command and commit",
 }
 
 

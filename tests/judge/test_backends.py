@@ -68,7 +68,7 @@ def files(tmp_path: Path) -> Callable[[str], list[str]]:
     return written
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("counted", ["backend", "any"])
 def test_a_cpp_extension_is_no_triton_kernel_unless_any_is_asked_for(counted: str) -> None:
     config = JudgeConfig.model_validate({"checks": 2, "kernels": counted, "timeout_s": 300})

@@ -1,7 +1,7 @@
 """The judge against its corpus: no hostile candidate is accepted, hardly any honest one refused, and nothing is left.
 
 One judge gets hostile and honest candidates in a mixed order. On a GPU, and with KC_CORPUS=all, it gets all candidates
-that make sense on the device. Otherwise it gets two forms of each hack and as many honest ones as the test asks for.
+that make sense on the device. Otherwise it gets one form of each hack and as many honest ones as the test asks for.
 Those that wait for a compiler have a judge of their own, and only `make test-all` runs it.
 """
 
@@ -21,7 +21,7 @@ from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
-FORMS, HONEST = 2, 84
+FORMS, HONEST = 1, 48
 """In the short selection: forms of each hack, and honest candidates."""
 
 BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
@@ -39,7 +39,7 @@ HANGING = {
 } | {"h63_signals_ignored", "h64_triton_loop", "h65_fork_bomb", "h65_shells", "h66_children", "h68_disk"}
 """Candidates that end at their time limit on a CPU, however long it is, so they get four seconds."""
 
-LEAST = {"quick": 80, "built": 2}
+LEAST = {"quick": 40, "built": 2}
 """Hostile candidates, and honest ones, that must at least be judged."""
 
 

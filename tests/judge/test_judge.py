@@ -849,6 +849,7 @@ def test_mistakes_are_named(arguments: dict[str, str], said: str) -> None:
         Judge(**arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_the_reference_is_timed_under_torch_compile_too() -> None:
     config = JudgeConfig(compile_baseline=True, timed_calls=10, hidden_shapes=False, workers=1)
     with Judge("cpu", "torch", config=config) as judge:
@@ -982,6 +983,7 @@ def hanging_from(call: int) -> str:
     )
 
 
+@pytest.mark.long
 def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1014,6 +1016,7 @@ def test_waiting_for_a_device_that_others_have_is_no_part_of_a_candidate_s_life(
     assert verdict.stage_s["wait"] > 6
 
 
+@pytest.mark.long
 def test_a_call_that_hangs_keeps_no_other_candidate_from_being_timed_for_long(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()

@@ -254,7 +254,7 @@ SMALL = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # four processes, each of which loads torch and starts a judge
 def test_a_round_with_nano_that_is_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     config = tmp_path / "loop.yaml"

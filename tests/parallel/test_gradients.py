@@ -167,8 +167,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("ranks", "dtype"),
+    [
+        pytest.param(ranks, dtype, marks=[pytest.mark.long] * (dtype == torch.float32), id=f"{ranks}-{dtype}")
+        for ranks in (2, 4)
+        for dtype in TOLERANCE
+    ],
+)
 def test_gradients_are_those_of_one_process(ranks: int, dtype: torch.dtype) -> None:
     cases = [one for some in CASES.values() for one in some]
     if ranks == 4:

@@ -27,7 +27,7 @@ def links_with_sanitizers(compiler: str, folder: Path) -> bool:
     return compiled.returncode == 0 and subprocess.run([str(program)], capture_output=True).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_core_agrees_with_a_few_obvious_lines_under_sanitizers(tmp_path: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     assert compiler is not None, "the suite needs the C++ compiler that has built the package"
