@@ -30,7 +30,7 @@ test-all: $(VENV)/.built $(VENV)/.dev  ## every CPU test
 	$(PYTEST) -m alone
 
 test-vllm: $(VENV)/.built $(VENV)/.dev $(VENV)-vllm/.ready  ## the tests with a real vLLM server, which has an environment of its own
-	KC_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python $(PYTEST) -s tests/vllm
+	KC_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python $(PYTEST) -s tests/vllm_server
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
