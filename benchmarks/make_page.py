@@ -299,6 +299,7 @@ def nano() -> str:
     def trials(setting: str, base: str = "45% wrong") -> list[dict[str, str]]:
         return rows("nano_trials_cpu", setting=setting, base=base)
 
+    second, first = rows("nano_cpu", commit=SECOND_NANO), rows("nano_cpu")
     return table(
         [
             "`make train` and variants of it",
@@ -308,14 +309,19 @@ def nano() -> str:
             "gain in points (95% interval over seeds)",
             "each seed",
         ],
-        one("as it is: learning rate 3e-4", trials("3e-4")),
-        one("three seeds that the settings were not chosen on", rows("nano_cpu")),
+        one("as it is, with the model that is packaged now", second),
+        one("first packaged model: learning rate 3e-4", trials("3e-4")),
+        one("three seeds that the settings were not chosen on", [row for row in first if row not in second]),
         one("learning rate 5e-4", trials("5e-4")),
         one("learning rate 1e-3", trials("1e-3")),
         one("5e-4, two updates a step", trials("two updates 5e-4")),
         one("5e-4, similarity to known solutions as the only reward", trials("similarity")),
         one("5e-4, from random weights", trials("no-sft", "random weights")),
     )
+
+
+SECOND_NANO = "b3b2706"
+"""Commit of the runs with the packaged model that reads ordinary style."""
 
 
 def real_run() -> str:
@@ -410,7 +416,8 @@ The corpus of hostile and honest candidates ([acceptance table](judge_acceptance
 ## Training kernel-coder-nano on two CPU cores
 
 128 held-out compositions, one answer each at temperature 1, before and after 20 steps (`nano_trials_cpu.csv`,
-`nano_cpu.csv`):
+`nano_cpu.csv`). The held-out compositions of the first row are partly in ordinary style; those of the other rows, with
+the first packaged model, are not:
 
 {nano()}
 
