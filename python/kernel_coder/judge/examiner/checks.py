@@ -35,8 +35,7 @@ CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
 """Modes in which the candidate's result must be right."""
 
 NEAR, TIMES_AGAIN = 0.5, 3
-"""An error above this share of its bound counts as near it. Inputs of such a family are then drawn this many times
-more."""
+"""An error above this share of its bound counts as near it. Such families are then drawn this many times more."""
 
 DESTROYED_SHARE = 0.25
 """Share of the output's elements that must be wrong once the candidate's own kernels do nothing. If fewer are wrong,
@@ -182,7 +181,7 @@ class Checker(OutputChecker):
 
     @contextmanager
     def saying(self, when: str) -> Iterator[None]:
-        """In feedback about calls in this block, begin the description of the inputs with `when`."""
+        """Begin the description of the inputs in feedback about calls in this block with `when`."""
         before, self.when = self.when, when
         try:
             yield
@@ -190,8 +189,7 @@ class Checker(OutputChecker):
             self.when = before
 
     def _is_special(self, frame: Frame, variant: Variant) -> bool:
-        """Return whether the call raised an error on sizes other than the task's own, which makes the candidate only
-        specialised."""
+        """Return whether the call raised an error on other sizes than the task's own, and that is tolerated."""
         may = variant.sizes is not None and self.task.config.hidden_shapes == "flag"
         if may and Status(frame.status) is Status.RAISED and self.specialised is None:
             self.specialised = f"it fails on other sizes ({variant.sizes}): {feedback.last_line(self.link.text(), 200)}"
@@ -229,7 +227,7 @@ class Checker(OutputChecker):
 
     @contextmanager
     def _telling_sizes(self, variant: Variant) -> Iterator[None]:
-        """In this block, add the input sizes to the feedback of a failure, if they are not the task's own."""
+        """Add the input sizes to the feedback of a failure in this block, if they are not the task's own."""
         try:
             yield
         except Judged as judged:

@@ -157,8 +157,8 @@ class Examination:
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
         """Return family and sizes of each check before the timed calls, without the families that share a request. The
-        very first call may be one with other sizes: what a candidate keeps from its first call may be wrong for the
-        next one."""
+        very first call may have other sizes: what a candidate keeps from its first call may be wrong for the next
+        one."""
         plain, *hidden = self.task.variants
         families = self.task.families
         wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
@@ -179,8 +179,7 @@ class Examination:
             self.checker.check_all(left[start : start + most], plain, repeats=start == 0)
 
     def _check_other_modes(self) -> None:
-        """Check a call with gradients on, as a user may make it; in eval mode if the task's module is in training
-        mode."""
+        """Check a call with gradients on; in eval mode if the task's module is in training mode. Users call both."""
         plain = self.task.variants[0]
         if self.config.checks == 1 or self.config.backward:
             return
@@ -214,8 +213,7 @@ class Examination:
             self.checker.check(family, self.task.variants[0])
 
     def _reloads(self) -> list[tuple[bool, int]]:
-        """Return which instances get other parameters: whether it is a new instance, and the seed of its
-        construction."""
+        """Return, for each instance that gets other parameters, whether it is new, and the seed of its construction."""
         reference, loaded = self.task.reference, self.checker.loaded
         if loaded is Loaded.NOTHING:
             return []
@@ -277,8 +275,7 @@ class Examination:
         return self.proof.kernels
 
     def _roofline_share(self) -> float | None:
-        """Return the shortest time in which the GPU can move the task's bytes and do its products, divided by the
-        candidate's time of a call."""
+        """Return the GPU's shortest time for the task's bytes and products, over the candidate's time of a call."""
         runtime_ms = self.timing.get("runtime_ms")
         floor_s = self.task.floor_s() if runtime_ms else None
         return min(1e3 * floor_s / runtime_ms, 1.0) if floor_s and runtime_ms else None

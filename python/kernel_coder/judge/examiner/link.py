@@ -20,8 +20,7 @@ while others time, as a first call does. It is also the lower limit of :attr:`Li
 
 
 class Link:
-    """Sends requests to a Runner and receives its answers. Raises Judged if the Runner ends, is late or breaks the
-    protocol."""
+    """Sends requests to a Runner and receives its answers. A Runner that breaks the protocol ends the examination."""
 
     def __init__(
         self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float, turns: GpuTurns
@@ -57,8 +56,7 @@ class Link:
         return max(HELD_S, self.life_s / 10)
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
-        """Return the exception for a Runner that is late, has ended or breaks the protocol. It counts against the
-        candidate."""
+        """Return the exception for a Runner that is late, has ended or breaks the protocol: the candidate's fault."""
         return Judged(outcome, reason)
 
     def ask(self, say: Say, *values: int) -> None:
@@ -115,8 +113,8 @@ class Link:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
 
     def wait(self, most_s: float) -> bool:
-        """Wait at most `most_s` seconds until an answer can be received or the Runner has ended. Return False if
-        neither happened."""
+        """Wait at most `most_s` seconds until an answer can be received or the Runner has ended; False if neither
+        has."""
         return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
 
     def text(self) -> str:

@@ -92,8 +92,7 @@ class OutputChecker:
         return results
 
     def _refuse_small_values(self, variant: Variant, slot: int, sample: Sample) -> None:
-        """Raise Judged if small elements are too inexact for their magnitude, in an output that also has much larger
-        ones."""
+        """Raise Judged if an element is wrong for its own magnitude, in an output with much larger ones."""
         looked_at = [(index, one) for index, one in enumerate(sample.magnitudes) if one is not None]
         if not looked_at:
             return

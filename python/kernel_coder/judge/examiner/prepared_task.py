@@ -43,8 +43,7 @@ WEIGHED_ELEMENTS = 1 << 24
 on the result. The test takes memory and many calls."""
 
 TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
-"""Number of samples of a family that are drawn before the family is left out. All other families get 4, because their
-size is random."""
+"""Samples of a family that are drawn before it is left out. Other families get 4, since their size is random."""
 
 
 class PreparedTask:
@@ -102,7 +101,7 @@ class PreparedTask:
             self.memory = TaskMemory(self.reference, self.variants, config)
             self.plan = self._plan()
 
-    # ---- memory it needs
+    # ---- the memory that judging needs
 
     def _call_first(self, whole: bool) -> None:
         """Call the reference once, to see how much memory judging takes. On a GPU that other tasks use too, wait until
@@ -121,8 +120,8 @@ class PreparedTask:
             self._reserve(wanted)
 
     def _call_once(self) -> tuple[bool, int]:
-        """Return whether the reference writes to its inputs, and an estimate from this call of the bytes that judging
-        takes."""
+        """Return whether the reference writes to its inputs, and how many bytes judging takes, estimated from this
+        call."""
         reference = self.reference
         inputs = reference.own_inputs()
         before = self.fingerprint.of(tensors_of(inputs))
@@ -133,15 +132,14 @@ class PreparedTask:
         return changes, judging_bytes(i, o, max(o, most()), 8 // reference.dtype.itemsize)
 
     def _reserve(self, wanted: int) -> None:
-        """Reserve the memory of a large task, and wait until it is free, so that the tasks that are being judged can
-        finish."""
+        """Reserve a large task's memory and wait until it is free, so that tasks that are being judged can finish."""
         shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
         if shares or self.is_large:
             self.is_large = shares > 0
             torch.cuda.empty_cache()
             self.turns.reserve(shares)
 
-    # ---- inputs that tell something
+    # ---- usable inputs
 
     def _weigh(self) -> None:
         """Scale up parameters that hardly change the result, and refuse a task with an input that hardly does."""
@@ -157,12 +155,11 @@ class PreparedTask:
                 raise
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a reference that insists on a dtype has no oracle in double precision
+        except Exception:  # a reference that works only in its own dtype has no oracle in double precision
             return
 
     def _find_families(self, task: Mapping[str, Any]) -> None:
-        """Find the usable input families. If a candidate that computes nothing would pass, draw other parameters and
-        try again."""
+        """Find the usable input families. Draw other parameters if a candidate that computes nothing would pass."""
         for left in reversed(range(PARAMETER_DRAWS)):
             try:
                 self.families = self._usable_families(task)
@@ -228,8 +225,7 @@ class PreparedTask:
         return self.samples.sample("own", variant.get_inputs)
 
     def reference_work(self) -> int:
-        """Return the number of the reference's operations in a call, without those that the library may do for
-        candidates."""
+        """Return the number of the reference's operations in a call, without those that the library may do."""
         if self._work is None:
             reference = self.reference
             with self.turns.shared(), self.draws.aside():
@@ -241,8 +237,7 @@ class PreparedTask:
         return self._work
 
     def reference_memory_bytes(self) -> int | None:
-        """Return the GPU memory that a call of the reference takes in addition to what was allocated before it, in
-        bytes; None without a GPU."""
+        """Return the GPU memory that a call of the reference allocates, in bytes; None without a GPU."""
         if self.device.type == "cuda" and self._reference_bytes is None:
             with self.turns.shared(), self.draws.aside():
                 inputs = self.reference.own_inputs()
@@ -253,8 +248,8 @@ class PreparedTask:
         return self._reference_bytes
 
     def floor_s(self) -> float | None:
-        """Return the shortest time in which the GPU can do a call's arithmetic and memory transfers, in seconds; None
-        without a GPU, or if the GPU's rates are unknown."""
+        """Return the shortest time of a call on this GPU, in seconds; None without a GPU, or if its rates are
+        unknown."""
         if self.device.type != "cuda":
             return None
         variant = self.variants[0]
@@ -340,7 +335,7 @@ class PreparedTask:
     def refresh(self, seeds: Seeds) -> None:
         """Prepare for the next candidate: new seeds, new parameters, and clean shared memory."""
         has_memory = bool(self.memory.init_specs or self.memory.state_specs)
-        with self.turns.shared() if has_memory else nullcontext():  # otherwise the device has nothing to do
+        with self.turns.shared() if has_memory else nullcontext():  # without parameters the device is not used
             self.draws.restart(seeds)
             self.memory.forget()
             self.reference.draw_state()

@@ -49,8 +49,7 @@ class WorkProof:
         """Whether an output shares memory with an input, according to the candidate's process; None: not observed."""
 
         self.memory_bytes: int | None = None
-        """GPU memory that a call takes in addition to what was allocated before, in bytes, according to the candidate's
-        process."""
+        """GPU memory that a call allocates, in bytes, according to the candidate's process."""
 
         self.kernels = ""
         """Facts about the candidate's own kernels, as text."""
@@ -138,8 +137,7 @@ class WorkProof:
         return True
 
     def _telling_family(self) -> str:
-        """Return the family whose inputs show the work of every kernel. Positive inputs may hide it: a relu does not
-        change them."""
+        """Return the family whose inputs show every kernel's work. Positive ones may not: a relu keeps them."""
         return "normal" if "normal" in self.task.families else "own"
 
     def _no_kernel(self, why: str, more: str = "") -> Judged:

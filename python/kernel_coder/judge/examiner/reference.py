@@ -68,8 +68,7 @@ class Reference:
     # ---- modules and state
 
     def build(self) -> None:
-        """Construct the module and the oracle from a fresh seed, and move the parameters away from their initial
-        values."""
+        """Construct module and oracle from a fresh seed, and move the parameters away from their initial values."""
         self.seed = self.draws.seeds.next()
         self.module = self._constructed(self.seed)
         own, other = state_of(self.module), state_of(self._constructed(self.draws.seeds.next()))
@@ -121,8 +120,7 @@ class Reference:
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
-        """Keep both modules in eval mode in this block. Their buffers get the drawn values back, because calls in
-        training mode change them."""
+        """Keep both modules in eval mode in this block, with the drawn buffers: training changes them."""
         with torch.no_grad():
             for module in (self.module, self.exact):
                 for name, value in module.named_buffers():

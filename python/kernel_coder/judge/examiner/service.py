@@ -88,7 +88,7 @@ class _Service:
         self.end_candidate, self.turns = end_candidate, turns
         self.task: PreparedTask | None = None
         self.key = ""
-        self.ready: OrderedDict[str, PreparedTask] = OrderedDict()  # the one that was asked for last comes last
+        self.ready: OrderedDict[str, PreparedTask] = OrderedDict()  # the task that was requested last is the last entry
         self.plan: Any = None
         self.report: Any = None
         self.reference_report: Any = None
@@ -230,8 +230,7 @@ class _Service:
         return requests.Found(**ended, **examination.findings(), seeds=[task.draws.seeds.key])
 
     def compile(self, request: requests.CompileCandidate) -> requests.Compiled:
-        """Compile the kernels of a candidate that was correct in Triton's interpreter, in a Runner without the
-        interpreter."""
+        """Compile the kernels of a candidate that was correct in Triton's interpreter, in a Runner without it."""
         task = self.task
         assert task is not None
         outputs, life_s = task.memory.candidate_outputs, request.life_s
