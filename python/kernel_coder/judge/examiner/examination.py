@@ -137,7 +137,7 @@ class Examination:
             self.checker.loaded = Loaded(min(max(frame.values[0], 0), max(Loaded)))
             if frame.values[0] == Loaded.BY_SEED:
                 if not self.task.reference.has_random_state:
-                    raise Judged(Outcome.REJECTED, "it claims a state that it cannot have")
+                    raise Judged(Outcome.REJECTED, "it claims parameters drawn by seed, but the reference's are not")
                 self.task.reference.use_initial_state()
             return
         text = self.link.text()

@@ -106,8 +106,8 @@ class OutputChecker:
             if count:
                 of = min(sample.expected[index].numel(), SAMPLED)
                 told = (
-                    f"{variant.names[index]} has wrong small values: {count} of {of} elements are too far from what is"
-                    " expected for their size, although they are near it compared to the largest ones."
+                    f"{variant.names[index]} has wrong small values: {count} of {of} elements have errors that are too"
+                    " large for their own magnitude, although small compared to the largest elements."
                 )
                 where = describe_inputs(variant, f"{INPUT_FAMILIES[sample.family].description}, ")
                 raise Judged(Outcome.WRONG_OUTPUT, told, f"{told}\n{where}")
@@ -163,7 +163,7 @@ class OutputChecker:
                 told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
             where = when + describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
             if self.task.device.type == "cuda" and speaks_of_streams(self.source):
-                where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
+                where += " Streams of its own must wait for the caller's stream, and the caller's stream for them."
             told += HOW_LOADED.get(self.loaded, "")
             raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
@@ -203,5 +203,5 @@ def describe_inputs(variant: Variant, kind: str = "") -> str:
     shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
     said = f"Inputs: {kind}shapes {shapes}."
     if variant.sizes is not None:
-        said += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+        said += f" These sizes differ from the task's own ({variant.sizes}): ModelNew has to take them too."
     return said

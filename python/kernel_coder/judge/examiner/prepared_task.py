@@ -97,7 +97,7 @@ class PreparedTask:
             self.variants = [self._variant()]
             if config.hidden_shapes != "off" and not config.backward:
                 self._add_hidden_shapes()
-        with refusing("its inputs and outputs cannot be held"), turns.shared():
+        with refusing("its inputs and outputs do not fit into memory"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
             self.plan = self._plan()
 

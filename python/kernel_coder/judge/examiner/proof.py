@@ -20,7 +20,7 @@ KERNEL_TEXT = 1000
 """Upper limit of the text about the candidate's own kernels in a verdict, in characters."""
 
 WATCHED = (
-    " Seen are launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
+    " The judge counts launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
     " torch.utils.cpp_extension has built, or of a library in the candidate's folder that ctypes has opened."
 )
 """What an audit observes, for feedback."""
@@ -80,7 +80,7 @@ class WorkProof:
             with self.turns.shared():
                 sample = self.task.sample("own", self.task.variants[0])
             if not self._is_rearranged(sample):
-                raise self._no_kernel("its kernels only copy or fill, and no input has what comes out")
+                raise self._no_kernel("its kernels only copy or fill, and the output has numbers that no input has")
         self._weigh_library(max(one.library_work for one in audits))
 
     def _weigh_library(self, work: int) -> None:
@@ -113,7 +113,7 @@ class WorkProof:
             if passes and mode is not Mode.UNDONE:
                 raise self._no_kernel("with its kernels switched off the output is the same, or nearly all of it")
             if passes and self.checker.undone:
-                raise self._no_kernel("the output is the same with what they were given in place of what they wrote")
+                raise self._no_kernel("the output is the same if what its kernels wrote is replaced with their inputs")
 
     def kernel_facts(self) -> str:
         """Return the Runner's facts about the candidate's kernels."""

@@ -155,7 +155,7 @@ class ForkServer:
         try:
             self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
         except OSError as error:
-            raise SandboxError(f"the fork server takes no request: {error}") from error
+            raise SandboxError(f"no request could be sent to the fork server: {error}") from error
         answer, received = self._answer()
         return answer["pid"], received[0]
 
@@ -163,7 +163,7 @@ class ForkServer:
         try:
             message, fds, _, _ = socket.recv_fds(self._socket, _MESSAGE_BYTES, 1)
         except OSError as error:
-            raise SandboxError(f"the fork server gives no answer: {error}") from error
+            raise SandboxError(f"the fork server did not answer: {error}") from error
         if not message:
             raise SandboxError(f"the fork server ended: {self._parent.wait(10)}")
         answer = json.loads(message)

@@ -65,7 +65,7 @@ class Examiner:
         except MessageTooLong as error:
             raise HarnessError(str(error)) from None
         except OSError as error:
-            raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
+            raise ExaminerLost(f"no request could be sent to the Examiner: {error}{self._last_words()}") from None
         until = time.monotonic() + timeout_s
         while True:
             answer = self._receive(until)

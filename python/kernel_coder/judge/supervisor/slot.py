@@ -136,7 +136,7 @@ class Slot:
             try:
                 found = examiner.ask(request, Found, timeout_s, runner.process)
             except TaskRefused as refused:
-                raise HarnessError(f"inputs that say nothing were drawn: {refused}") from None
+                raise HarnessError(f"the inputs that were drawn cannot be used: {refused}") from None
             process_exit = None
             if found.outcome == Outcome.CRASHED:
                 with contextlib.suppress(TimeoutError):
