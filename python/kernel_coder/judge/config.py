@@ -1,4 +1,4 @@
-"""How candidates are judged. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
+"""The settings of the judge. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def capability(name: str) -> int:
 
 
 class JudgeConfig(BaseModel):
-    """What a judge checks, its time limits, and what candidates may use.
+    """The checks and time limits of a judge, and what candidates may use.
 
     >>> JudgeConfig(checks=3).families[:3]
     ('own', 'normal', 'scaled')

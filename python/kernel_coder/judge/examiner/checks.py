@@ -103,7 +103,7 @@ class Checker(OutputChecker):
         calls = len(families) + repeats
         slot = secrets.randbelow(variant.slots - calls + 1)
         # The first call of each variant often compiles and tunes. That takes too long to keep other processes from
-        # timing meanwhile, and observing it would change the times by which an autotuner chooses.
+        # timing meanwhile. Observed launches take longer than plain ones, which would mislead autotuning.
         number = self.task.variants.index(variant)
         is_first = number not in self._called
         if mode is Mode.PLAIN and self.is_audited and not is_first:

@@ -86,7 +86,7 @@ class Pattern(NamedTuple):
 
     is_whole: bool
     is_sorted: bool
-    """Along the last dimension, and not constant there."""
+    """Whether the numbers are sorted along the last dimension, and not all equal there."""
 
     is_symmetric: bool
     is_sparse: bool

@@ -114,7 +114,7 @@ class SampleMaker:
         (:func:`kernel_coder.judge.examiner.memory_estimates.judging_bytes`).
         """
         reference = self.reference
-        widens = family == "tiny" and not self._scales_with_inputs()  # asked before other large tensors are there
+        widens = family == "tiny" and not self._scales_with_inputs()  # now, before large tensors are allocated
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
         try:

@@ -110,7 +110,7 @@ def _facts(index: int) -> GpuFacts:
 
 
 def known_bandwidth(name: str) -> float | None:
-    """Return the bytes a second from the table, which has the first words of a GPU's name; None if it is not there.
+    """Return a GPU's bytes a second from the table, whose keys are the first words of names; None if it is not there.
 
     >>> known_bandwidth("NVIDIA A100-SXM4-80GB"), known_bandwidth("NVIDIA A1000 Laptop GPU")
     (2039000000000.0, None)

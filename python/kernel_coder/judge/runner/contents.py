@@ -50,7 +50,7 @@ def with_pointed_at(values: Mapping[Any, Any]) -> dict[str, Tensor]:
     ['x']
     """
     found = dict(tensors_in(values))
-    plain = {str(name): getattr(one, "value", one) for name, one in values.items()}  # of a c_void_p
+    plain = {str(name): getattr(one, "value", one) for name, one in values.items()}  # c_void_p has a value
     integers = {name: [one] for name, one in plain.items() if type(one) is int and LEAST_ADDRESS <= one < 1 << 63}
     for name, one in found.items():
         if one.dtype == torch.int64 and 0 < one.numel() <= MAX_POINTERS:

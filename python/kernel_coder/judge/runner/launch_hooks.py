@@ -169,7 +169,7 @@ class _Operators(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # with True, torch imports its compiler at the first operator, which takes seconds
+        return False  # True would make torch import its compiler at the first operator, which takes seconds
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -145,9 +145,9 @@ class RayJudge:
         self.device, self.backend = device, backend
         self._cpus, self._make_judge, self._patience_s = cpus, make_judge, patience_s
         self._members: list[_Member] = []
-        self._coming: dict[Any, tuple[Any, str]] = {}  # the facts' reference -> actor and node
+        self._coming: dict[Any, tuple[Any, str]] = {}  # actor and node by Ray's reference to the actor's facts
         self._changed = threading.Condition()
-        self._failures: list[str] = []  # of judges that could not be opened
+        self._failures: list[str] = []  # error messages of judges that could not be opened
         self._is_closed = self._gives_up = False
         self._closing = threading.Event()
         self._suspects = threading.Lock()

@@ -29,7 +29,7 @@ MAX_SLOTS = 64
 
 
 HIDDEN = "past the dispatcher: "
-"""Begins a line of an audit's text that names a library function which built code calls past torch's dispatcher."""
+"""Prefix of a line of an audit's text that names a library function which is called past torch's dispatcher."""
 
 
 ALIASED = "an output shares memory with an input"

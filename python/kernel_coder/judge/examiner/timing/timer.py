@@ -136,12 +136,12 @@ class Timer:
         is_quiet = sum(one >= LOADED for one in loads) <= SHARED_PROBES * len(loads)
         if self.kind != "cpu":
             is_quiet &= all(statistics.median(some) <= STEADY * min(some) for some in taken.values())
-        empty_s, single_s = min(taken["empty"]), min(taken["single"])  # a program beside it can only increase them
+        empty_s, single_s = min(taken["empty"]), min(taken["single"])  # another program can only increase them
         costs = Costs(single_s, max(empty_s - single_s, 0.0) / max(calls - 1, 1))
         call_s, fastest_s = (
             call_time(one, empty_s, calls) for one in (statistics.median(taken["reference"]), min(taken["reference"]))
         )
-        # On a CPU a process is faster or slower than usual for seconds.
+        # On a CPU a process may be faster or slower than usual for several seconds.
         fastest_s = call_s if self.kind == "cpu" else fastest_s
         return Baseline(call_s, fastest_s, costs, time.monotonic(), self.kind, is_quiet)
 
