@@ -22,7 +22,6 @@ __all__ = [
     "open_judge",
 ]
 
-
 _HOMES = {
     "Admission": "admission",
     "AsyncClient": "client",

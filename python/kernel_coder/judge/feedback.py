@@ -1,8 +1,7 @@
 """Makes the text that a model gets about its candidate: exact, clean and short.
 
 Much of it comes from the candidate, or from a compiler that read the candidate. Such text is treated as data. It is
-made printable and cut to a limit of characters. Anything that a chat template could take for one of its tokens is
-broken up.
+made printable and cut to a limit of characters. Anything that a template could take for a token is broken up.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ ABLATED_S = 10.0
 """Upper limit, in seconds, of how much longer a call whose own kernels do nothing may take than the longest other call.
 A longer call counts as one with a different result."""
 
-
 CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
 """Modes in which the candidate's result must be right."""
 

@@ -157,8 +157,7 @@ class Examination:
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
         """Return family and sizes of each check before the timed calls, without the families that share a request. The
-        very first call may have other sizes: what a candidate keeps from its first call may be wrong for the next
-        one."""
+        very first call may have other sizes: what a candidate keeps from it may be wrong for the next one."""
         plain, *hidden = self.task.variants
         families = self.task.families
         wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
@@ -252,8 +251,7 @@ class Examination:
         """Compile the kernels of a candidate that was correct in Triton's interpreter for another architecture.
 
         Raises:
-            Judged: the kernels do not compile. An error that the interpreter did not raise counts as a compile error
-                too.
+            Judged: the kernels do not compile. An error that the interpreter did not raise counts as a compile error.
         """
         try:
             self._take_built()

@@ -113,8 +113,7 @@ class Link:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
 
     def wait(self, most_s: float) -> bool:
-        """Wait at most `most_s` seconds until an answer can be received or the Runner has ended; False if neither
-        has."""
+        """Wait at most `most_s` seconds until an answer can be received or the Runner has ended; False if neither."""
         return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
 
     def text(self) -> str:

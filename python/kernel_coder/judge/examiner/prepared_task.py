@@ -37,7 +37,6 @@ PARAMETER_DRAWS = 4
 """Number of times that a task's parameters are drawn before the task is refused. Some draws make the result a constant,
 for example by closing a gate."""
 
-
 WEIGHED_ELEMENTS = 1 << 24
 """Upper limit of the elements of inputs and outputs together at which each input and parameter is tested for its effect
 on the result. The test takes memory and many calls."""
@@ -120,7 +119,7 @@ class PreparedTask:
             self._reserve(wanted)
 
     def _call_once(self) -> tuple[bool, int]:
-        """Return whether the reference writes to its inputs, and how many bytes judging takes, estimated from this
+        """Return whether the reference writes to its inputs, and the bytes that judging takes, estimated by this
         call."""
         reference = self.reference
         inputs = reference.own_inputs()
@@ -248,8 +247,7 @@ class PreparedTask:
         return self._reference_bytes
 
     def floor_s(self) -> float | None:
-        """Return the shortest time of a call on this GPU, in seconds; None without a GPU, or if its rates are
-        unknown."""
+        """Return the shortest time of a call on this GPU, in seconds; None without a GPU or if it is unknown."""
         if self.device.type != "cuda":
             return None
         variant = self.variants[0]

@@ -27,7 +27,6 @@ MAX_REFERENCE_ERROR = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 
 """Upper limit of the relative error of the reference itself, by dtype of the output. If the reference is less exact,
 comparing a candidate with it shows nothing."""
 
-
 MAX_TF32_ERROR = 5e-3
 """The same limit for tasks in TF32, whose products have errors of about a thousandth."""
 

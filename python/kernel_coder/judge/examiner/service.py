@@ -1,5 +1,5 @@
-"""The Examiner process. It holds the reference, the secret seeds, the inputs and the expected outputs, compares
-outputs, and owns the clock.
+"""The Examiner process. It holds the reference, the secret seeds, the inputs and the expected outputs; it owns the
+clock.
 
 It never runs a candidate's code. It runs in the sandbox too, because a reference can crash.
 """

@@ -86,8 +86,7 @@ def reach_reason(source: str) -> str | None:
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings of a Python text, which may contain C++. Docstrings are left out, and comments are not in the
-    tree.
+    """Yield the strings of a Python text, which may contain C++. Docstrings are left out, and comments as well.
 
     >>> list(_strings(ast.parse("'About.'\\nx = 'a' 'b'  # dlopen")))
     ['ab']
@@ -151,8 +150,7 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _is_shared(name: str) -> bool:
-    """Return whether this names a module or the class of tensors. Used as a value it could get another name, and be
-    changed."""
+    """Return whether this names a module or the class of tensors. As a value it could be renamed and changed."""
     return name in {"Tensor", "F", "nn", "tl", "torch", "triton"} or name in _submodules()
 
 

@@ -80,8 +80,7 @@ def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: Compariso
     Args:
         dtype: dtype of the output.
         reference: comparison of the reference's output with the oracle's.
-        shaken: comparison of the oracle's output for inputs moved by a rounding error with its output for the inputs as
-            they are.
+        shaken: comparison of the oracle's output for shaken inputs with its output for the inputs themselves.
         precision: the task's precision.
 
     >>> from kernel_coder import ops

@@ -37,7 +37,6 @@ BANDWIDTH_GB: dict[str, float] = {
 MEASURED_MARGIN = 1.25
 """Factor on the measured bandwidth of a GPU that is not in the table, because a copy does not reach the full rate."""
 
-
 TERAFLOPS: dict[str, dict[str, float]] = {
     name: dict(zip(("fp64", "fp32", "tf32", "fp16", "bf16"), rates, strict=True))
     for name, rates in {

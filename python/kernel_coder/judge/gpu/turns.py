@@ -141,8 +141,7 @@ class GpuTurns:
         """Seconds that this process has waited for the device. They do not count against a candidate's time limit."""
 
         self.busy_until = 0.0
-        """``time.monotonic()`` until which another program counts as using the GPU, so that waiting for it is
-        useless."""
+        """``time.monotonic()`` until which another program counts as using the GPU. Until then nothing waits for it."""
 
         self._on_wait, self._finish_work, self._told_s = on_wait, finish_work, 0.0
 

@@ -63,7 +63,6 @@ FILE = "candidate.py"
 MODULE = f"m{secrets.token_hex(8)}"
 """Random name under which the file is imported. A candidate that does not know it cannot behave well only under it."""
 
-
 MAX_WORK = 1 << 60
 """Upper limit of the number of operations in a message, because its integers have 64 bits."""
 

@@ -53,8 +53,7 @@ def install() -> None:
         return TensorHandle(widened(one.data), tl.float32) if is_narrow(one) else one
 
     def computing(original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an operation that computes with numbers instead of bits. Its operands are all but the last
-        argument."""
+        """Return an operation on numbers instead of bits. Its operands are all arguments but the last one."""
 
         def compute(self: Any, *args: Any) -> Any:
             *operands, op = args

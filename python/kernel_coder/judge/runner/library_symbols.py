@@ -35,7 +35,6 @@ _UNSEEN = re.compile(
 """Threads, and the guard that excludes dispatch keys. An audit may not see operators that a library calls then. The
 guard alone is no sign, because ``torch::empty`` and similar functions contain it."""
 
-
 _REARRANGING_NAMES = """
 to type_as view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as permute transpose t
 movedim moveaxis swapaxes swapdims select narrow slice index_select split chunk unbind diagonal as_strided pad flip roll

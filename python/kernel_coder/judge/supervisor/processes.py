@@ -1,5 +1,4 @@
-"""Starts and ends the processes of a judge. All are forks, in the sandbox, of parents that have loaded torch and
-Triton."""
+"""Starts and ends a judge's processes: sandboxed forks of parent processes that have loaded torch and Triton."""
 
 from __future__ import annotations
 

@@ -27,10 +27,8 @@ TASK_DESCRIPTORS = 5
 MAX_SLOTS = 64
 """Upper limit of the calls in one request. Each has a slot in shared memory for its inputs and outputs."""
 
-
 HIDDEN = "past the dispatcher: "
 """Prefix of a line of an audit's text that names a library function which is called past torch's dispatcher."""
-
 
 ALIASED = "an output shares memory with an input"
 """Line of an audit's text that says that an output shares memory with an input."""

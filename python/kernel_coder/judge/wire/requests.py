@@ -274,7 +274,6 @@ _KINDS: dict[str, type[Message]] = {
     )
 }
 
-
 _DESCRIPTORS: dict[str, list[str]] = {  # names of the fields that are descriptors
     name: [
         field_name
