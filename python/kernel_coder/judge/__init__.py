@@ -1,4 +1,4 @@
-"""The judge: whether a candidate computes what the reference computes, and how fast. Verdicts can be repeated."""
+"""The judge decides whether a candidate computes what the reference computes, and measures how fast it is."""
 
 import importlib
 
@@ -22,7 +22,6 @@ __all__ = [
     "open_judge",
 ]
 
-
 _HOMES = {
     "Admission": "admission",
     "AsyncClient": "client",
@@ -35,7 +34,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs the sandbox only when it is used: rewards need nothing but verdicts."""
+    """Import what needs the sandbox only when it is used, because rewards need only verdicts."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"kernel_coder.judge.supervisor.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

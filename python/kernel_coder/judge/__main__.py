@@ -1,8 +1,8 @@
 """``kernel-coder judge TASK.py CANDIDATE.py [--backend triton] [--device cpu] [--json]``
 
-Says whether a candidate computes what the reference computes, and how fast. The candidate runs in a sandbox; the
+Reports whether a candidate computes what the reference computes, and how fast. The candidate runs in a sandbox; the
 reference is trusted. ``--pairs`` judges a file of pairs, and continues where an earlier run of the same command ended.
-``--admit`` says on which tasks candidates can be judged.
+``--admit`` reports on which tasks candidates can be judged.
 
 Exit codes: 0: there are verdicts, good or bad. 2: the command is wrong; one sentence on stderr says why. 3: the judge
 itself failed. 75: stopped by SIGTERM or SIGINT; finished verdicts are kept, and the same command continues.
@@ -41,11 +41,11 @@ EXIT_HARNESS = 3
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: run the command again
 
 NOT_IN_KEYS = {"workers", "retries", "audit_dir"}
-"""Settings that do not change verdicts, so that a run may be continued with other values."""
+"""Settings that do not change verdicts, so a run may be continued with other values."""
 
 
 class _Stopped(BaseException):
-    """SIGTERM or SIGINT arrived."""
+    """Raised when SIGTERM or SIGINT arrives."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> FlagParser:
-    """The command's flags; every field of the configuration is one."""
+    """Return the parser of the command's flags. Every field of the configuration is one."""
     usage, _, text = str(__doc__).partition("\n")
     parser = FlagParser(prog="kernel-coder judge", usage=usage.strip("`"), description=text)
     parser.add_argument("files", nargs="*", metavar="TASK.py CANDIDATE.py", help="the same as --task and --candidate")
@@ -103,7 +103,7 @@ def make_parser() -> FlagParser:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Find the device. UsageError if the options name no task or several, or do not fit together."""
+    """Find the device. Raise UsageError if the options name no task or several, or contradict each other."""
     take_files(options)
     asked = [name for name in ("task", "pairs", "admit") if getattr(options, name)]
     if len(asked) != 1:
@@ -123,11 +123,11 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def take_files(options: argparse.Namespace) -> None:
-    """Take the two positional arguments as ``--task`` and ``--candidate``. UsageError for any other number."""
+    """Use the two positional arguments as ``--task`` and ``--candidate``. Raise UsageError for any other number."""
     if not options.files:
         return
     if options.task or options.candidate or options.pairs or options.admit:
-        raise UsageError(f"{options.files[0]} stands without a flag beside --task, --candidate, --pairs or --admit")
+        raise UsageError(f"{options.files[0]} has no flag, but --task, --candidate, --pairs or --admit is given too")
     if len(options.files) != 2:
         given = "only the task is given" if len(options.files) == 1 else f"got {len(options.files)} files"
         raise UsageError(f"judge takes two files, TASK.py CANDIDATE.py; {given}")
@@ -135,7 +135,7 @@ def take_files(options: argparse.Namespace) -> None:
 
 
 def find_device(device: str | None) -> str:
-    """The device with this name; without a name a GPU if there is one. UsageError if torch does not see it."""
+    """Return the device with this name, or a GPU if there is one. Raise UsageError if torch does not see it."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -187,7 +187,7 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
         raise UsageError(f"{options.task} cannot be judged against: {str(verdict.reason).removeprefix(REFUSED)}")
     if options.json:
         return 0 if verdict.is_scored else EXIT_HARNESS
-    sys.stdout.flush()  # the verdict comes first where both go to one file
+    sys.stdout.flush()  # print the verdict before the hint if both go to one file
     if not verdict.correct and (other := other_language(candidate, options.backend)) is not None:
         print(f"hint: this looks like {NAMES[other]}; use --backend {other}", file=sys.stderr)
     print(f"next: {next_command(options, verdict)}", file=sys.stderr)
@@ -195,7 +195,7 @@ def run_one(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def next_command(options: argparse.Namespace, verdict: Verdict) -> str:
-    """The command that users want after this verdict."""
+    """Return the command that a user probably wants after this verdict."""
     if not verdict.correct:
         return f"correct {options.candidate} and judge it again, or let a model try: kernel-coder refine {options.task}"
     if verdict.speedup is None:
@@ -233,7 +233,7 @@ def run_pairs(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def run_admit(options: argparse.Namespace, config: JudgeConfig) -> int:
-    """Say on which tasks candidates can be judged (``--admit``)."""
+    """Report on which tasks candidates can be judged (``--admit``)."""
     tasks: list[Task] = []
     for path in options.admit:
         try:
@@ -253,7 +253,7 @@ def run_admit(options: argparse.Namespace, config: JudgeConfig) -> int:
 
 
 def read_task(options: argparse.Namespace) -> Task:
-    """The task of ``--task``."""
+    """Return the task of ``--task``."""
     reference = read_text(options.task, "--task")
     if problem := reference_problem(reference, options.entry_point):
         raise UsageError(f"--task: {options.task} cannot be judged against: {problem}")
@@ -268,7 +268,7 @@ def read_task(options: argparse.Namespace) -> Task:
 
 
 def read_text(path: str, flag: str) -> str:
-    """The text of a file that a flag names. UsageError if it cannot be read."""
+    """Return the text of a file that a flag names. Raise UsageError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -278,7 +278,7 @@ def read_text(path: str, flag: str) -> str:
 
 
 def describe(verdict: Verdict) -> str:
-    """A verdict as text for people."""
+    """Return a verdict as text for people."""
     where = f"{verdict.backend} on {verdict.device}" + ", interpreted" * verdict.interpreted
     lines = [f"{verdict.outcome.replace('_', ' ')}: {verdict.task} ({where})"]
     if verdict.reason and not verdict.feedback.startswith(verdict.reason):
@@ -308,7 +308,7 @@ def describe(verdict: Verdict) -> str:
 def progress(done: int, total: int) -> Iterator[Callable[[Verdict], None]]:
     """Show progress on stderr: a bar if it is a terminal, otherwise a line for every tenth of the work.
 
-    Yields a function to call with each new verdict.
+    Give a function to call with each new verdict.
     """
     from rich.console import Console
     from rich.progress import (
@@ -349,9 +349,9 @@ def progress(done: int, total: int) -> Iterator[Callable[[Verdict], None]]:
 
 @contextlib.contextmanager
 def results_only(on: bool) -> Iterator[Callable[[str], None]]:
-    """With `on`, keep stdout for results. What libraries and child processes print goes to stderr.
+    """If `on`, keep stdout for results. Text that libraries and child processes print goes to stderr.
 
-    Yields the function that prints a result.
+    Give the function that prints a result.
     """
     if not on:
         yield print

@@ -1,8 +1,8 @@
 """A list of the KernelBench tasks that the judge admits, so that no answers are sampled for the others.
 
-The list was measured on a GPU. It holds names, hashes and reasons, but no task's text: an entry is about a task only if
-the SHA-256 of the task's source is the same. ``benchmarks/bench_admission.py`` measures, and with ``--pack`` writes the
-list.
+The list was measured on a GPU. It has names, hashes and reasons, but no text of a task: an entry is about a task only
+if the SHA-256 of the task's source is the same. ``benchmarks/bench_admission.py`` measures the list, and ``--pack``
+writes it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import orjson
 from kernel_coder.run.hashes import sha256_text
 
 PACKAGED = Path(__file__).parent / "kernelbench_admission.json"
-"""The list that is part of the package."""
+"""Path of the list that is part of the package."""
 
 LONGEST_REASON = 240
-"""Upper limit of a reason's length in the list, in characters. Longer ones are cut."""
+"""Upper limit of a reason in the list, in characters. Longer ones are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAdmission:
-    """What :meth:`kernel_coder.judge.Judge.admit` found out about a task.
+    """The result of :meth:`kernel_coder.judge.Judge.admit` for one task.
 
     Attributes:
         level: the task's folder, such as ``level1``.
@@ -58,7 +58,7 @@ class KnownAdmission:
 
 
 def known_admission(reference: str, path: str | Path = PACKAGED) -> KnownAdmission | None:
-    """The list's entry about the task with this reference; None if there is none.
+    """Return the list's entry about the task with this reference; None if there is none.
 
     Args:
         reference: the reference's source. A task with the same name and another source has no entry.
@@ -83,7 +83,7 @@ def _read(path: Path) -> Mapping[str, KnownAdmission]:
 
 
 def listing(entries: Iterable[KnownAdmission]) -> str:
-    """The text of a list: one line for each task, sorted by level and number.
+    """Return the text of a list: one line for each task, sorted by level and number.
 
     If several entries are about the same source, the last one counts.
 
@@ -103,7 +103,7 @@ def listing(entries: Iterable[KnownAdmission]) -> str:
 
 
 def entry_of(row: Mapping[str, str]) -> KnownAdmission:
-    """The entry from a row of ``benchmarks/results/admission_cuda.csv``, with its reason on one line and not too long.
+    """Return the entry from a row of ``benchmarks/results/admission_cuda.csv``, with its reason on one short line.
 
     >>> row = {"task": "level1/7_Name", "sha256": "ab", "admitted": "False", "reason": "too\\nlarge"}
     >>> entry_of({**row, "device": "NVIDIA H200", "commit": "71bba18"}).reason

@@ -1,4 +1,4 @@
-"""How candidates are judged. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
+"""The settings of the judge. Every field is a flag of ``kernel-coder judge`` and a key of a recipe's YAML."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Family = Literal[
 ]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
-"""Families of inputs; :mod:`kernel_coder.judge.examiner.input_families` says what each one is."""
+"""All families of inputs; :mod:`kernel_coder.judge.examiner.input_families` describes each."""
 
 BUILDS = frozenset({"cuda", "cpp"})
-"""Backends whose candidates are compiled by a C++ or CUDA compiler, which takes longer than Triton's."""
+"""Backends whose candidates a C++ or CUDA compiler builds. That takes longer than Triton's compiler."""
 
 SHARED_BYTES = {
     **{70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376},
@@ -26,7 +26,7 @@ SHARED_BYTES = {
 
 
 def capability(name: str) -> int:
-    """The compute capability of an architecture as a number. ValueError if it is unknown.
+    """Return the compute capability of an architecture as a number. Raise ValueError if it is unknown.
 
     >>> capability("sm_90"), capability("sm_120")
     (90, 120)
@@ -39,7 +39,7 @@ def capability(name: str) -> int:
 
 
 class JudgeConfig(BaseModel):
-    """What a judge checks, its time limits, and what candidates may use.
+    """The checks and time limits of a judge, and what candidates may use.
 
     >>> JudgeConfig(checks=3).families[:3]
     ('own', 'normal', 'scaled')
@@ -56,12 +56,12 @@ class JudgeConfig(BaseModel):
     families: tuple[Family, ...] = Field(
         default=FAMILIES,
         min_length=1,
-        description="families of inputs, used in turn; with more than one check, all others share one further request",
+        description="families of inputs, one for each check; with more than one check, others share one more request",
     )
     hidden_shapes: Literal["require", "flag", "off"] = Field(
         default="flag",
-        description="also check other sizes, if the task allows it; an error there is refused (require) or makes the"
-        " candidate `specialised` (flag); wrong values there are always refused",
+        description="also check other sizes, if the task allows it; an error there fails the candidate (require) or"
+        " makes it `specialised` (flag); wrong values there always fail it",
     )
     backward: bool = Field(default=False, description="also compare the gradients of inputs and parameters")
     training: bool | None = Field(
@@ -79,8 +79,8 @@ class JudgeConfig(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="smallest share of the device time, and of the reference's arithmetic, that must be the candidate's"
-        " own kernels'; ignored where backend is torch or ablation is off",
+        description="minimum share of the device time, and of the reference's arithmetic, that the candidate's own"
+        " kernels must do; ignored if backend is torch or ablation is off",
     )
     allow: tuple[Literal["library_matmul"], ...] = Field(
         default=(),
@@ -104,10 +104,10 @@ class JudgeConfig(BaseModel):
     timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="a candidate's time limit in seconds, without waiting for a GPU; None: 60, or 300 for cuda, cpp",
+        description="a candidate's time limit in seconds, not counting waits for a GPU; None: 60, or 300 for cuda, cpp",
     )
     memory_bytes: int | None = Field(
-        default=8 << 30, gt=0, description="host memory of a candidate in bytes; None: no limit"
+        default=8 << 30, gt=0, description="upper limit of a candidate's host memory in bytes; None: no limit"
     )
     workers: int | None = Field(
         default=None,
@@ -126,7 +126,7 @@ class JudgeConfig(BaseModel):
         description="seed of the inputs, only to repeat a verdict: candidates that know it can cheat; None: random",
     )
     require: tuple[str, ...] | None = Field(
-        default=None, description="layers of the sandbox without which nothing is judged; None: the default ones"
+        default=None, description="layers of the sandbox that this machine must have; None: the default ones"
     )
     audit_dir: str | None = Field(
         default=None, description="folder for records with which an answer can be judged again; None: no records"
@@ -135,7 +135,7 @@ class JudgeConfig(BaseModel):
     @field_validator("hidden_shapes", mode="before")
     @classmethod
     def _was_a_bool(cls, value: object) -> object:
-        """Until version 0.3 this field was a bool; YAML also reads ``off`` as false."""
+        """Convert values of versions before 0.3, when this field was a bool. YAML also reads ``off`` as false."""
         names: dict[object, str] = {True: "flag", False: "off", "true": "flag", "false": "off"}
         return names.get(value, value) if isinstance(value, bool | str) else value
 
@@ -151,7 +151,7 @@ class JudgeConfig(BaseModel):
         return self
 
     def life_s(self, backend: str) -> float:
-        """The time limit of a candidate of this backend, in seconds.
+        """Return the time limit of a candidate of this backend, in seconds.
 
         >>> JudgeConfig().life_s("triton"), JudgeConfig().life_s("cuda"), JudgeConfig(timeout_s=5).life_s("cuda")
         (60.0, 300.0, 5.0)
@@ -159,7 +159,7 @@ class JudgeConfig(BaseModel):
         return self.timeout_s or (300.0 if backend in BUILDS else 60.0)
 
     def starts_ahead(self, device: str) -> bool:
-        """Whether the next candidate's process is started while another candidate is judged.
+        """Return whether the next candidate's process is started while another candidate is judged.
 
         >>> JudgeConfig().starts_ahead("cuda:0"), JudgeConfig().starts_ahead("cpu")
         (True, False)
@@ -167,5 +167,5 @@ class JudgeConfig(BaseModel):
         return device != "cpu" if self.prestart is None else self.prestart
 
     def parallel(self) -> int:
-        """Number of candidates that are judged at the same time."""
+        """Return how many candidates are judged at the same time."""
         return self.workers or min(len(os.sched_getaffinity(0)), 12)

@@ -1,7 +1,7 @@
-"""The text that a model gets about its candidate: exact, clean and short.
+"""Makes the text that a model gets about its candidate: exact, clean and short.
 
 Much of it comes from the candidate, or from a compiler that read the candidate. Such text is treated as data. It is
-made printable and cut to a budget of characters. What a chat template could take for one of its tokens is broken.
+made printable and cut to a limit of characters. Anything that a template could take for a token is broken up.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 
 BUDGET = 2000
-"""Default length limit of a text, in characters: about 500 tokens."""
+"""Default upper limit of a text, in characters: about 500 tokens."""
 
 NOTE = 40
-"""Characters kept free for a note that something was left out. The longest note fits into them."""
+"""Number of characters reserved for a note that something was left out. The longest note fits."""
 
 MAX_SCANNED = 200_000
-"""Upper limit for the characters of a text that are looked at: half at its beginning, half at its end. Limits time."""
+"""Upper limit of the characters of a text that are processed: half at its beginning, half at its end. Limits time."""
 
 NO_MESSAGE = "no message"
-"""Replaces a reason without any readable character."""
+"""Text that replaces a reason without any readable character."""
 
 CONTEXT_LINES = 3
-"""Lines kept after a compiler's error: the source line, the mark under it, a suggestion."""
+"""Number of lines kept after a compiler's error: the source line, the mark under it, a suggestion."""
 
 
 # ---- any text of a candidate
 
 
 def bounded(text: str, budget: int = BUDGET) -> str:
-    """Make a text harmless, and cut out its middle if it is longer than the budget.
+    """Make a text harmless, and cut out its middle if it is longer than `budget` characters.
 
-    First every very long line loses its end. Then whole lines are left out, so that about two thirds of the remaining
-    text is the beginning. If that leaves no line at either end, the text is cut within a line.
+    First the end of every very long line is removed. Then whole lines are left out, so that about two thirds of the
+    remaining text are its beginning. If that leaves no line at either end, the text is cut within a line.
 
     >>> bounded("first\\n" + 1000 * "more\\n" + "last", budget=66)
     'first\\nmore\\nmore\\n... (997 lines left out)\\nmore\\nlast'
@@ -65,7 +65,7 @@ def bounded(text: str, budget: int = BUDGET) -> str:
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """As many of the first lines as have room, each with a line break."""
+    """Return as many of the first lines as fit, counting a line break for each."""
     kept: list[str] = []
     for line in lines:
         room -= len(line) + 1
@@ -88,7 +88,7 @@ _TAGS = (
 )
 _BRACKETED = r"INST|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|SYSTEM_PROMPT|MODEL_SETTINGS|THINK|[gs]MASK"
 _TEMPLATE_TOKEN = re.compile(rf"<(?=[|｜]|/?(?:{_TAGS})>)|<<(?=/?SYS>>)|\[(?=/?(?:{_BRACKETED})\])|(?<=[|｜])>")
-"""Where the tokens of chat templates are broken: after the opening bracket, or before the closing one."""
+"""Places where tokens of chat templates are broken up: after the opening bracket, or before the closing one."""
 
 _WORD = r"(?:[sS]eed|SPECIAL|extra_id|unused|reserved|role|AI|USER|user|assistant|system|human|bot|turn|begin|end)"
 _OTHER_TOKEN = re.compile(
@@ -97,17 +97,18 @@ _OTHER_TOKEN = re.compile(
     r"|^(?=(?:Human|Assistant|System|User|USER|ASSISTANT|SYSTEM):)",
     re.MULTILINE,
 )
-"""The same for templates without brackets of their own kind: words in angle brackets that name a role or an end, and
-lines that begin with a role."""
+"""The same for templates without special brackets: words in angle brackets that name a role or an end, and lines that
+begin with a role."""
 
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
 
 
 def harmless(text: str) -> str:
-    """Remove what does harm in a prompt: control sequences, folders, invisible characters, tokens of chat templates.
+    """Remove everything that is harmful in a prompt: control sequences, folders, invisible characters, tokens of chat
+    templates.
 
     Lines that a carriage return overwrites are removed, too. Unprintable characters become question marks. Tokens of
-    chat templates are broken by a space, after everything else was removed: a removal could create such a token.
+    chat templates are broken up by a space after everything else was removed, because a removal could create a token.
 
     >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|> [/INST]")
     'k.cu(3): error? < |im_end| > [ /INST]'
@@ -123,7 +124,7 @@ def harmless(text: str) -> str:
 
 
 def last_line(text: str, budget: int = 300) -> str:
-    """The last readable line, which in a traceback says what happened.
+    """Return the last readable line, which in a traceback says what happened.
 
     >>> last_line("RuntimeError: bad\\n\\x1b[31m"), last_line("")
     ('RuntimeError: bad', 'no message')
@@ -136,7 +137,7 @@ def last_line(text: str, budget: int = 300) -> str:
 
 
 def number(value: int | float | complex, other: int | float | complex | None = None) -> str:
-    """A number with nine digits, or with all digits if nine do not distinguish it from the other number.
+    """Return a number with nine digits, or with all digits if nine do not distinguish it from the other number.
 
     >>> number(1 / 3), number(2.0), number(float("nan")), number(0.1, 0.1 + 1e-12)
     ('0.333333333', '2', 'nan', '0.1')
@@ -155,7 +156,7 @@ def number(value: int | float | complex, other: int | float | complex | None = N
 
 
 def unravelled(index: int, shape: Sequence[int]) -> list[int]:
-    """The multi-dimensional index of an element in a tensor of this shape.
+    """Return the multi-dimensional index of an element in a tensor of this shape.
 
     >>> unravelled(7, [2, 5])
     [1, 2]
@@ -235,14 +236,14 @@ _CHAINED = re.compile(
 
 
 def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -> str:
-    """The last exception of a Python traceback, and the line of the candidate that raised it.
+    """Return the last exception of a Python traceback, and the candidate's line that raised it.
 
     Args:
-        traceback: as Python printed it. It comes from the Runner and is not trusted: only a line number is taken from
-            it to quote the source.
+        traceback: the traceback as Python printed it. It comes from the Runner and is not trusted: only a line number
+            is taken from it, to quote the source.
         source: the candidate's code.
         file: name of the candidate's file in the traceback; its folder does not matter.
-        budget: upper limit for the result, in characters.
+        budget: upper limit of the result, in characters.
 
     >>> trace = '''Traceback (most recent call last):
     ...   File "/tmp/x/candidate.py", line 2, in forward
@@ -260,7 +261,7 @@ def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -
     if frames:
         begin = frames[-1][0] + 1
         while begin < len(lines) and (lines[begin].startswith("    ") or not lines[begin].strip()):
-            begin += 1  # the source line and the marks under it
+            begin += 1  # skip the source line and the marks under it
     said = "\n".join(line for line in lines[begin:] if not line.startswith("Traceback (most recent call last)"))
     said = said if said.strip() else "an exception without a message"
     name = PurePosixPath(file).name
@@ -282,11 +283,11 @@ def _line_of(source: str, index: int) -> str | None:
 # ---- compilers
 
 UNRECORDED = "the profiler recorded nothing on the device"
-"""Reason for a candidate whose launches were seen while a profile is empty. This also happens to an honest candidate
-when another process uses all of the GPU's memory."""
+"""Reason for rejecting a candidate whose launches were observed while its profile is empty. This also happens to an
+honest candidate when another process uses all of the GPU's memory."""
 
 BUILD_FAILED = "Error building extension"
-"""How the error of torch.utils.cpp_extension begins if the compiler or linker failed."""
+"""Beginning of the error of torch.utils.cpp_extension if the compiler or linker failed."""
 
 _ERROR = re.compile(
     r"\berror\s*(?:#\d+(?:-D)?)?\s*:|\b(?:ptxas|nvlink) (?:error|fatal)|\bundefined (?:reference|symbol)"
@@ -302,11 +303,11 @@ _PLACE = re.compile(r"^\S+?[(:]\d+(?:[):,]|:\d+:)")
 
 
 def compile_error(output: str, *, budget: int = BUDGET) -> str:
-    """The lines of a compiler's output that say what is wrong, in order and without repetitions.
+    """Return the lines of a compiler's output that say what is wrong, in order and without repetitions.
 
-    An error keeps the lines below it that show the place. Command lines, chains of includes and summaries are removed.
-    If not all errors fit into the budget, the first ones are kept and the others are counted. If the output contains
-    no error, its end is kept.
+    The lines below an error that show its place are kept. Command lines, chains of includes and summaries are removed.
+    If not all errors fit, the first ones are kept and the others are counted. If the output contains no error, its end
+    is kept.
 
     >>> print(compile_error('''[1/2] /usr/local/cuda/bin/nvcc -O3 -c /tmp/k/main.cu -o main.o
     ... FAILED: main.o
@@ -367,7 +368,7 @@ def success(
     kernels: str | None = None,
     specialised: str | None = None,
 ) -> str:
-    """The text about a correct candidate: how fast it is, its kernels' share of the time, what its kernels need.
+    """Return the text about a correct candidate: its speed, its kernels' share of the time, facts about its kernels.
 
     >>> times = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6, "runtime_ms": 0.2, "reference_ms": 0.3}
     >>> print(success(**times, kernel_share=0.8, kernels="fused: 40 registers"))
@@ -383,14 +384,14 @@ def success(
     if kernel_share is not None:
         lines.append(f"{100 * kernel_share:.3g}% of the time on the device is spent in its own kernels.")
     if specialised:
-        lines.append(f"It serves the task's own sizes only: {specialised}")
+        lines.append(f"It works only for the task's own sizes: {specialised}")
     if kernels:
         lines.append(kernels)
     return "\n".join(lines)
 
 
 def _is_context(line: str) -> bool:
-    """Whether a line below an error belongs to it: quoted source, a mark under it, a note."""
+    """Return whether a line below an error belongs to it: quoted source, a mark under it, a note."""
     if not line.strip() or _ERROR.search(line):
         return False
     if line[0].isspace() or line[0] in "^~|" or ": note:" in line:
@@ -401,7 +402,7 @@ def _is_context(line: str) -> bool:
 # ---- facts about kernels
 
 MAX_KERNEL_NAME = 80
-"""Upper limit for a kernel's name, in characters. The candidate chose the name, perhaps to tell the model something."""
+"""Upper limit of a kernel's name, in characters. The candidate chose the name, perhaps to tell the model something."""
 
 _NUMBER = "[0-9]{1,9}"
 _LINE = re.compile(
@@ -419,7 +420,7 @@ _SOLID = re.compile(r"[\w$(][\w$:<>()*&,.\[\]{}#~+=!|^%-]*", re.ASCII)
 
 
 def only_facts(text: str) -> str:
-    r"""Keep only the lines that look like a printed ``KernelFacts``, and cut off the end of a very long kernel name.
+    r"""Keep only lines that look like a printed ``KernelFacts``, and cut off the end of a very long kernel name.
 
     The text comes from the candidate's process, so the candidate may have written it.
 
@@ -441,9 +442,9 @@ def only_facts(text: str) -> str:
 def unjudged(
     task: Task, candidate: str, outcome: Outcome, reason: str, *, backend: str, device: str, feedback: str | None = None
 ) -> Verdict:
-    """A verdict on a candidate that was not run: the answer contains no code, or the judge could not be started.
+    """Return a verdict on a candidate that was not run: the answer contains no code, or the judge could not be started.
 
-    Without a ``feedback``, the model is told the reason.
+    If ``feedback`` is None, the reason is the feedback.
 
     >>> task = Task(id="relu", source="example", reference="...")
     >>> unjudged(task, "I do not know.", Outcome.FORMAT_ERROR, "no code", backend="triton", device="cpu").feedback

@@ -40,14 +40,14 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import BACKENDS
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""KernelBench's precisions by the judge's names."""
+"""KernelBench's dtypes by the judge's name of the precision."""
 
 TIMING_METHODS = ("cuda_event", "do_bench", "do_bench_impl", "host_time", "nsight_python_time")
-"""KernelBench's names of timing methods. Our judge has one method: its own clock, around calls in another process."""
+"""KernelBench's names of timing methods. Our judge has one method: its own clock, in another process than the calls."""
 
 OPEN_JUDGES = 4
-"""Upper limit of the judges that stay open in one process, one for each combination of settings. The least recently
-used one is closed to open another."""
+"""Upper limit of the judges that stay open in one process, one for each combination of settings. To open another, the
+least recently used one is closed."""
 
 
 class KernelExecResult(BaseModel):
@@ -84,10 +84,11 @@ def eval_kernel_against_ref(
     Args:
         original_model_src: the reference, as in a file of KernelBench. It is trusted.
         custom_model_src: the candidate. It is not trusted.
-        seed_num: not used, since a candidate could know it. The verdict has the seeds that were drawn.
-        num_correct_trials: number of calls that are compared. With five or more, each family of inputs is used.
+        seed_num: not used, because a candidate could know it. The verdict has the seeds that were drawn.
+        num_correct_trials: number of calls whose outputs are compared. With more than one, a further request checks all
+            other families of inputs.
         num_perf_trials: number of calls that are timed.
-        measure_performance: whether to time.
+        measure_performance: whether to time the candidate.
         timing_method: not used, but it must be one of KernelBench's names.
         verbose: print the verdict.
         build_dir: not used; the candidate builds in its sandbox.
@@ -96,7 +97,7 @@ def eval_kernel_against_ref(
         precision: ``torch.float32``, ``torch.float16`` or ``torch.bfloat16``.
         check_for_excessive_speedup: set ``metadata["excessive_speedup"]`` if the speedup is above the threshold, or if
             the candidate was rejected and should have been timed.
-        excessive_speedup_threshold: the largest speedup that counts as plausible.
+        excessive_speedup_threshold: largest speedup that counts as plausible.
         judge_config: all other settings of the judge. KernelBench's function has no such parameter. By default the
             library may compute products and convolutions, as KernelBench allows.
 
@@ -197,7 +198,7 @@ def result_of(
 
 
 def error_name(verdict: Verdict) -> str:
-    """The class of the exception that the verdict names, or else the outcome.
+    """Return the class of the exception that the verdict names; if it names none, the outcome.
 
     >>> from kernel_coder.judge import example_verdict
     >>> error_name(example_verdict("runtime_error", feedback="torch.OutOfMemoryError: no"))
@@ -212,7 +213,7 @@ def error_name(verdict: Verdict) -> str:
 
 
 def device_name(device: torch.device | int | str | None) -> str:
-    """The judge's name for a device of KernelBench's function. ValueError if torch does not see it.
+    """Return the judge's name for a device of KernelBench's function. Raise ValueError if torch does not see it.
 
     >>> device_name("cpu"), device_name(torch.device("cpu"))
     ('cpu', 'cpu')
@@ -236,7 +237,7 @@ _lock = threading.Lock()
 
 
 def cached_judge(device: str, backend: str, config: JudgeConfig) -> Judge:
-    """This process's judge with these settings. It is opened at the first call and closed when the process ends."""
+    """Return this process's judge with these settings, opened at the first call and closed at the process's end."""
     key = (os.getpid(), device, backend, config)
     with _lock:
         if key in _judges:
@@ -267,7 +268,7 @@ def close_judges() -> None:
 
 
 def get_timing_stats(elapsed_times: Sequence[float], device: Any = None, hardware: str | None = None) -> dict[str, Any]:
-    """Mean, standard deviation, minimum, maximum (milliseconds, three digits) and number of times; empty without times.
+    """Return mean, standard deviation, minimum, maximum (milliseconds, three digits) and number of times, or nothing.
 
     >>> get_timing_stats([1.0, 2.0])
     {'mean': 1.5, 'std': 0.5, 'min': 1.0, 'max': 2.0, 'num_trials': 2}
@@ -286,7 +287,7 @@ def get_timing_stats(elapsed_times: Sequence[float], device: Any = None, hardwar
 
 
 def get_error_name(error: Exception) -> str:
-    """The exception's class with its module.
+    """Return the exception's class with its module.
 
     >>> get_error_name(ValueError())
     'builtins.ValueError'
@@ -295,7 +296,7 @@ def get_error_name(error: Exception) -> str:
 
 
 def get_torch_dtype_from_string(precision: str) -> torch.dtype:
-    """The dtype of ``fp32``, ``fp16`` or ``bf16``. ValueError for other names.
+    """Return the dtype of ``fp32``, ``fp16`` or ``bf16``. Raise ValueError for other names.
 
     >>> get_torch_dtype_from_string("bf16")
     torch.bfloat16
@@ -306,7 +307,7 @@ def get_torch_dtype_from_string(precision: str) -> torch.dtype:
 
 
 def check_metadata_serializable_all_types(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata with text in place of values that JSON cannot hold. Metadata of our results has none of them."""
+    """Return the metadata with text in place of values that JSON cannot hold. Our results have none of these."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -320,7 +321,7 @@ def check_metadata_serializable_all_types(metadata: dict[str, Any]) -> dict[str,
 
 
 def fastp(is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int, p: float) -> float:
-    """The share of n candidates that are correct and more than p times as fast as the baseline.
+    """Return the share of n candidates that are correct and more than p times as fast as the baseline.
 
     >>> fastp([1, 0, 1], [2.0, 9.0, 1.0], [1.0, 1.0, 1.0], 4, 1.0)
     0.25
@@ -331,7 +332,7 @@ def fastp(is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayL
 def geometric_mean_speed_ratio_correct_only(
     is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int
 ) -> float:
-    """Geometric mean of the speedups of correct candidates; 0 if there are none. ``n`` is not used.
+    """Return the geometric mean of the speedups of correct candidates; 0 if there are none. ``n`` is not used.
 
     >>> round(geometric_mean_speed_ratio_correct_only([1, 1, 0], [4.0, 1.0, 9.0], [1.0, 1.0, 1.0], 3), 9)
     2.0
@@ -342,7 +343,7 @@ def geometric_mean_speed_ratio_correct_only(
 def geometric_mean_speed_ratio_correct_and_faster_only(
     is_correct: ArrayLike, baseline_speed: ArrayLike, actual_speed: ArrayLike, n: int
 ) -> float:
-    """Geometric mean of the speedups of correct candidates that are faster than the baseline; 0 if there are none.
+    """Return the geometric mean of the speedups above 1 of correct candidates; 0 if there are none.
 
     >>> round(geometric_mean_speed_ratio_correct_and_faster_only([1, 1], [4.0, 1.0], [1.0, 2.0], 2), 9)
     4.0
@@ -364,7 +365,7 @@ def _geometric_mean(values: np.ndarray) -> float:
 
 
 def install() -> None:
-    """Replace KernelBench's evaluation by ours in this process. KernelBench must be installed."""
+    """Replace KernelBench's evaluation with ours in this process. KernelBench must be installed."""
     import kernelbench.eval as original
 
     original.eval_kernel_against_ref = eval_kernel_against_ref
@@ -372,12 +373,12 @@ def install() -> None:
 
 
 def pytest_configure(config: object) -> None:
-    """Called by pytest before it imports tests, with ``pytest -p kernel_coder.judge.kernelbench``."""
+    """Install our evaluation. pytest calls this before it imports tests, with ``-p kernel_coder.judge.kernelbench``."""
     install()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a script of KernelBench's with our evaluation. Returns the exit code."""
+    """Run a script of KernelBench with our evaluation. Return the exit code."""
     if not arguments or not Path(arguments[0]).is_file():
         print("usage: python -m kernel_coder.judge.kernelbench SCRIPT.py ...", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The language that a candidate's text looks like, to say so where it is judged as another one."""
+"""Guesses the language of a candidate's text, for a message if it is judged as another language."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {"triton": "Triton", "cuda": "CUDA", "cpp": "C++"}
 
 
 def looks_like(source: str) -> str | None:
-    """The backend that a candidate's text is written for, as far as its words show; None: they show none.
+    """Return the backend that a candidate's text is written for, according to its words; None if they show none.
 
     >>> looks_like("__global__ void relu(float* x) {}"), looks_like("#include <torch/extension.h>")
     ('cuda', 'cpp')
@@ -29,7 +29,7 @@ def looks_like(source: str) -> str | None:
 
 
 def other_language(source: str, backend: str) -> str | None:
-    """The backend that a candidate looks written for, if it is another one than that it is judged as.
+    """Return the backend that a candidate looks written for, if it is judged as another one; otherwise None.
 
     >>> other_language("#include <torch/extension.h>", "triton"), other_language("import triton", "triton")
     ('cpp', None)

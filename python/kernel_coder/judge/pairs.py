@@ -1,4 +1,4 @@
-"""The files of ``--pairs``: pairs to judge, and verdicts on them. A run that was stopped can be continued from them.
+"""Reads and writes the files of ``--pairs``: pairs to judge, and their verdicts. A stopped run can continue from them.
 
 A line of the input is ``{"task": ..., "candidate": ..., "backend": ...}``, with any other keys. Its line of the output
 is ``{"index": 0, "input": "<hash>", ...the other keys..., "verdict": {...}}``.
@@ -31,10 +31,10 @@ class Pair:
     """One line of the input.
 
     Attributes:
-        index: its number, from 0, without empty lines.
+        index: its number, counted from 0 without empty lines.
         task, candidate, backend: what to judge.
         key: hash of everything that the verdict depends on: both sources and how they are judged.
-        others: the line's other keys.
+        others: other keys of the line.
     """
 
     index: int
@@ -46,16 +46,16 @@ class Pair:
 
 
 def read_pairs(path: Path, *, backend: str, settings: str) -> Iterator[Pair]:
-    """The pairs of a file, in order.
+    """Yield the pairs of a file, in order.
 
     Args:
         path: a file of JSON lines. ``task`` and ``candidate`` are source text, or paths of ``.py`` files relative to
             this file. ``backend``, ``precision`` and ``entry_point`` (the name of the reference's class) are optional.
-        backend: the backend of lines that name none.
-        settings: what else the verdicts depend on. It is part of every pair's key.
+        backend: backend of lines that name none.
+        settings: everything else that the verdicts depend on. It is part of every pair's key.
 
     Raises:
-        UsageError: the file cannot be read, or a line is no pair. The message names the line.
+        UsageError: the file cannot be read, or a line is not a pair. The message names the line.
     """
     try:
         with path.open("rb") as lines:
@@ -106,7 +106,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _source(text: str, folder: Path, where: str) -> tuple[str | None, str]:
-    """The stem and the content of the file that the text names; or None and the text, if it is source."""
+    """Return the stem and the content of the file that the text names, or None and the text if it is source."""
     if "\n" in text or not text.endswith(".py"):
         return None, text
     try:
@@ -118,7 +118,7 @@ def _source(text: str, folder: Path, where: str) -> tuple[str | None, str]:
 
 
 class VerdictFile:
-    """The output: one line for each pair, in the order of the pairs, from the first one to where the last run ended.
+    """The output file. It has one line for each pair, in the order of the pairs, up to where the last run ended.
 
     Opening it removes an incomplete last line and locks the file, so that a second run is refused.
 
@@ -184,7 +184,7 @@ class VerdictFile:
             self.failed.append(index)
 
     def check(self, pairs: Iterator[Pair]) -> int:
-        """Count the pairs. UsageError if the file has a verdict on another pair, or more verdicts than pairs."""
+        """Count the pairs. Raise UsageError if the file has a verdict on another pair, or more verdicts than pairs."""
         count = 0
         for pair in pairs:
             if pair.index < len(self) and pair.key != self._keys[pair.index]:
@@ -248,7 +248,7 @@ def judge_pairs(
     """Judge all pairs without a verdict: first those on which the judge itself failed last time, then the others.
 
     Args:
-        judged: returns an iterator of verdicts on pairs, in order, that reads the pairs as it needs them.
+        judged: returns an iterator of verdicts on pairs, in order. It reads the pairs as it needs them.
         pairs: returns a new iterator over all pairs at each call.
         out: the file that verdicts are written to.
         told: called with each new verdict.
@@ -271,7 +271,7 @@ def judge_pairs(
 def _verdicts(
     judged: Callable[[Iterator[Pair]], Iterator[Verdict]], pairs: Iterator[Pair]
 ) -> Iterator[tuple[Pair, Verdict]]:
-    """Each pair with its verdict. Only pairs that wait for their verdict are kept in memory."""
+    """Yield each pair with its verdict. Only pairs that wait for their verdict are kept in memory."""
     waiting: deque[Pair] = deque()
 
     def noted() -> Iterator[Pair]:

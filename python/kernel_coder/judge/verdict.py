@@ -1,4 +1,4 @@
-"""The verdict: what the judge found out about one candidate."""
+"""The verdict: what the judge found about one candidate."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
 REFUSED = "the task is refused: "
-"""Beginning of a verdict's reason if no candidate can be judged on its task; the outcome is ``harness_failed``."""
+"""Beginning of a verdict's reason if no candidate can be judged on its task. The outcome is then ``harness_failed``."""
 
 PROTOCOL = 2
-"""Version of how candidates are judged. It is raised when the same candidate may get another verdict. 2: only
-kernels of the candidate's backend are its own."""
+"""Version of the rules for judging. It is raised when the same candidate may get another verdict. Since version 2, only
+kernels of the candidate's backend count as its own."""
 
 MAX_FEEDBACK = 4000
-"""Upper limit of a verdict's feedback, in characters: about a thousand tokens of a model's context."""
+"""Upper limit of a verdict's feedback, in characters: about a thousand tokens."""
 
 
 class Outcome(StrEnum):
     """How judging ended.
 
-    All but the last are the candidate's doing, even if its process died. ``harness_failed`` says nothing about it.
+    All outcomes but the last are the candidate's fault or merit. ``harness_failed`` says nothing about it.
     """
 
     CORRECT = "correct"
@@ -52,12 +52,12 @@ NEVER_COMPILED = frozenset({Outcome.FORMAT_ERROR, Outcome.COMPILE_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputError:
-    """How far one output is from the reference in float64. Of all checks, the worst one counts.
+    """The error of one output against the float64 reference: the worst one of all checks.
 
     :func:`kernel_coder.ops.compare` defines the errors.
 
     Attributes:
-        name: the output: ``output``, ``output 1`` or ``output['loss']``.
+        name: the name of the output: ``output``, ``output 1`` or ``output['loss']``.
         elements: number of its elements.
         mismatches: number of elements outside the tolerance.
         max_abs_error: largest absolute error; infinite if an element is NaN and should not be.
@@ -87,58 +87,58 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the judge found out about one candidate, with all that is needed to repeat the verdict.
+    """What the judge found about one candidate, with all that is needed to repeat the verdict.
 
     Attributes:
         outcome: how judging ended.
-        compiled: the candidate's module was built, with all kernels. Never true of a format or compile error. Always
-            true if a call gave an output or an exception.
+        compiled: whether the candidate's module was built, with all kernels. Never true of a format or compile error.
+            Always true if a call gave an output or an exception.
         correct: the same as ``outcome is Outcome.CORRECT``.
-        reason: exactly what failed, in one line: which output, which element, dtype or shape, which check. None if and
-            only if the candidate is correct.
+        reason: what failed, exactly and in one line: which output, element, dtype, shape or check. None if and only if
+            the candidate is correct.
         feedback: the text for the model, at most :data:`MAX_FEEDBACK` characters.
         speedup: reference time over candidate time, the median of paired measurements. Only correct candidates have
-            one. None if nothing was timed; kernels that are interpreted never are.
+            one. None if nothing was timed; interpreted kernels never are.
         speedup_low: lower bound of its confidence interval.
-        speedup_high: upper bound.
+        speedup_high: upper bound of its confidence interval.
         runtime_ms: the candidate's median time of a call in milliseconds, on a GPU the device's time; None if it was
             not timed.
         reference_ms: the same of the reference in eager mode.
         reference_compile_ms: the same of the reference under ``torch.compile``.
         kernel_share: share of a call's device time that is spent in the candidate's own kernels, 0 to 1; None if it was
             not measured.
-        library_share: share of the reference's arithmetic that torch's operators do in a call of the candidate; without
-            products and convolutions where the library may compute these. None if it was not measured.
+        library_share: share of the reference's arithmetic that torch's operators do in a call of the candidate, not
+            counting products and convolutions where the library may compute these. None if it was not measured.
         specialised: how the candidate failed on other sizes than the task's own, on which it is right; None if it did
-            not, or was not asked.
-        deterministic: two calls on the same inputs gave the same bits; None if this was not tried.
-        aliases_input: an output shares memory with an input, according to the candidate's process; None if it was not
-            observed.
-        memory_bytes: GPU memory that a call takes beyond what is held before it, according to the candidate's process.
-        reference_memory_bytes: the same of the reference, measured by the judge. Both are None without a GPU.
-        roofline_share: the least time that the GPU needs for the task's bytes and products, over ``runtime_ms``. None
-            without a time, or for a GPU whose rates are not known.
+            not, or no other sizes were checked.
+        deterministic: whether two calls on the same inputs gave the same bits; None if this was not tried.
+        aliases_input: whether an output shares memory with an input, according to the candidate's process; None if it
+            was not observed.
+        memory_bytes: GPU memory that a call allocates, according to the candidate's process.
+        reference_memory_bytes: the same for the reference, measured by the judge. Both are None without a GPU.
+        roofline_share: the shortest time in which the GPU can do the task's memory transfers and products, over
+            ``runtime_ms``. None without a time, or for a GPU whose rates are not known.
         clock_note: why nothing was subtracted from the candidate's time in the lower bound; None if something was, or
             nothing was timed.
-        kernels: facts about a correct candidate's own kernels from their compilers, one line for each: registers,
-            spills, shared memory. They come from the candidate's process, so rewards must not depend on them.
+        kernels: facts from compilers about a correct candidate's own kernels, one line for each: registers, spills,
+            shared memory. They come from the candidate's process, so rewards must not depend on them.
         errors: the errors of each output that was compared.
         task: the task's id.
         task_hash: SHA-256 of the reference's source.
         candidate_hash: SHA-256 of the candidate's source.
         backend: the language that the candidate is written in.
         device: the device that it ran on, such as ``cpu`` or ``NVIDIA H200``.
-        interpreted: kernels were run by Triton's interpreter, not by a device.
+        interpreted: whether Triton's interpreter ran the kernels, and not a device.
         seeds: seeds of the inputs. They were secret until the verdict.
-        runtimes_ms: all times from which ``runtime_ms`` follows, in order.
+        runtimes_ms: all times from which ``runtime_ms`` is computed, in order.
         reference_runtimes_ms: the same for ``reference_ms``. Both were measured in turn.
         stage_s: seconds that each stage of judging took.
         versions: versions of everything that could change the verdict: ``{"torch": "2.13.0", ...}``.
         protocol: the judge's :data:`PROTOCOL`.
 
     Raises:
-        ValueError: fields that contradict each other or make no sense. The message says which.
-        TypeError: a field of the wrong type.
+        ValueError: fields contradict each other or make no sense. The message says which.
+        TypeError: a field has the wrong type.
 
     >>> hashes = {"task_hash": "0" * 64, "candidate_hash": "f" * 64}
     >>> verdict = Verdict(outcome=Outcome.TIMEOUT, compiled=True, reason="no result after 10 s", task="level1/1_Square",
@@ -250,7 +250,7 @@ class Verdict:
         return self.outcome is not Outcome.HARNESS_FAILED
 
     def to_json(self) -> str:
-        """One line of ASCII with every field. Numbers keep all their bits. Infinity becomes ``"inf"``."""
+        """Return one line of ASCII with every field. Numbers keep all their bits. Infinity becomes ``"inf"``."""
         return json.dumps(_plain(self), allow_nan=False)
 
     @classmethod
@@ -272,7 +272,7 @@ class Verdict:
 
 
 def example_verdict(outcome: str = "correct", *, speedup: float | None = None, **others: Any) -> Verdict:
-    """Make up a verdict, for example to try a reward function. A speedup gets an interval of 5 percent on both sides.
+    """Return a made-up verdict, for example to try a reward function. A speedup's interval is 5 percent to each side.
 
     >>> example_verdict("correct", speedup=2.0, device="NVIDIA A100").speedup_low
     1.9
@@ -297,7 +297,7 @@ Record = TypeVar("Record")
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that json can write, without loss."""
+    """Return the value in types that json can write, without loss."""
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Enum):
@@ -339,7 +339,7 @@ def _fit_fields(record: Any) -> None:
 
 
 def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
-    """Convert a value to an annotated type, where this cannot change its meaning. TypeError otherwise."""
+    """Convert a value to an annotated type, if that cannot change its meaning. Raise TypeError otherwise."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return None if value is None else _fitted(arguments[0], value, where, from_json)
@@ -367,7 +367,7 @@ ADDED_LATER: dict[str, Any] = dict.fromkeys(
         *("memory_bytes", "reference_memory_bytes", "roofline_share", "clock_note"),
     ]
 )
-"""Fields that verdicts of earlier versions do not have, with what is read in their place."""
+"""Fields that verdicts of earlier versions do not have, and the values that are read instead."""
 
 
 def _record(cls: type[Record], value: dict[str, Any], where: str) -> Record:
@@ -403,7 +403,7 @@ NEARNESS = (
 
 
 def rank(verdict: Verdict | None) -> tuple[int, float, float]:
-    """Sort key of verdicts: the outcome, then the lower bound of the speedup, then the share of wrong elements.
+    """Return a sort key for verdicts: the outcome, then the speedup's lower bound, then the share of right elements.
 
     >>> from kernel_coder.judge import example_verdict
     >>> some = [example_verdict(one) for one in ("compile_error", "correct", "rejected", "wrong_output")]

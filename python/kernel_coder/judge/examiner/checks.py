@@ -1,4 +1,4 @@
-"""Checks of single calls: fresh inputs for a Runner, and what its outputs, its status and its inputs must be."""
+"""Checks of single calls: send fresh inputs to a Runner and check the status, the outputs and the inputs afterwards."""
 
 from __future__ import annotations
 
@@ -27,31 +27,30 @@ from kernel_coder.judge.wire.messages import Audit, Mode, Say, Status
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 ABLATED_S = 10.0
-"""Seconds that a call whose own kernels do nothing may take longer than the longest other one. After that it counts as
-one with another result."""
-
+"""Upper limit, in seconds, of how much longer a call whose own kernels do nothing may take than the longest other call.
+A longer call counts as one with a different result."""
 
 CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
-"""Modes in which the candidate's result has to be right."""
+"""Modes in which the candidate's result must be right."""
 
 NEAR, TIMES_AGAIN = 0.5, 3
-"""Part of a bound from which on an error is near it, and how often such inputs are drawn again."""
+"""An error above this share of its bound counts as near it. Such families are then drawn this many times more."""
 
 DESTROYED_SHARE = 0.25
-"""Share of the output's elements that must be wrong once the candidate's own kernels do nothing. With fewer the library
-has made the result."""
+"""Share of the output's elements that must be wrong once the candidate's own kernels do nothing. If fewer are wrong,
+the library made the result."""
 
 
 class Checker(OutputChecker):
-    """Asks one candidate for calls on fresh inputs and compares what comes back. Raises Judged if it is wrong."""
+    """Asks one candidate's Runner for calls on fresh inputs and compares the results. Raises Judged if one is wrong."""
 
     def __init__(self, task: PreparedTask, link: Link, source: str, turns: GpuTurns) -> None:
         """
         Args:
-            task: what the candidate has to compute.
-            link: to its Runner.
-            source: its code.
-            turns: on the device.
+            task: the task that the candidate solves.
+            link: the link to the candidate's Runner.
+            source: the candidate's source.
+            turns: turns on the device.
         """
         super().__init__(task, link, source)
         self.turns = turns
@@ -63,46 +62,47 @@ class Checker(OutputChecker):
         """What was observed in these calls."""
 
         self.specialised: str | None = None
-        """Why the candidate serves the task's own sizes only; None: nothing shows that."""
+        """Why the candidate works only for the task's own sizes; None: no call has shown that."""
 
         self.is_deterministic: bool | None = None
-        """Whether two calls on the same inputs gave the same bits; None: not asked."""
+        """Whether two calls on the same inputs gave the same bits; None: not tried."""
 
         self.undone = 0
-        """Launches whose results were undone in the last call that was asked for in the mode ``UNDONE``."""
+        """Number of launches whose results were undone in the last call in the mode ``UNDONE``."""
 
-        self._called: set[int] = set()  # numbers of variants
-        self._longest_s = 0.0  # of the calls that were compared, without first ones
+        self._called: set[int] = set()  # numbers of the variants that had a call
+        self._longest_s = 0.0  # longest checked call, not counting each variant's first one
 
     def check(self, family: str, variant: Variant, mode: Mode = Mode.PLAIN) -> bool:
-        """One call on a fresh sample; see :meth:`check_all`."""
+        """Make one call on a fresh sample; see :meth:`check_all`."""
         return self.check_all([family], variant, mode)
 
     def check_all(
         self, families: Sequence[str], variant: Variant, mode: Mode = Mode.PLAIN, *, repeats: bool = False
     ) -> bool:
-        """One request with a call on a fresh sample of each family, at neighbouring places of the shared memory.
+        """Make one request with a call on a fresh sample of each family, in neighbouring slots of the shared memory.
 
-        In a mode that switches the candidate's own kernels off, a call that fails, crashes or hangs is an answer too:
-        the result depends on these kernels.
+        In a mode that switches the candidate's own kernels off, a call may fail, crash or hang. That shows too that the
+        result depends on these kernels.
 
         Args:
-            families: of the inputs; at most as many as the variant has slots.
+            families: families of the inputs; at most as many as the variant has slots.
             variant: sizes of the inputs.
-            mode: whether the candidate's own kernels work in the call.
-            repeats: the first call is made once more, on the same inputs, if there is a slot for it.
+            mode: how the call is made.
+            repeats: make the first call once more, on the same inputs, if there is a slot for it.
 
         Returns:
-            True; in an ablation, whether less of the elements than :data:`DESTROYED_SHARE` are wrong.
+            True. In an ablation: whether the result was still right, that is, whether less than :data:`DESTROYED_SHARE`
+            of the elements are wrong.
 
         Raises:
-            Judged: something is wrong, in the plain and in the audited mode.
+            Judged: something is wrong in a mode of :data:`CHECKED`.
         """
         repeats &= len(families) < variant.slots and not self.task.reference.changes_inputs
         calls = len(families) + repeats
         slot = secrets.randbelow(variant.slots - calls + 1)
-        # The first call of each variant mostly compiles and tunes. That takes too long to keep other processes from
-        # timing, and an observed launch would take another time than a plain one.
+        # The first call of each variant often compiles and tunes. That takes too long to keep other processes from
+        # timing meanwhile. Observed launches take longer than plain ones, which would mislead autotuning.
         number = self.task.variants.index(variant)
         is_first = number not in self._called
         if mode is Mode.PLAIN and self.is_audited and not is_first:
@@ -156,7 +156,8 @@ class Checker(OutputChecker):
         return all(kept)
 
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
-        """Compare what one call left in its slot; whether it is right, for an ablation."""
+        """Compare the outputs of one call. In a mode of CHECKED, raise Judged if one is wrong and return True
+        otherwise. In an ablation, return whether they are still right."""
         if not is_checked:
             pairs = zip(sample.tolerances, sample.expected, strict=True)
             sample = replace(sample, tolerances=[narrowed_for_ablation(*pair) for pair in pairs])
@@ -170,8 +171,8 @@ class Checker(OutputChecker):
         return True
 
     def check_near_ones_again(self) -> None:
-        """Check families again, on fresh inputs, whose errors came near their bounds. Otherwise a candidate that is
-        wrong now and then would only have to be handed in often enough."""
+        """Check families again on fresh inputs where an error came near its bound. Otherwise a candidate that is wrong
+        only on some inputs could be submitted until it passes."""
         for (family, number), part in list(self.near.items()):
             if part > NEAR:
                 for _ in range(TIMES_AGAIN):
@@ -179,7 +180,7 @@ class Checker(OutputChecker):
 
     @contextmanager
     def saying(self, when: str) -> Iterator[None]:
-        """Begin the description of the inputs with this in feedback about calls in this block."""
+        """Begin the description of the inputs in feedback about calls in this block with `when`."""
         before, self.when = self.when, when
         try:
             yield
@@ -187,15 +188,15 @@ class Checker(OutputChecker):
             self.when = before
 
     def _is_special(self, frame: Frame, variant: Variant) -> bool:
-        """Whether the call failed on other sizes than the task's own, which only makes the candidate special."""
+        """Return whether the call raised an error on other sizes than the task's own, and that is tolerated."""
         may = variant.sizes is not None and self.task.config.hidden_shapes == "flag"
         if may and Status(frame.status) is Status.RAISED and self.specialised is None:
             self.specialised = f"it fails on other sizes ({variant.sizes}): {feedback.last_line(self.link.text(), 200)}"
         return may and Status(frame.status) is Status.RAISED
 
     def write(self, variant: Variant, slot: int, sample: Sample) -> Tensor:
-        """Write the inputs to shared memory and random bits to the outputs, and wait until the device has done that.
-        Returns the inputs' hashes."""
+        """Write the inputs to shared memory and random bits to the outputs, and wait until the device has finished.
+        Return the inputs' hashes."""
         memory, draws = self.task.memory, self.task.draws
         memory.write(variant, slot, [*sample.tensors, *sample.cotangents])
         start = slot * variant.output_stride
@@ -205,13 +206,13 @@ class Checker(OutputChecker):
         return hashes
 
     def ask_for_call(self, slot: int, variant: int, mode: Mode, calls: int = 1) -> None:
-        """Ask for calls on the inputs in some slots, from one on; `variant` is a number."""
+        """Ask for calls on the inputs in `calls` slots, beginning with `slot`. `variant` is the variant's number."""
         self.link.ask(Say.CALL, slot, calls, variant, int(mode))
 
     # ---- what is wrong
 
     def refuse_status(self, frame: Frame) -> None:
-        """Raise Judged if the Runner says that the call failed."""
+        """Raise Judged if the Runner's status says that the call failed."""
         status = Status(frame.status)
         if status is Status.OK:
             return
@@ -225,7 +226,7 @@ class Checker(OutputChecker):
 
     @contextmanager
     def _telling_sizes(self, variant: Variant) -> Iterator[None]:
-        """Add the input sizes to the feedback of a failure, if they are not the task's own."""
+        """Add the input sizes to the feedback of a failure in this block, if they are not the task's own."""
         try:
             yield
         except Judged as judged:
@@ -236,10 +237,10 @@ class Checker(OutputChecker):
 
 
 def failure(outcome: Outcome, text: str, source: str, compiled: bool = True) -> Judged:
-    """The end of an examination with an error message of the Runner.
+    """Return the exception that ends an examination because of an error message of the Runner.
 
     Args:
-        outcome: of the verdict.
+        outcome: the outcome of the verdict.
         text: the message, with its traceback.
         source: the candidate's code.
         compiled: whether the candidate's code was built.

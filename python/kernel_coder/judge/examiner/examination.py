@@ -1,4 +1,4 @@
-"""One candidate's examination: what its Runner is asked, and in which order."""
+"""The examination of one candidate: the requests to its Runner and their order."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Loaded, Mode, Say, Status
 
 CHECKS_AGAIN = 2
-"""Checks after the timed calls, on inputs of other kinds than the task's own. A candidate that counts its calls knows
-when the first checks are over."""
+"""Number of checks after the timed calls, on inputs of other families than the task's own. A candidate that counts its
+calls knows when the first checks are over."""
 
 SECOND_BYTES = 1 << 30
-"""Upper limit of the parameters, in bytes, with which another instance of the candidate is made."""
+"""Upper limit of the parameters' size, in bytes, at which a second instance of the candidate is made. With larger
+parameters only the first instance is checked with other ones."""
 
 STARTING_S = 2.0
-"""Seconds that timing waits at most until the next candidate's process has made its GPU context, which would disturb
-it."""
+"""Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
+That creation would disturb the times."""
 
 
 class Examination:
-    """Everything that is asked of one candidate."""
+    """The examination of one candidate."""
 
     def __init__(
         self,
@@ -49,14 +50,14 @@ class Examination:
     ) -> None:
         """
         Args:
-            task: what the candidate has to compute.
-            link: to its Runner.
-            reference: to the reference's own Runner; None: nothing is timed.
-            backend: language of its kernels.
-            source: its code.
-            end_candidate: ends the candidate's processes, and returns when none is left.
-            turns: on the device.
-            starting: a pipe that is closed once the next candidate's process has made its GPU context.
+            task: the task that the candidate solves.
+            link: the link to the candidate's Runner.
+            reference: the link to the reference's own Runner; None: nothing is timed.
+            backend: the language of the candidate's kernels.
+            source: the candidate's source.
+            end_candidate: kills the candidate's processes and returns when all have ended.
+            turns: turns on the device.
+            starting: a pipe whose other end is closed once the next candidate's process has created its CUDA context.
         """
         self.task, self.link, self.reference, self.turns = task, link, reference, turns
         self.config = task.config
@@ -64,7 +65,7 @@ class Examination:
         self.checker = Checker(task, link, source, turns)
         self.proof = WorkProof(self.checker, backend)
         self.rng = random.Random(task.draws.seeds.next())
-        """Chooses the order of checks: secret, and the same for the same seed."""
+        """Draws the order of the checks. The order is secret; equal seeds give the same order."""
 
         self.is_proved = backend != "torch" and self.config.ablation
         self.compiled = False
@@ -72,10 +73,10 @@ class Examination:
         self.timing: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Examine the candidate. It is correct if this returns.
+        """Examine the candidate. The candidate is correct if this returns.
 
         Raises:
-            Judged: it is not.
+            Judged: the candidate is not correct.
         """
         waited_s = self.turns.waited_s
         try:
@@ -85,7 +86,7 @@ class Examination:
                 self.stage_s["wait"] = self.turns.waited_s - waited_s
 
     def _examine(self) -> None:
-        """The sequence."""
+        """Run all stages in order."""
         with self._stage("build"):
             self._take_built()
         self.checker.is_audited = self.is_proved
@@ -128,7 +129,7 @@ class Examination:
     # ---- stages
 
     def _take_built(self) -> None:
-        """Wait until the candidate is built and has the reference's parameters."""
+        """Wait until the candidate is built and has loaded the reference's parameters."""
         frame = self.link.answer(Say.BUILT)
         status = Status(frame.status)
         if status is Status.OK:
@@ -136,7 +137,7 @@ class Examination:
             self.checker.loaded = Loaded(min(max(frame.values[0], 0), max(Loaded)))
             if frame.values[0] == Loaded.BY_SEED:
                 if not self.task.reference.has_random_state:
-                    raise Judged(Outcome.REJECTED, "it claims a state that it cannot have")
+                    raise Judged(Outcome.REJECTED, "it claims parameters drawn by seed, but the reference's are not")
                 self.task.reference.use_initial_state()
             return
         text = self.link.text()
@@ -155,8 +156,8 @@ class Examination:
         raise failure(Outcome.COMPILE_ERROR, text, self.checker.source, compiled=False)
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
-        """Family and sizes of each check before the timed calls, except for the other families. The first call may have
-        other sizes than the task's own: what a candidate keeps of its first call may be wrong for the next."""
+        """Return family and sizes of each check before the timed calls, without the families that share a request. The
+        very first call may have other sizes: what a candidate keeps from it may be wrong for the next one."""
         plain, *hidden = self.task.variants
         families = self.task.families
         wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
@@ -165,8 +166,8 @@ class Examination:
         return [*others[:first], *wanted[:1], *others[first:], *wanted[1:]]
 
     def _check_other_families(self) -> None:
-        """One request with inputs of each family that the first checks left out, or several where slots are few; the
-        first of these calls is made twice."""
+        """Check all remaining families in one request, or in several if there are too few slots. The first of these
+        calls is repeated, to see whether its result has the same bits."""
         plain = self.task.variants[0]
         if self.config.checks == 1:
             return
@@ -177,7 +178,7 @@ class Examination:
             self.checker.check_all(left[start : start + most], plain, repeats=start == 0)
 
     def _check_other_modes(self) -> None:
-        """A call with gradients on; in eval mode if the task's module is in training. A user makes both."""
+        """Check a call with gradients on; in eval mode if the task's module is in training mode. Users call both."""
         plain = self.task.variants[0]
         if self.config.checks == 1 or self.config.backward:
             return
@@ -201,7 +202,7 @@ class Examination:
         return Status(frame.status)
 
     def _check_again(self) -> None:
-        """Checks after the timed calls, of another instance and of the first one, both with other parameters."""
+        """Check again after the timed calls: a second instance and the first one, both with other parameters."""
         others = [family for family in self.task.families if family != "own"] or ["own"]
         reloads = self._reloads() if self.config.checks > 1 else []
         for place in range(min(CHECKS_AGAIN, max(self.config.checks - 1, 0))):
@@ -211,7 +212,7 @@ class Examination:
             self.checker.check(family, self.task.variants[0])
 
     def _reloads(self) -> list[tuple[bool, int]]:
-        """Which instances get other parameters: whether it is a new one, and the seed of its construction."""
+        """Return, for each instance that gets other parameters, whether it is new, and the seed of its construction."""
         reference, loaded = self.task.reference, self.checker.loaded
         if loaded is Loaded.NOTHING:
             return []
@@ -226,7 +227,7 @@ class Examination:
         return [second, (False, 0)] if is_small else [(False, 0)]
 
     def _write_state(self) -> None:
-        """Write the reference's parameters and buffers as they are now."""
+        """Write the reference's current parameters and buffers to shared memory."""
         with self.turns.shared():
             self.task.memory.write_state()
             synchronise(self.task.device)
@@ -247,10 +248,10 @@ class Examination:
     # ---- another examination: kernels that were interpreted
 
     def compile_for_target(self) -> None:
-        """Have the kernels of a candidate that is correct in Triton's interpreter compiled for another architecture.
+        """Compile the kernels of a candidate that was correct in Triton's interpreter for another architecture.
 
         Raises:
-            Judged: they do not compile. An error that the interpreter did not raise counts as a compile error, too.
+            Judged: the kernels do not compile. An error that the interpreter did not raise counts as a compile error.
         """
         try:
             self._take_built()
@@ -268,17 +269,17 @@ class Examination:
 
     @property
     def kernels(self) -> str:
-        """What is known of the candidate's own kernels, as text."""
+        """Facts about the candidate's own kernels, as text."""
         return self.proof.kernels
 
     def _roofline_share(self) -> float | None:
-        """The least time that the GPU needs for the task's bytes and products, over the candidate's time of a call."""
+        """Return the GPU's shortest time for the task's bytes and products, over the candidate's time of a call."""
         runtime_ms = self.timing.get("runtime_ms")
         floor_s = self.task.floor_s() if runtime_ms else None
         return min(1e3 * floor_s / runtime_ms, 1.0) if floor_s and runtime_ms else None
 
     def findings(self) -> dict[str, Any]:
-        """Fields of the verdict."""
+        """Return fields of the verdict."""
         return {
             "errors": list(self.checker.errors.values()),
             "stage_s": self.stage_s,

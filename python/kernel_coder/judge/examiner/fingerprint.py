@@ -1,4 +1,4 @@
-"""Secret hashes of tensors, which show whether their contents have changed."""
+"""Secret hashes of tensors, which show whether the contents have changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 CHUNK = {"cuda": 1 << 22, "cpu": 1 << 14}
-"""Words that are hashed at a time, by kind of device: the intermediate products of a chunk fit into its cache."""
+"""Number of words that are hashed at a time, by kind of device. The products of one chunk fit into the cache."""
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's bytes as integers of the widest type that fits."""
+    """View a contiguous tensor's bytes as integers of the widest type that fits."""
     flat = tensor.reshape(-1).view(torch.uint8)
     for dtype in (torch.int32, torch.int16):
         if flat.numel() % dtype.itemsize == 0 and flat.storage_offset() % dtype.itemsize == 0:
@@ -21,7 +21,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 class Fingerprint:
-    """A hash with secret multipliers, so that a candidate cannot change a tensor and keep its hash.
+    """Hashes tensors with secret multipliers, so that a candidate cannot change a tensor without changing its hash.
 
     >>> hashes, x = Fingerprint(torch.Generator().manual_seed(1)), torch.zeros(3)
     >>> before = hashes.of([x])
@@ -35,7 +35,7 @@ class Fingerprint:
         self._multipliers: Tensor | None = None
 
     def of(self, tensors: Iterable[Tensor]) -> Tensor:
-        """One int64 hash for each tensor, on the tensors' device."""
+        """Return one int64 hash for each tensor, on the tensors' device."""
         found = []
         for tensor in tensors:
             words, chunk = bits(tensor), CHUNK[tensor.device.type]

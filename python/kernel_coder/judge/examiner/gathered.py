@@ -1,7 +1,8 @@
-"""Compare integers that are places in a tensor, such as those of ``topk`` and ``argmax``, by what is at these places.
+"""Compare integers that are places in a tensor, such as those of ``topk`` and ``argmax``, by the numbers at these
+places.
 
 Two elements that are equal, or differ by a rounding error, may come in either order. So a place is right if the number
-there is the expected one.
+at it is the expected one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import torch
 from torch import Tensor
 
 NEARLY = 1e-5
-"""Relative difference up to which two numbers count as equal. float32 has 1e-7; the numbers that were sorted may be
-results of a few operations on these."""
+"""Relative difference up to which two numbers count as equal. The rounding error of float32 is 1e-7, and the sorted
+numbers may be results of a few operations."""
 
 
 class Gathered(NamedTuple):
-    """The tensor that places point into, and along which dimension."""
+    """A tensor that integers are places in, and the dimension along which they are."""
 
     source: Tensor
     dim: int
 
     def same(self, output: Tensor, expected: Tensor) -> bool:
-        """Whether two tensors of places point to the same numbers, and none is repeated more often than expected.
+        """Return whether two tensors of places point to the same numbers and repeat no more of them than expected.
 
         >>> x = torch.tensor([[3.0, 1.0, 3.0]])
         >>> places = Gathered(x, 1)
@@ -45,13 +46,13 @@ class Gathered(NamedTuple):
 
 
 def _repeats(places: Tensor, dim: int) -> int:
-    """How many places are the same as their neighbour once they are in order."""
+    """Return how many places are repetitions of another one."""
     ordered = places.sort(dim=dim).values.movedim(dim, -1)
     return int((ordered[..., 1:] == ordered[..., :-1]).sum())
 
 
 def gathered_of(places: Tensor, sources: Sequence[Tensor]) -> Gathered | None:
-    """The first tensor that these places can point into, and along which dimension; None if there is none.
+    """Return the first tensor that these integers can be places in, and the dimension; None if there is none.
 
     >>> found = gathered_of(torch.tensor([[4, 0]]), [torch.rand(3), torch.rand(1, 5)])
     >>> tuple(found.source.shape), found.dim

@@ -1,6 +1,6 @@
 """Other input sizes that a reference accepts, made by changing numbers in its source or the batch of its inputs.
 
-A candidate that is right for the task's own sizes alone has not solved the task.
+A candidate that is right only for the task's own sizes has not solved the task.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kernel_coder.judge.wire.messages import TensorSpec
 from kernel_coder.judge.wire.trees import map_tensors
 
 GROWING_ELEMENTS = 1 << 22
-"""Elements of a task's inputs up to which hidden sizes may be larger than the task's own."""
+"""Upper limit of the elements of a task's inputs at which hidden sizes may be larger than the task's own."""
 
 
 class OtherSizes(NamedTuple):
     """Sizes that differ from the task's own."""
 
     description: str
-    """Such as "rows = 7"."""
+    """For example "rows = 7"."""
 
     get_inputs: Callable[[], Any]
 
@@ -38,19 +38,21 @@ def other_sizes(
     is_larger: bool,
     rng: random.Random,
 ) -> Iterator[OtherSizes]:
-    """Sizes to try, in an order of preference. All are secret. Smaller ones are at least a third of the task's own;
-    larger ones lie behind the next power of two, where a kernel's block often ends, and are less than three times it.
+    """Yield sizes to try, the preferred ones first. All are secret. Smaller ones are at least a third of the task's
+    own. Larger ones lie just above the next power of two, where a kernel's block often ends, and are less than three
+    times the task's own.
 
-    Smaller ones begin with the numbers that name the first dimension of an input, since a kernel may need a power of
-    two elsewhere. Then come all numbers that only the inputs depend on, then each one alone, then another batch.
+    Smaller sizes begin with those numbers in the source that are the first dimension of an input, since a kernel may
+    need a power of two elsewhere. Then come all numbers that only the inputs depend on, then each of them alone, then
+    another batch.
 
     Args:
-        source: the reference.
-        get_inputs: the task's own.
-        input_shapes: of the task's own inputs.
-        output_specs: of the reference's outputs for them.
-        is_larger: whether larger sizes are wanted, unless inputs are large; else smaller ones.
-        rng: secret random numbers.
+        source: the reference's source.
+        get_inputs: the task's own function.
+        input_shapes: shapes of the task's own inputs.
+        output_specs: specs of the reference's outputs for them.
+        is_larger: whether to yield larger sizes, unless the inputs are large already; otherwise smaller ones.
+        rng: a secret random generator.
     """
     own = input_sizes(source)
     may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
@@ -76,7 +78,7 @@ def other_sizes(
 
 
 def _another(size: int, may_grow: bool, rng: random.Random) -> int:
-    """A secret size: behind the next power of two if it may be larger, else smaller where there is a smaller one."""
+    """Return a secret size: above the next power of two if it may be larger, else smaller if that is possible."""
     if may_grow:
         block = 1 << (size - 1).bit_length()
         return block + 1 + rng.randrange(max(size // 2, 2))
@@ -85,7 +87,7 @@ def _another(size: int, may_grow: bool, rng: random.Random) -> int:
 
 
 def input_sizes(source: str) -> dict[str, int]:
-    """Whole numbers above 2 that have a name at the top of a reference and that only ``get_inputs`` depends on.
+    """Return the integers above 2 that have a name at the top level of a reference and that only ``get_inputs`` uses.
 
     >>> input_sizes("n, m, k = 8, 32, 5\\nclass Model:\\n  x = k\\ndef get_inputs(): return (n, m, k)")
     {'n': 8, 'm': 32}
@@ -105,7 +107,7 @@ def input_sizes(source: str) -> dict[str, int]:
 
 
 def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
-    """The reference with other numbers.
+    """Return the source of the reference with other numbers.
 
     >>> with_sizes("n, m = 8, 9\\nk = 3", {"n": 7})
     'n, m = (7, 9)\\nk = 3'
@@ -118,7 +120,7 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Names at the top level and what is assigned to them, also several at a time."""
+    """Yield each name that is assigned to at the top level, and the expression; also in ``a, b = 1, 2``."""
     for node in tree.body:
         if not isinstance(node, ast.Assign):
             continue
@@ -132,7 +134,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _rebatched(tensor: Tensor, batch: int, other: int) -> Tensor:
-    """The tensor with `other` rows, if it has `batch` of them."""
+    """Return the tensor with `other` rows if it has `batch` rows; otherwise the tensor itself."""
     if not tensor.dim() or tensor.shape[0] != batch:
         return tensor
     repeats = -(-other // batch)

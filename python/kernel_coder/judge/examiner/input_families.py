@@ -1,4 +1,4 @@
-"""Kinds of inputs that tell a right candidate from a nearly right one, and parameters that a candidate cannot foresee.
+"""Families of inputs that tell a right candidate from a nearly right one, and noise on parameters.
 
 ========== ============================================================================================================
 own        what the task's ``get_inputs`` gives, with a fresh seed
@@ -33,27 +33,27 @@ from torch import Tensor
 from kernel_coder.judge.wire.trees import floating
 
 OUTLIER = 100.0
-"""Size of the outliers in structured inputs. exp(100) overflows float32, so a softmax that does not subtract the
+"""Magnitude of the outliers in structured inputs. exp(100) overflows float32, so a softmax that does not subtract the
 maximum fails."""
 
 LONE_OUTLIER = 1e4
-"""Size of the single outlier of the family ``outlier``. It decides a scale that is taken from the largest element."""
+"""Magnitude of the outlier of the family ``outlier``. It determines any scale that comes from the largest element."""
 
 TIE_SPREAD = 0.01
-"""By about how much elements of a row with near ties differ."""
+"""Upper limit of the difference between two elements of a row of nearly equal numbers."""
 
 LARGEST_WHOLE = float(1 << 20)
-"""Numbers above this do not count as whole: in floating point, all large numbers are."""
+"""Numbers above this do not count as whole, because all large floating-point numbers are whole."""
 
 GLANCE = 1000
-"""Elements that are looked at first. Most tensors without a pattern show it in them."""
+"""Number of elements that are looked at first. Most tensors without a pattern show there that they have none."""
 
 # ---- patterns of a task's own inputs
 
 
 def whole(own: Tensor) -> Tensor:
-    """Whether floating-point numbers are all whole, and not all equal: indices, classes, a mask, signs. A bool tensor
-    on their device.
+    """Return whether all floating-point numbers are whole and not all of them equal: indices, classes, a mask, signs.
+    The result is a bool tensor on their device.
 
     >>> [bool(whole(torch.tensor(one))) for one in ([0.0, 7.0], [-1.0, 1.0], [1.0, 1.0], [0.5, 1.0])]
     [True, True, False, False]
@@ -63,8 +63,8 @@ def whole(own: Tensor) -> Tensor:
 
 
 def is_whole(own: Tensor) -> bool:
-    """The same as a Python bool, for a tensor of any dtype; False for integers. Quick for most tensors that are not
-    whole, since their first numbers show it.
+    """Return the same as a Python bool, for a tensor of any dtype; False for integers. This is fast for most tensors
+    that are not whole, since their first numbers show it.
 
     >>> is_whole(torch.tensor([0.0, 7.0])), is_whole(torch.tensor([0, 7]))
     (True, False)
@@ -77,16 +77,16 @@ def _are_whole(some: Tensor) -> Tensor:
 
 
 def _are_sorted(some: Tensor) -> Tensor:
-    """For each pair of neighbours along the last dimension, whether they are in order."""
+    """Return, for each pair of neighbours along the last dimension, whether they are in order."""
     return some[..., 1:] >= some[..., :-1]
 
 
 class Pattern(NamedTuple):
-    """What the numbers of an input have in common."""
+    """Properties of an input's numbers that its other families keep."""
 
     is_whole: bool
     is_sorted: bool
-    """Along the last dimension, and not constant there."""
+    """Whether the numbers are sorted along the last dimension, and not all equal there."""
 
     is_symmetric: bool
     is_sparse: bool
@@ -94,7 +94,7 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(own: Tensor) -> Pattern:
-    """The pattern of floating-point or complex numbers.
+    """Return the pattern of floating-point or complex numbers.
 
     Most tensors need one transfer from the device, since their first numbers show which patterns they do not have.
 
@@ -121,7 +121,7 @@ def pattern_of(own: Tensor) -> Pattern:
 
 
 def _like_own(new: Tensor, own: Tensor, pattern: Pattern) -> Tensor:
-    """The new numbers, given the pattern of the task's own."""
+    """Return the new numbers, changed to have the pattern of the task's own."""
     if pattern.is_sorted:
         new = new.sort(dim=-1).values
     if pattern.is_symmetric:
@@ -169,18 +169,18 @@ def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
 
 
 REACHES = (1.0, 0.6, 0.3, 0.0)
-"""Sizes of the families that have rows of many sizes, in terms of their largest. A task that cannot bear the first one
-gets the next: exp overflows at 100, where a softmax bears 100,000."""
+"""Factors on the range of row sizes in the families ``offset`` and ``negative``. If a task fails with the first factor,
+the next one is tried: exp overflows at 100, where a softmax works at 100,000."""
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
-    """A column of powers of ten in random order, with exponents from one number to another, both included."""
+    """Return a column of powers of ten in random order, whose exponents are evenly spaced from `low` to `high`."""
     exponents = torch.linspace(high, low, count, device=own.device)
     return 10 ** exponents[torch.randperm(count, generator=rng, device=own.device)][:, None]
 
 
 def _rows(own: Tensor) -> Tensor:
-    """The tensor as a matrix of its rows along the last dimension."""
+    """Return the tensor as a matrix of its rows along the last dimension."""
     return own.reshape(-1, own.shape[-1]) if own.dim() else own.reshape(1, 1)
 
 
@@ -218,20 +218,20 @@ def _ties(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     noise = torch.rand(rows.shape, generator=rng, device=own.device)
     near = rows[:, :1] + TIE_SPREAD * (noise - 0.5)
     is_equal = torch.rand(len(rows), 1, generator=rng, device=own.device) < 0.5
-    if len(rows) == 1:  # it would be equal to itself
+    if len(rows) == 1:  # a single row cannot equal another one
         return near.reshape(own.shape)
     return torch.where(is_equal, rows[:1], near).reshape(own.shape)
 
 
 class InputFamily(NamedTuple):
-    """A kind of inputs."""
+    """One family of inputs."""
 
     description: str
-    """Follows "Inputs: " in feedback."""
+    """Text after "Inputs: " in feedback."""
 
     make: Callable[[Tensor, torch.Generator, float], Tensor]
-    """From one of the task's own inputs, of floating-point or complex numbers, an input of this kind. The last argument
-    is its reach, one of :data:`REACHES`."""
+    """Makes an input of this family from one of the task's own, which has floating-point or complex numbers. The last
+    argument is one of :data:`REACHES`."""
 
 
 INPUT_FAMILIES = {
@@ -251,12 +251,12 @@ INPUT_FAMILIES = {
 
 
 def of_family(family: str, own: Tensor, rng: torch.Generator, reach: float = 1.0) -> Tensor:
-    """An input of a family, made from one of the task's own.
+    """Return an input of a family, made from one of the task's own.
 
     Args:
-        family: its name.
+        family: name of the family.
         own: the task's own input.
-        rng: where random numbers come from.
+        rng: generates the random numbers.
         reach: one of :data:`REACHES`.
 
     >>> rng = torch.Generator().manual_seed(0)
@@ -274,13 +274,13 @@ def of_family(family: str, own: Tensor, rng: torch.Generator, reach: float = 1.0
 # ---- parameters
 
 NEGLIGIBLE = 0.01
-"""A parameter whose elements are all equal and smaller than this is drawn anew with elements around 1. Such a parameter
-weighs a whole branch of a module, which a candidate could otherwise leave out within any tolerance."""
+"""A parameter whose elements are all equal and smaller than this gets new elements around 1. Such a parameter is the
+factor of a whole branch of a module, which a candidate could otherwise leave out within any tolerance."""
 
 
 def is_table(value: Tensor, again: Tensor) -> bool:
-    """Whether a buffer is a constant table, such as a mask or positions: the same in two constructions from different
-    seeds, and not all one value. A solution may do without it.
+    """Return whether a buffer is a constant table, such as a mask or positions: the same in two constructions from
+    different seeds, and not filled with a single value. A candidate need not have it.
 
     >>> mask, zeros = torch.tril(torch.ones(3, 3)), torch.zeros(3)
     >>> is_table(mask, mask), is_table(zeros, zeros), is_table(torch.rand(3), torch.rand(3))
@@ -293,12 +293,12 @@ def perturb(module: torch.nn.Module, rng: torch.Generator, fixed: frozenset[str]
     """Move every parameter and floating-point buffer away from its initial value, in place.
 
     A gain of 1 and a bias of 0 do nothing, so without this a candidate that leaves them out would pass. The zeros of
-    parameters move too: weights that are a diagonal or a band at first do not stay so. Values that are nowhere
-    negative, as those of a variance, stay so. Buffers keep their zeros, unless they are all zero.
+    parameters move too, so weights that are a diagonal or a band at first do not stay so. Values that are nowhere
+    negative, such as variances, stay so. Buffers keep their zeros, unless they are all zero.
 
     Args:
         module: the module.
-        rng: where the noise comes from.
+        rng: generates the noise.
         fixed: names of buffers that stay as they are.
     """
     parameters = {id(one) for one in module.parameters()}

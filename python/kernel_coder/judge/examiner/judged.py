@@ -7,14 +7,14 @@ from kernel_coder.judge.verdict import Outcome
 
 
 class Judged(Exception):
-    """The candidate is not correct, and nothing more needs to be asked of it."""
+    """Raised when the candidate is found not to be correct. Nothing more is asked of it."""
 
     def __init__(self, outcome: Outcome, reason: str, told: str = "", compiled: bool = True) -> None:
         """
         Args:
-            outcome: of the verdict.
-            reason: one line.
-            told: what the model is told; the reason if it is empty.
+            outcome: the outcome of the verdict.
+            reason: the reason of the verdict, in one line.
+            told: the feedback for the model; if it is empty, the reason.
             compiled: whether the candidate's code was built.
         """
         reason = reason if reason.strip() else NO_MESSAGE  # a verdict needs a reason

@@ -1,4 +1,4 @@
-"""The Examiner's end of a Runner."""
+"""The Examiner's link to a Runner."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
 from kernel_coder.judge.wire.shared_tensors import Arena
 
 HELD_S = 10.0
-"""Seconds that a call may keep other processes from timing, and the least limit for a timed request. A call that takes
-longer goes on beside them, as a first call does."""
+"""Upper limit of the time, in seconds, for which a call keeps other processes from timing. A longer call continues
+while others time, as a first call does. It is also the lower limit of :attr:`Link.max_request_s`."""
 
 
 class Link:
-    """Requests to a Runner, and its answers. A Runner that does not answer as it should ends the examination."""
+    """Sends requests to a Runner and receives its answers. A Runner that breaks the protocol ends the examination."""
 
     def __init__(
         self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float, turns: GpuTurns
     ) -> None:
         """
         Args:
-            channel: to the Runner.
-            pidfd: of its process; -1 if its end need not be noticed at once.
-            outputs: memory that it writes outputs to.
-            report: memory that it writes error messages to.
-            life_s: its time limit in seconds. Waiting for the device does not count.
-            turns: on the device.
+            channel: the channel to the Runner.
+            pidfd: descriptor of the Runner's process; -1 if its end need not be noticed at once.
+            outputs: memory that the Runner writes outputs to.
+            report: memory that the Runner writes error messages to.
+            life_s: the Runner's time limit in seconds. Waiting for the device does not count.
+            turns: turns on the device.
         """
         self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
         self.queued_at: float | None = None
-        """``time.perf_counter()`` of when the Runner said that the last request's launches are all in line behind the
+        """``time.perf_counter()`` at the Runner's message that all launches of the last request are in line behind the
         gate."""
 
         self._report, self._turns = report, turns
@@ -46,7 +46,7 @@ class Link:
 
     @property
     def left_s(self) -> float:
-        """Seconds left of its time limit."""
+        """Seconds left of the Runner's time limit."""
         return self.life_s + (self._turns.waited_s - self._waited_s) - (time.monotonic() - self._began)
 
     @property
@@ -56,7 +56,7 @@ class Link:
         return max(HELD_S, self.life_s / 10)
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
-        """The exception for a Runner that is silent, has ended or sends nonsense: the candidate's fault."""
+        """Return the exception for a Runner that is late, has ended or breaks the protocol: the candidate's fault."""
         return Judged(outcome, reason)
 
     def ask(self, say: Say, *values: int) -> None:
@@ -68,12 +68,12 @@ class Link:
             raise self.failed(Outcome.CRASHED, "its process ended") from None
 
     def answer(self, say: Say, awake_s: float = 0.0, most_s: float = math.inf) -> Frame:
-        """The Runner's answer to the last request.
+        """Return the Runner's answer to the last request.
 
         Args:
-            say: kind of the request, which the answer must have as well.
+            say: kind of the request. The answer must have the same kind.
             awake_s: seconds of polling before the Examiner sleeps.
-            most_s: upper limit in seconds, in addition to the Runner's own time limit.
+            most_s: upper limit of the wait in seconds, in addition to the Runner's own time limit.
         """
         left = max(self.left_s, 0.0)
         frame, self._answered = self._answered, None
@@ -91,8 +91,8 @@ class Link:
         return frame
 
     def await_queued(self, most_s: float) -> bool:
-        """Wait until all launches of the last request are in line behind the gate, at most `most_s` seconds; whether
-        they are. If the answer comes instead, it is kept for :meth:`answer`."""
+        """Wait at most `most_s` seconds until all launches of the last request are in line behind the gate. Return
+        whether they are. If the answer comes instead, keep it for :meth:`answer`."""
         try:
             frame = self._receive(min(max(self.left_s, 0.0), most_s), most_s)
         except ChannelTimeout:
@@ -113,16 +113,16 @@ class Link:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
 
     def wait(self, most_s: float) -> bool:
-        """Wait at most `most_s` seconds until there is an answer to receive, or there never will be one; whether so."""
+        """Wait at most `most_s` seconds until an answer can be received or the Runner has ended; False if neither."""
         return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
 
     def text(self) -> str:
-        """The Runner's error message."""
+        """Return the Runner's error message."""
         (length,) = struct.unpack("<I", self._report[:4])
         return bytes(self._report[4 : 4 + min(length, REPORT_BYTES - 4)]).decode(errors="replace")
 
     def forget_text(self) -> None:
-        """Clear the error message, so that an old one is not taken for a new one."""
+        """Clear the error message, so that an old message is not taken for a new one."""
         self._report[:4] = b"\0\0\0\0"
 
 
@@ -131,14 +131,14 @@ class ReferenceFailed(RuntimeError):
 
 
 class ReferenceLink(Link):
-    """The end of the reference's own Runner. Its failures are not the candidate's fault, unless the candidate causes
-    them: both see the same inputs."""
+    """The link to the reference's own Runner. A failure raises ReferenceFailed. It is not the candidate's fault, unless
+    the candidate wrote to the inputs, which both Runners share."""
 
     @property
     def max_request_s(self) -> float:
-        """No limit besides its time limit: the first call is such a request, and may have to compile."""
+        """No limit besides the Runner's time limit: the first call is such a request too, and may compile."""
         return math.inf
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
-        """The exception for this Runner's failures."""
+        """Return the exception for a failure of this Runner."""
         return ReferenceFailed(f"the reference in its own Runner: {outcome}: {reason}")

@@ -1,4 +1,4 @@
-"""How much memory judging on a task takes, so that large tasks wait for each other on one GPU."""
+"""Estimates of how much memory judging takes, so that large tasks wait for each other on one GPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kernel_coder.judge.gpu.turns import SHARES
 from kernel_coder.judge.wire.messages import MAX_SLOTS
 
 SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
-"""Bytes that the inputs and outputs of several calls may take together, by kind of device. One call may take more."""
+"""Upper limit of the memory for several calls' inputs and outputs, by kind of device. One call may take more."""
 
 TIMES_INPUTS = 12
-"""A task is expected to take so many times the bytes of its inputs, until the reference has been called once."""
+"""Estimate of a task's memory as a multiple of its inputs' bytes, until the reference has been called once."""
 
 SMALL_PART = 1 / 24
-"""A task that takes a smaller part of a GPU's memory than this waits for no other one."""
+"""A task that takes at most this share of a GPU's memory reserves none of it."""
 
 
 @contextmanager
 def most_allocated(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Gives a function that says, after the block, how many bytes torch allocated on a GPU at most, in addition to what
-    it held before. Without a GPU that is 0."""
+    """Give a function that returns, after the block, how many bytes torch allocated on a GPU at most in the block, in
+    addition to what was allocated before; 0 without a GPU."""
     if device.type != "cuda":
         yield lambda: 0
         return
@@ -33,23 +33,23 @@ def most_allocated(device: torch.device) -> Iterator[Callable[[], int]]:
 
 
 def several_bytes(size: int) -> int:
-    """Bytes that the inputs or outputs of several calls take at most, if those of one call take `size`."""
+    """Return the most bytes that inputs or outputs of several calls take if those of one call take `size`."""
     return min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
 
 
 def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2) -> int:
-    """Bytes that all processes together take at most while they judge on a task.
+    """Return the most bytes that all processes together take while they judge on a task.
 
-    A sample takes its inputs, and in double precision its inputs, its outputs and all that the reference's call takes.
-    Or, if that is more, it takes inputs, outputs and twice these in double precision. Each of two Runners shares
-    outputs with the Examiner, and takes what a call takes. Inputs are shared by all. If the task is small, inputs and
-    outputs of several calls are there.
+    A sample takes its inputs and, in double precision, its inputs, its outputs and all that the reference's call takes.
+    Or, if that is more, it takes its inputs, its outputs, and its outputs twice in double precision. Each of the two
+    Runners shares outputs with the Examiner, and takes what a call takes. All processes share the inputs. If the task
+    is small, the inputs and outputs of several calls are in memory.
 
     Args:
         inputs: bytes of a call's inputs.
         outputs: bytes of a call's outputs.
-        call: bytes that a call allocates at most, outputs included.
-        longer: a number in double precision takes so many times the bytes.
+        call: the most bytes that a call allocates, including its outputs.
+        longer: how many times as many bytes a number takes in double precision.
 
     >>> [judging_bytes(i << 30, o << 30, c << 30) >> 30 for i, o, c in ((8, 8, 8), (8, 8, 16), (16, 0, 0), (1, 8, 8))]
     [99, 131, 67, 77]
@@ -59,7 +59,7 @@ def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2) -> int:
 
 
 def shares_of(wanted: int, total: int) -> int:
-    """Shares of a GPU's memory of `total` bytes that hold `wanted` bytes; 0 if that is a small part.
+    """Return how many shares of a GPU's memory of `total` bytes hold `wanted` bytes; 0 if these are a small part.
 
     >>> shares_of(5, 140), shares_of(70, 140), shares_of(1000, 140)
     (0, 8, 16)

@@ -1,4 +1,4 @@
-"""Candidates that compute nothing. If one of them passed on a task, the task would teach to compute nothing."""
+"""Candidates that compute nothing. If one of them passed on a task, the task would reward computing nothing."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from kernel_coder.judge.wire.trees import floating
 from kernel_coder.ops.compare import read_comparisons
 
 KEPT_ELEMENTS = 1 << 25
-"""Elements of an output that are kept until the next sample, to be compared with its output: 256 MiB in float64."""
+"""Upper limit of the elements of an output that are kept for the next sample: 256 MiB in float64."""
 
 ANOTHER = "another call's output"
 
 
 class NullCandidates:
-    """Candidates that return zeros, ones, the mean of the result, an input, or the result of another call.
+    """Tries candidates that return zeros, ones, the mean of the result, an input, or the result of another call.
 
-    They take little memory: a constant is stored once and expanded. Of another call's output so many elements are kept,
-    evenly spread, that a candidate which passes on them would practically always pass on all.
+    They take little memory: a constant is stored once and expanded. Of another call's output only some elements are
+    kept, evenly spread. A candidate that passes on so many elements would almost certainly pass on all.
     """
 
     def __init__(self) -> None:
         self.passing = dict.fromkeys(["zeros", "ones", "the mean", "an input", ANOTHER])
-        """Names of those that have passed on every sample so far, in order."""
+        """Names of the null candidates that have passed on every sample so far, in order."""
 
         self._before: list[Tensor] | None = None
         self._samples = 0
 
     def refuse(self) -> None:
-        """Raise Refused if one of them has passed on every sample. For another call's output that takes two samples."""
+        """Raise Refused if a null candidate has passed on every sample; for another call's output, on two at least."""
         passed = [name for name in self.passing if self._samples > (name == ANOTHER)]
         if passed:
             raise Refused(f"a candidate that returns {passed[0]} would pass")
 
     def try_on(self, sample: Sample) -> None:
-        """Drop those that fail on this sample."""
+        """Drop the null candidates that fail on this sample."""
         if not self.passing:
             return
         self._samples += 1
@@ -63,7 +63,7 @@ class NullCandidates:
         self._before = some if ANOTHER in self.passing else None
 
     def _output(self, name: str, index: int, wanted: Tensor, sample: Sample) -> Tensor | None:
-        """What this candidate returns as output number `index`; None if it has nothing of that shape."""
+        """Return what a null candidate returns as output number `index`; None if it has nothing of that shape."""
         if name == "zeros":
             return wanted.new_zeros(()).expand_as(wanted)
         if name == "ones":
@@ -84,7 +84,7 @@ class NullCandidates:
 
 
 def some_of(output: Tensor) -> Tensor:
-    """The output itself, or copies of at most :data:`KEPT_ELEMENTS` of its elements, evenly spread."""
+    """Return the output itself, or a copy of at most :data:`KEPT_ELEMENTS` of its elements, evenly spread."""
     if output.numel() <= KEPT_ELEMENTS:
         return output
     return output.reshape(-1)[:: -(-output.numel() // KEPT_ELEMENTS) | 1].clone()

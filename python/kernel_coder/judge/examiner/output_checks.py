@@ -1,4 +1,4 @@
-"""Whether outputs in shared memory are what is expected of them, and what a candidate is told if they are not."""
+"""Checks of the outputs in shared memory, and the feedback if they are wrong."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kernel_coder.judge.wire.messages import Loaded
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 TF32_ERROR = 5e-3
-"""Relative errors of products in TF32 are below this."""
+"""Upper limit of the relative error of products in TF32."""
 
 HOW_LOADED = {
     Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
     Loaded.BY_SEED: "\nIts parameters do not fit the reference's by name or shape and were left as it drew them.",
 }
-"""What a wrong value may come from, for feedback."""
+"""Added to feedback about wrong values: how the parameters were loaded may be the cause."""
 
 
 class OutputChecker:
@@ -38,31 +38,31 @@ class OutputChecker:
     def __init__(self, task: PreparedTask, link: Link, source: str) -> None:
         """
         Args:
-            task: what the candidate has to compute.
-            link: to its Runner.
-            source: its code.
+            task: the task that the candidate solves.
+            link: the link to the candidate's Runner.
+            source: the candidate's source.
         """
         self.task, self.link, self.source = task, link, source
         self.errors: dict[str, dict[str, Any]] = {}
-        """The worst comparison of each output, by name; fields of ``verdict.OutputError``."""
+        """The worst comparison of each output by the output's name, as fields of ``verdict.OutputError``."""
 
         self.when = ""
-        """Begins the description of the inputs in feedback: what is special about the calls now."""
+        """What is special about the current calls. The description of the inputs in feedback begins with it."""
 
         self.near: dict[tuple[str, int], float] = {}
-        """Largest error by family and number of the variant, in terms of its bound."""
+        """Largest relative error as a share of its bound, by family and number of the variant."""
 
         self.loaded = Loaded.NOTHING
         """How the reference's parameters were loaded into the candidate."""
 
     def refuse_outputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
-        """Raise Judged unless the outputs and the inputs in a slot are what is expected after a call.
+        """Raise Judged if the outputs of a call are wrong, or if its inputs were changed.
 
         Args:
             variant: sizes of the inputs.
-            slot: of the call.
-            sample: of its inputs.
-            before: hashes of its inputs.
+            slot: slot of the call.
+            sample: the sample whose inputs the call had.
+            before: hashes of the inputs before the call.
         """
         results = self.compare(variant, slot, sample)
         self._record(variant, sample, results)
@@ -77,7 +77,7 @@ class OutputChecker:
         self._refuse_changed_inputs(variant, slot, sample, before)
 
     def compare(self, variant: Variant, slot: int, sample: Sample) -> list[ComparisonResult]:
-        """Compare the outputs in shared memory with those that are expected."""
+        """Compare the outputs in shared memory with the expected ones."""
         found = [one.clone() for one in outputs_at(self.link.outputs, variant, slot)]
         results = read_comparisons(
             [
@@ -106,8 +106,8 @@ class OutputChecker:
             if count:
                 of = min(sample.expected[index].numel(), SAMPLED)
                 told = (
-                    f"{variant.names[index]} has wrong small values: {count} of {of} elements are too far from what is"
-                    " expected for their size, although they are near it compared to the largest ones."
+                    f"{variant.names[index]} has wrong small values: {count} of {of} elements have errors that are too"
+                    " large for their own magnitude, although small compared to the largest elements."
                 )
                 where = describe_inputs(variant, f"{INPUT_FAMILIES[sample.family].description}, ")
                 raise Judged(Outcome.WRONG_OUTPUT, told, f"{told}\n{where}")
@@ -137,14 +137,14 @@ class OutputChecker:
         results: Sequence[ComparisonResult],
         when: str = "",
     ) -> None:
-        """Raise Judged if an output is further from what is expected than its tolerance allows.
+        """Raise Judged if an output differs from the expected one by more than its tolerance.
 
         Args:
             variant: sizes of the inputs.
-            family: of the inputs.
-            tolerances: of each output.
-            results: of the comparison of each output.
-            when: said before the description of the inputs.
+            family: family of the inputs.
+            tolerances: tolerance of each output.
+            results: comparison of each output.
+            when: text before the description of the inputs.
         """
         for name, spec, result, allowed in zip(variant.names, variant.output_specs, results, tolerances, strict=True):
             if result.mismatches:
@@ -163,18 +163,18 @@ class OutputChecker:
                 told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
             where = when + describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
             if self.task.device.type == "cuda" and speaks_of_streams(self.source):
-                where += " If it has streams of its own, they wait for the caller's, and the caller's waits for them."
+                where += " Streams of its own must wait for the caller's stream, and the caller's stream for them."
             told += HOW_LOADED.get(self.loaded, "")
             raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
     def _may_be_tf32(self, result: ComparisonResult) -> bool:
-        """Whether an error looks like that of TF32, which Triton uses unless it is told otherwise."""
+        """Return whether the error may come from TF32, in which ``tl.dot`` runs by default."""
         is_small = 1e-6 < result.relative_error < TF32_ERROR
         asks = "tl.dot" in self.source and "input_precision" not in self.source and "allow_tf32" not in self.source
         return asks and is_small and self.task.device.type == "cuda" and self.task.precision == "fp32"
 
     def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
-        """Raise Judged unless inputs hold what the reference writes to them, and all others are as they were."""
+        """Raise Judged if the candidate changed an input, unless the reference writes the same values to it."""
         written = self.task.memory.written(variant, slot)
         after = self.task.fingerprint.of(written)
         for index, same in enumerate((before == after).tolist()):
@@ -203,5 +203,5 @@ def describe_inputs(variant: Variant, kind: str = "") -> str:
     shapes = ", ".join(str(list(one.shape)) for one in variant.input_specs)
     said = f"Inputs: {kind}shapes {shapes}."
     if variant.sizes is not None:
-        said += f" The task's sizes were others there ({variant.sizes}): ModelNew has to take them too."
+        said += f" These sizes differ from the task's own ({variant.sizes}): ModelNew has to take them too."
     return said

@@ -1,4 +1,4 @@
-"""A task made ready to judge candidates on: its reference, the inputs that tell something, and shared memory."""
+"""A task that is ready to judge candidates: its reference, its usable input families, and its shared memory."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from kernel_coder.judge.wire.op_work import WorkCounter
 from kernel_coder.judge.wire.trees import map_tensors, tensors_of
 
 PARAMETER_DRAWS = 4
-"""Times that a task's parameters are drawn before it is refused. Some draws make the result a constant, as a gate that
-happens to be closed does."""
-
+"""Number of times that a task's parameters are drawn before the task is refused. Some draws make the result a constant,
+for example by closing a gate."""
 
 WEIGHED_ELEMENTS = 1 << 24
-"""Elements of inputs and outputs up to which it is found out what weighs too little: it takes memory and many calls."""
+"""Upper limit of the elements of inputs and outputs together at which each input and parameter is tested for its effect
+on the result. The test takes memory and many calls."""
 
 TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
-"""Samples of a family that are drawn before it is left out; of all other families 4, since their size is random."""
+"""Samples of a family that are drawn before it is left out. Other families get 4, since their size is random."""
 
 
 class PreparedTask:
-    """A task made ready: everything that is the same for all candidates on it."""
+    """A prepared task: everything that is the same for all of its candidates."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class PreparedTask:
     ) -> None:
         """
         Args:
-            task: its ``reference`` (source), ``entry_point``, ``precision`` and, if it has them, ``families``.
-            config: the judge's.
-            device: where candidates are judged.
+            task: the task's ``reference`` (source), ``entry_point``, ``precision`` and, optionally, ``families``.
+            config: the judge's configuration.
+            device: the device on which candidates are judged.
             seeds: secret seeds.
-            turns: on the device. Each is short, since another process may wait to time a kernel.
+            turns: turns on the device. Each turn is short, because another process may wait to time a kernel.
             whole: reserve all of the GPU's memory. Otherwise the task's need is estimated from its inputs.
 
         Raises:
@@ -76,7 +76,7 @@ class PreparedTask:
         self._flops: int | None = None
         self._has_eval_mode: bool | None = None
         self.is_large = whole
-        """Whether it holds shares of the GPU's memory that other tasks may wait for."""
+        """Whether the task has reserved shares of the GPU's memory that other tasks may wait for."""
 
         if whole and turns.lock is not None:
             turns.reserve(SHARES)
@@ -96,17 +96,17 @@ class PreparedTask:
             self.variants = [self._variant()]
             if config.hidden_shapes != "off" and not config.backward:
                 self._add_hidden_shapes()
-        with refusing("its inputs and outputs cannot be held"), turns.shared():
+        with refusing("its inputs and outputs do not fit into memory"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
             self.plan = self._plan()
 
-    # ---- memory it needs
+    # ---- the memory that judging needs
 
     def _call_first(self, whole: bool) -> None:
-        """Call the reference once, which shows how much memory judging takes. On a GPU that other tasks use as well,
-        wait until that memory is free.
+        """Call the reference once, to see how much memory judging takes. On a GPU that other tasks use too, wait until
+        that memory is free.
 
-        The memory that a backward pass keeps is not estimated.
+        The estimate does not include the memory that a backward pass keeps.
         """
         waits = self.device.type == "cuda" and self.turns.lock is not None and not whole
         if waits:
@@ -119,7 +119,8 @@ class PreparedTask:
             self._reserve(wanted)
 
     def _call_once(self) -> tuple[bool, int]:
-        """Whether the reference writes to its inputs, and how many bytes judging takes, estimated from this call."""
+        """Return whether the reference writes to its inputs, and the bytes that judging takes, estimated by this
+        call."""
         reference = self.reference
         inputs = reference.own_inputs()
         before = self.fingerprint.of(tensors_of(inputs))
@@ -130,17 +131,17 @@ class PreparedTask:
         return changes, judging_bytes(i, o, max(o, most()), 8 // reference.dtype.itemsize)
 
     def _reserve(self, wanted: int) -> None:
-        """Wait for the memory that a large task takes, so that tasks which are being judged can finish."""
+        """Reserve a large task's memory and wait until it is free, so that tasks that are being judged can finish."""
         shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
         if shares or self.is_large:
             self.is_large = shares > 0
             torch.cuda.empty_cache()
             self.turns.reserve(shares)
 
-    # ---- inputs that tell something
+    # ---- usable inputs
 
     def _weigh(self) -> None:
-        """Give weight to every parameter, and refuse a task with an input that has none."""
+        """Scale up parameters that hardly change the result, and refuse a task with an input that hardly does."""
         if not self.config.null_candidates or self.config.backward or self.reference.changes_inputs:
             return
         try:
@@ -153,7 +154,7 @@ class PreparedTask:
                 raise
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a reference that insists on a dtype has no oracle in double precision
+        except Exception:  # a reference that works only in its own dtype has no oracle in double precision
             return
 
     def _find_families(self, task: Mapping[str, Any]) -> None:
@@ -171,8 +172,8 @@ class PreparedTask:
             self._weigh()
 
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:
-        """Families on which the reference is near enough to exact. Raises Refused if the task's own is not among them,
-        or if a candidate that computes nothing would pass on all."""
+        """Return the families on which the reference is near enough to exact. Raise Refused if the task's own family is
+        not one of them, or if a candidate that computes nothing would pass on all."""
         allowed = set(task.get("families") or self.config.families) | {"own"}
         usable: list[str] = []
         self.skipped: dict[str, str] = {}
@@ -205,15 +206,15 @@ class PreparedTask:
         return usable
 
     def null_candidates(self) -> NullCandidates | None:
-        """Candidates that compute nothing, if the configuration asks to try them."""
+        """Return the candidates that compute nothing, if the configuration asks to try them."""
         return NullCandidates() if self.config.null_candidates else None
 
     def sample(self, family: str, variant: Variant) -> Sample:
-        """A sample of the family; of the task's own inputs if that is refused now although it was not while the task
-        was prepared.
+        """Return a sample of the family. If the family is refused now, although it was usable when the task was
+        prepared, return a sample of the task's own family.
 
-        Neither the candidate nor the judge is at fault then. A softmax in bfloat16 of products around 1,000 is such a
-        case: it is exact enough only where no two of them are near each other.
+        Neither the candidate nor the judge is at fault then. An example is a softmax in bfloat16 of products around
+        1,000: the reference is exact enough only where no two of them are near each other.
         """
         try:
             return self.samples.sample(family, variant.get_inputs)
@@ -223,7 +224,7 @@ class PreparedTask:
         return self.samples.sample("own", variant.get_inputs)
 
     def reference_work(self) -> int:
-        """Operations of the reference in a call, without those that candidates may leave to the library."""
+        """Return the number of the reference's operations in a call, without those that the library may do."""
         if self._work is None:
             reference = self.reference
             with self.turns.shared(), self.draws.aside():
@@ -235,7 +236,7 @@ class PreparedTask:
         return self._work
 
     def reference_memory_bytes(self) -> int | None:
-        """GPU memory that a call of the reference takes beyond what is held before it; None without a GPU."""
+        """Return the GPU memory that a call of the reference allocates, in bytes; None without a GPU."""
         if self.device.type == "cuda" and self._reference_bytes is None:
             with self.turns.shared(), self.draws.aside():
                 inputs = self.reference.own_inputs()
@@ -246,7 +247,7 @@ class PreparedTask:
         return self._reference_bytes
 
     def floor_s(self) -> float | None:
-        """Seconds that the task's GPU needs at least for a call; None without a GPU, or for one that is not known."""
+        """Return the shortest time of a call on this GPU, in seconds; None without a GPU or if it is unknown."""
         if self.device.type != "cuda":
             return None
         variant = self.variants[0]
@@ -258,7 +259,7 @@ class PreparedTask:
         return gpu_facts(self.device).floor_s(size, self._flops, self.precision)
 
     def has_eval_mode(self) -> bool:
-        """Whether the module is in training, and its eval mode can be checked as well."""
+        """Return whether the module is in training mode and its eval mode can be checked too."""
         if self._has_eval_mode is None:
             self._has_eval_mode = self.reference.module.training
             if self._has_eval_mode:
@@ -282,7 +283,7 @@ class PreparedTask:
         return variant_of(layout, outputs, sizes, get_inputs)
 
     def _add_hidden_shapes(self) -> None:
-        """Add a variant of smaller sizes and one of larger ones, as far as the reference takes any."""
+        """Add a variant with smaller sizes and one with larger sizes, as far as the reference accepts them."""
         own, reference = self.variants[0], self.reference
         rng = random.Random(self.draws.seeds.next())
         for is_larger in (False, True):
@@ -290,7 +291,7 @@ class PreparedTask:
             self._add_first(other_sizes(reference.source, reference.get_inputs, *known, is_larger, rng))
 
     def _add_first(self, choices: Iterator[OtherSizes]) -> None:
-        """Add the first variant that the reference takes and that there is not yet."""
+        """Add the first variant that the reference accepts and that differs from all others."""
         for other in choices:
             try:
                 variant = self._variant(other.description, other.get_inputs)
@@ -305,7 +306,7 @@ class PreparedTask:
     # ---- candidates
 
     def _plan(self) -> dict[str, Any]:
-        """What every Runner is told about the task."""
+        """Return the plan of the task, which every Runner reads."""
         memory = self.memory
         return {
             "device": str(self.device),
@@ -330,9 +331,9 @@ class PreparedTask:
         }
 
     def refresh(self, seeds: Seeds) -> None:
-        """For the next candidate: new seeds, new parameters, and the memory that the last one could write to."""
+        """Prepare for the next candidate: new seeds, new parameters, and clean shared memory."""
         has_memory = bool(self.memory.init_specs or self.memory.state_specs)
-        with self.turns.shared() if has_memory else nullcontext():  # otherwise the device has nothing to do
+        with self.turns.shared() if has_memory else nullcontext():  # without parameters the device is not used
             self.draws.restart(seeds)
             self.memory.forget()
             self.reference.draw_state()

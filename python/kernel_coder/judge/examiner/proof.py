@@ -1,4 +1,4 @@
-"""Proof of work: whether the result comes from the candidate's own kernels."""
+"""Proof of work: check that the result comes from the candidate's own kernels."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 KERNEL_TEXT = 1000
-"""Longest text about the candidate's own kernels in a verdict, in characters."""
+"""Upper limit of the text about the candidate's own kernels in a verdict, in characters."""
 
 WATCHED = (
-    " Seen are launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
+    " The judge counts launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
     " torch.utils.cpp_extension has built, or of a library in the candidate's folder that ctypes has opened."
 )
-"""What an audit sees, for feedback."""
+"""What an audit observes, for feedback."""
 
 SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
-"""If the library does no more than this share of the arithmetic, its launches may take more of the device's time: the
-required share of own kernels is multiplied by the second number."""
+"""If the library does at most this share of the arithmetic, the required share of own kernels in the device time is
+multiplied by the second number. Each launch takes about a microsecond, however little it computes."""
 
 REARRANGED = 1 << 16
-"""Elements of an output, at most, that are looked for among the inputs and parameters."""
+"""Upper limit of the elements of an output that are searched for among the inputs and parameters."""
 
 
 class WorkProof:
-    """Looks at single calls of a candidate's, and rejects it if its own kernels do not make the result."""
+    """Observes single calls of a candidate and rejects it if its own kernels do not make the result."""
 
     def __init__(self, checker: Checker, backend: str) -> None:
         self.checker, self.backend = checker, backend
         self.task, self.link, self.turns = checker.task, checker.link, checker.turns
         self.library_share: float | None = None
-        """Share of the reference's operations that the library does in a call; None: not measured."""
+        """Share of the reference's operations that the library does in a call of the candidate; None: not measured."""
 
         self.kernel_share: float | None = None
-        """Share of the time on the device that the candidate's own kernels take; None: not measured."""
+        """Share of the device time that the candidate's own kernels take; None: not measured."""
 
         self.has_aliases: bool | None = None
         """Whether an output shares memory with an input, according to the candidate's process; None: not observed."""
 
         self.memory_bytes: int | None = None
-        """GPU memory of a call beyond what is held before it, according to the candidate's process."""
+        """GPU memory that a call allocates, in bytes, according to the candidate's process."""
 
         self.kernels = ""
-        """What is known of these kernels, as text."""
+        """Facts about the candidate's own kernels, as text."""
 
     def audit(self) -> None:
-        """Weigh what was observed in the checked calls so far. Raises Judged if the candidate's own kernels cannot have
-        made their results."""
+        """Evaluate what was observed in the checked calls so far. Raise Judged if the candidate's own kernels cannot
+        have made the results."""
         audits = self.checker.audits
-        if not audits:  # there was no call but the first
+        if not audits:  # the only call was the first one, which is not observed
             self.link.forget_text()
             self.checker.check(self._telling_family(), self.task.variants[0], Mode.AUDITED)
         text = self.link.text()
@@ -80,11 +80,11 @@ class WorkProof:
             with self.turns.shared():
                 sample = self.task.sample("own", self.task.variants[0])
             if not self._is_rearranged(sample):
-                raise self._no_kernel("its kernels only copy or fill, and no input has what comes out")
+                raise self._no_kernel("its kernels only copy or fill, and the output has numbers that no input has")
         self._weigh_library(max(one.library_work for one in audits))
 
     def _weigh_library(self, work: int) -> None:
-        """Raise Judged if the library does more of the reference's operations than it may."""
+        """Raise Judged if the library does a larger share of the reference's operations than allowed."""
         whole = self.task.reference_work()
         self.library_share = min(max(work, 0) / whole, 1.0) if whole else 0.0
         least = self.task.config.min_kernel_share
@@ -95,9 +95,9 @@ class WorkProof:
             )
 
     def prove(self) -> None:
-        """Measure the kernels' share of the time, on a GPU; and check that without them the result is another one.
+        """On a GPU, measure the kernels' share of the time. Then check that the result is wrong without these kernels.
 
-        These calls may leave wrong values behind in the candidate, so they are the last ones.
+        These calls come last, because they may leave wrong values behind in the candidate.
         """
         config = self.task.config
         if self.task.device.type == "cuda" and config.profile:
@@ -108,20 +108,20 @@ class WorkProof:
                 passes = self.checker.check(self._telling_family(), self.task.variants[0], mode)
             except Judged as judged:
                 if judged.outcome in (Outcome.CRASHED, Outcome.TIMEOUT):
-                    return  # how long it runs depends on what its kernels compute, so they do compute something
+                    return  # its control flow depends on what its kernels compute, so they do compute something
                 raise
             if passes and mode is not Mode.UNDONE:
                 raise self._no_kernel("with its kernels switched off the output is the same, or nearly all of it")
             if passes and self.checker.undone:
-                raise self._no_kernel("the output is the same with what they were given in place of what they wrote")
+                raise self._no_kernel("the output is the same if what its kernels wrote is replaced with their inputs")
 
     def kernel_facts(self) -> str:
-        """What the Runner says of the candidate's kernels."""
+        """Return the Runner's facts about the candidate's kernels."""
         return feedback.bounded(feedback.only_facts(self.link.text()), KERNEL_TEXT)
 
     def _is_rearranged(self, sample: Sample) -> bool:
-        """Whether the expected outputs consist of numbers that are there already: of inputs, parameters, zeros and
-        ones, as after a transposition. Then a kernel that only copies does the whole work."""
+        """Return whether the expected outputs consist only of numbers from the inputs and parameters, zeros and ones,
+        as after a transposition. Then a kernel that only copies does the whole work."""
         module = self.task.reference.module
         state = [*module.parameters(), *module.buffers()]
         with torch.no_grad():
@@ -137,7 +137,7 @@ class WorkProof:
         return True
 
     def _telling_family(self) -> str:
-        """Inputs that show the work of every kernel. Positive ones can hide it: a relu does nothing to them."""
+        """Return the family whose inputs show every kernel's work. Positive ones may not: a relu keeps them."""
         return "normal" if "normal" in self.task.families else "own"
 
     def _no_kernel(self, why: str, more: str = "") -> Judged:
@@ -145,7 +145,7 @@ class WorkProof:
         return Judged(Outcome.REJECTED, f"no kernel of its own: {why}", told)
 
     def _profiled(self) -> tuple[int, ...]:
-        """What the Runner measured of one call. The Runner's process is the candidate's, so this can only be used
+        """Return the Runner's measurements of one call. They come from the candidate's process, so they are used only
         against the candidate."""
         variant = self.task.variants[0]
         slot = secrets.randbelow(variant.slots)
@@ -172,7 +172,7 @@ class WorkProof:
         if own == 0:
             raise self._no_kernel("none of the time on the device was spent in them")
         if self.task.config.allow:
-            return  # the share of the arithmetic without what is allowed was weighed
+            return  # _weigh_library has checked the share of the arithmetic that is not allowed to the library
         min_share = self.task.config.min_kernel_share
         if self.library_share is not None and self.library_share <= SMALL_LIBRARY_SHARE:
             min_share *= SMALL_TASK_FACTOR  # a launch takes a microsecond, whatever it computes

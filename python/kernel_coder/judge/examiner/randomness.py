@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Seeds:
-    """A sequence of secret seeds, all derived from one key, which the verdict records.
+    """A sequence of secret seeds. All derive from one key, which is recorded in the verdict.
 
     >>> Seeds(7).next() == Seeds(7).next() != Seeds(None).next()
     True
@@ -22,29 +22,29 @@ class Seeds:
         """
         Args:
             key: the key; None draws a secret one.
-            use: what the seeds are for. Another use gives other seeds from the same key.
+            use: what the seeds are for. The same key gives different seeds for different uses.
         """
         self.key = secrets.randbits(62) if key is None else key
         self._use, self._drawn = use, 0
 
     def next(self) -> int:
-        """The next seed, of 62 bits."""
+        """Return the next seed, a number of 62 bits."""
         self._drawn += 1
         digest = hashlib.sha256(f"kernel_coder.judge {self._use} {self.key} {self._drawn}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 2
 
 
 class Draws:
-    """Where all random numbers of one task come from."""
+    """The source of all random numbers of one task."""
 
     def __init__(self, seeds: Seeds, device: torch.device) -> None:
         self.device, self.seeds = device, seeds
         self.rng = torch.Generator(device=device).manual_seed(seeds.next())
-        """For inputs and parameters."""
+        """Generates inputs and parameters."""
 
         self.poison = torch.Generator(device=device).manual_seed(secrets.randbits(63))
-        """For what is in output memory before a call. Candidates see these numbers, and from enough numbers of a
-        generator one can compute all that follow. So they come from a generator of their own."""
+        """Generates the content of output memory before a call. Candidates see these numbers, and from enough numbers
+        of a generator all later ones can be computed. So this generator is used for nothing else."""
 
     def restart(self, seeds: Seeds) -> None:
         """Draw from these seeds from now on."""
@@ -57,7 +57,7 @@ class Draws:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Draw from other seeds in this block. So a candidate meets the same numbers whether the block ran or not."""
+        """Draw from other seeds in this block. So a candidate gets the same numbers with and without the block."""
         seeds, rng = self.seeds, self.rng
         self.seeds = Seeds(None)
         self.rng = torch.Generator(device=self.device).manual_seed(self.seeds.next())
@@ -68,8 +68,8 @@ class Draws:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Like ``torch.manual_seed``, but only for the CPU and one device. That function takes 0.7 ms to ask every kind of
-    device.
+    """Seed torch's generators of the CPU and of one device. ``torch.manual_seed`` does this for every kind of device,
+    which takes 0.7 ms.
 
     >>> seed_all(5, torch.device("cpu")); x = torch.rand(2); _ = torch.manual_seed(5); torch.equal(x, torch.rand(2))
     True

@@ -39,13 +39,13 @@ class Reference:
     """Parameters and buffers as drawn at construction, by name."""
 
     seed: int
-    """Of the random numbers at construction."""
+    """The seed of the random numbers at construction."""
 
     tables: frozenset[str]
-    """Names of buffers that are constant tables, such as masks. A candidate need not have them."""
+    """Names of buffers that are constant tables, such as masks. A candidate need not have these buffers."""
 
     scales: dict[str, float]
-    """Factors on parameters that would weigh too little, by name."""
+    """Factors by name on parameters that would otherwise hardly change the result."""
 
     has_random_state: bool
     """Whether all parameters and buffers come from random numbers drawn at construction."""
@@ -56,7 +56,7 @@ class Reference:
         self.dtype = COMPUTE[task["precision"]]
         self.may_stop_gpu = device.type == "cuda" and STOPS_A_GPU.search(self.source) is not None
         self.changes_inputs = False
-        """Whether a call writes to its inputs. The prepared task finds that out."""
+        """Whether a call writes to its inputs. PreparedTask sets this."""
 
         self._layout: tuple[Any, list[TensorSpec]] | None = None
         namespace: dict[str, Any] = {"__name__": "reference"}
@@ -87,14 +87,14 @@ class Reference:
         self.draw_state()
 
     def forget(self) -> None:
-        """Free the memory of both modules, before they are built again."""
+        """Free the memory of both modules before they are built again."""
         del self.module, self.exact, self.initial
 
     def _constructed(self, seed: int) -> torch.nn.Module:
         return built(self._model, self.args, self.kwargs, seed=seed, device=self.device, dtype=self.dtype)
 
     def draw_state(self) -> None:
-        """Parameters and buffers that no other candidate has seen."""
+        """Set parameters and buffers to new values that no other candidate has seen."""
         self.use_initial_state()
         perturb(self.module, self.draws.rng, self.tables)
         with torch.no_grad():
@@ -104,8 +104,8 @@ class Reference:
         self._copy_to_oracle()
 
     def use_initial_state(self, seed: int | None = None) -> None:
-        """Parameters and buffers as drawn at construction, with the reference's seed or another one. A candidate that
-        holds its parameters in another form draws the same random numbers for them."""
+        """Set parameters and buffers to their values at construction, with the reference's seed or another one. A
+        candidate that holds its parameters in another form draws the same random numbers."""
         drawn = self.initial if seed is None else state_of(self._constructed(seed))
         with torch.no_grad():
             for name, value in state_of(self.module).items():
@@ -120,7 +120,7 @@ class Reference:
 
     @contextmanager
     def in_eval_mode(self) -> Iterator[None]:
-        """Both modules are in eval mode in this block, with the buffers that were drawn: training changes them."""
+        """Keep both modules in eval mode in this block, with the drawn buffers: training changes them."""
         with torch.no_grad():
             for module in (self.module, self.exact):
                 for name, value in module.named_buffers():
@@ -137,15 +137,15 @@ class Reference:
     # ---- inputs
 
     def own_inputs(self, get_inputs: Callable[[], Any] | None = None, seeded: bool = False) -> list[Any]:
-        """Inputs of the task's own kind, on the device and in the task's precision.
+        """Return inputs drawn by the task's ``get_inputs``, on the device and in the task's precision.
 
         Args:
-            get_inputs: those of other sizes; None: the task's own.
-            seeded: whether torch's generators are seeded already. Otherwise they are, with a secret seed, and the
-                layout of the task's own inputs is compared with that of earlier calls.
+            get_inputs: draws inputs of other sizes; None: the task's own function.
+            seeded: whether torch's generators are seeded already. If not, they are seeded with a secret seed, and the
+                inputs must have the same layout as those of earlier calls.
 
         Raises:
-            Unsteady: the task's own inputs differ in shape or in plain values from those of earlier calls.
+            Unsteady: the shapes or plain values of the task's own inputs differ from those of earlier calls.
         """
         if not seeded:
             self.draws.seed_torch()
@@ -170,7 +170,8 @@ class Reference:
         return values
 
     def _refuse_another_layout(self, inputs: list[Any]) -> None:
-        """Shared memory is laid out, and plain values are handed to Runners, once for all calls."""
+        """Raise Unsteady if the layout differs from that of earlier calls. Shared memory is laid out, and plain values
+        are sent to Runners, only once."""
         tensors: list[Tensor] = []
         try:
             layout = encode(inputs, tensors), laid_out(tensors)[0]
@@ -183,12 +184,12 @@ class Reference:
             raise Unsteady("its inputs have other plain values from call to call")
 
     def inputs_of(self, family: str, get_inputs: Callable[[], Any] | None = None, reach: float = 1.0) -> list[Any]:
-        """Inputs of a family (:mod:`kernel_coder.judge.examiner.input_families`)."""
+        """Return inputs of a family (:mod:`kernel_coder.judge.examiner.input_families`)."""
         own = self.own_inputs(get_inputs)
         return map_tensors(own, lambda tensor: of_family(family, tensor, self.draws.rng, reach))
 
     def cotangents_of(self, inputs: list[Any]) -> list[Tensor]:
-        """Random gradients of the outputs, if gradients are checked."""
+        """Return random gradients of the outputs if gradients are checked; otherwise none."""
         if not self.config.backward:
             return []
         with torch.no_grad():
@@ -199,16 +200,16 @@ class Reference:
     # ---- calls
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
-        """What `module`, one of the two, returns for these inputs."""
+        """Return the outputs of `module`, which is the module or the oracle, for these inputs."""
         return called(module, inputs, list(cotangents) or None, module.parameters())
 
     def own_outputs(self, inputs: list[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:
-        """The module's outputs. The inputs stay as they are."""
+        """Return the module's outputs without changing the inputs."""
         copies = map_tensors(inputs, Tensor.clone) if self.changes_inputs else inputs
         return tensors_of(self.outputs(self.module, copies, cotangents))
 
     def try_on_cpu(self, inputs: list[Any]) -> None:
-        """Call a copy of the module on the CPU. There it raises an error where on a GPU this process could not use the
-        GPU again."""
+        """Call a copy of the module on the CPU. Where a GPU kernel would fail and leave the GPU unusable for this
+        process, this call raises an error."""
         with torch.no_grad():
             copy.deepcopy(self.module).cpu()(*map_tensors(inputs, lambda one: one.detach().cpu().clone()))

@@ -9,15 +9,15 @@ import torch
 
 
 class Refused(Exception):
-    """The task cannot be used to judge candidates; the message says why."""
+    """Raised if the task cannot be used to judge candidates. The message says why."""
 
 
 class Unsteady(Refused):
-    """The task's inputs or the reference's outputs change their form, or their values, from call to call."""
+    """Raised if the task's inputs or the reference's outputs change from call to call in a way that they must not."""
 
 
 class TooLarge(Refused):
-    """The task needs more memory than is free now."""
+    """Raised if the task needs more memory than is free now."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Samples: inputs of one call with the outputs that are expected and how far from them a candidate may be."""
+"""Samples: the inputs of one call, the expected outputs, and the tolerance of each output."""
 
 from __future__ import annotations
 
@@ -20,61 +20,60 @@ from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 from kernel_coder.ops.compare import Comparison, ComparisonResult, read_comparisons
 
 SMALL_ELEMENTS = 1 << 20
-"""Elements of an input up to which its patterns are computed without asking the device first: the question would take
-longer than the computation."""
+"""Upper limit of the elements of an input whose patterns are computed without first asking the device whether there are
+any: that question would take longer than the computation."""
 
 MAX_REFERENCE_ERROR = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.05, torch.bfloat16: 0.2}
-"""Largest relative error of the reference itself, by dtype of the output. Where the reference is further from exact, a
-comparison with it tells nothing about a candidate."""
-
+"""Upper limit of the relative error of the reference itself, by dtype of the output. If the reference is less exact,
+comparing a candidate with it shows nothing."""
 
 MAX_TF32_ERROR = 5e-3
-"""The same for tasks that are declared as TF32, whose products have errors of about a thousandth."""
+"""The same limit for tasks in TF32, whose products have errors of about a thousandth."""
 
 BY_MAGNITUDE = frozenset({"own", "normal", "outlier"})
-"""Families on which small elements have bounds of their own. On others an honest kernel may lose small numbers:
+"""Families on which small elements have smaller bounds. On other families an honest kernel may lose small numbers:
 log(1 + exp(x)) does at -20."""
 
 ZERO_NOISE = 1e-6
-"""What replaces zeros, times a standard normal number, to find out whether the order of zeros decides an output."""
+"""Standard deviation of the noise that replaces zeros, to see if an output depends on their order."""
 
 BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
-"""Families with inputs so large that their rounding errors matter where the output depends on small differences."""
+"""Families with inputs so large that their rounding errors matter if the output depends on differences."""
 
 MAX_NOT_FINITE = 0.5
-"""Share of an output's elements that may be infinite or no numbers. Beyond it a comparison tells too little."""
+"""Upper limit of the share of an output's elements that may be infinite or NaN: too few others would be left."""
 
 
 @dataclass
 class Sample:
-    """Inputs of one call and what is expected of it."""
+    """The inputs of one call and what is expected of its outputs."""
 
     inputs: list[Any]
     tensors: list[Tensor]
     """The tensors in `inputs`."""
 
     cotangents: list[Tensor]
-    """Gradients of the outputs, if gradients are checked."""
+    """Gradients of the outputs; empty if gradients are not checked."""
 
     expected: list[Tensor]
-    """The oracle's outputs; integers and bools as the reference returns them."""
+    """The oracle's outputs. Integers and bools are the reference's."""
 
     tolerances: list[tolerance.Tolerance]
-    """Of each output."""
+    """Tolerance of each output."""
 
     magnitudes: list[tolerance.Magnitudes | None]
-    """Of each output: how much smaller the bound is for small elements; None: it is the same."""
+    """For each output, how much smaller the bound is for small elements; None: it is the same for all."""
 
     gathered: list[Gathered | None]
-    """Of each output: how integers are compared that a rounding error of the inputs may change; None: exactly."""
+    """For each output of integers that a rounding error of the inputs may change, how it is compared; None: exactly."""
 
     family: str
     changed: dict[int, tuple[Tensor, tolerance.Tolerance]]
-    """Inputs that the reference itself writes to, by number: what they must hold afterwards."""
+    """Expected values and tolerances of the inputs that the reference itself writes to, by the input's number."""
 
 
 class SampleMaker:
-    """Draws samples of a reference, and leaves out those on which the reference itself is far from exact."""
+    """Draws samples of a reference and leaves out those on which the reference itself is too inexact."""
 
     def __init__(self, reference: Reference, precision: str) -> None:
         self.reference, self.precision = reference, precision
@@ -83,18 +82,18 @@ class SampleMaker:
         self._is_homogeneous: bool | None = None
         self._is_steady = False
         self._reaches: dict[str, int] = {}
-        """By family: index of the largest reach that the reference bore."""
+        """By family, the index of the largest reach on which the reference could be used so far."""
 
     def sample(self, family: str, get_inputs: Callable[[], Any] | None = None, tries: int = 4) -> Sample:
-        """A sample of a family. The caller has a turn on the device.
+        """Return a sample of a family. The caller must have a turn on the device.
 
         Args:
             family: name of the input family.
-            get_inputs: of other sizes than the task's own; None: the task's.
-            tries: how often inputs are drawn until the reference is near enough to exact.
+            get_inputs: draws inputs of other sizes; None: the task's own function.
+            tries: how often inputs are drawn until the reference is exact enough.
 
         Raises:
-            Refused: it never was.
+            Refused: the reference was too inexact on all of them.
         """
         found: Sample | str = ""
         first = self._reaches.get(family, 0)
@@ -107,14 +106,14 @@ class SampleMaker:
         raise Refused(f"on inputs of the family {family}, {found}")
 
     def try_sample(self, family: str, get_inputs: Callable[[], Any] | None = None, reach: float = 1.0) -> Sample | str:
-        """A sample of inputs that are drawn once, or why they tell nothing.
+        """Draw inputs once. Return a sample of them, or the reason why they cannot be used.
 
-        For inputs of I bytes and outputs of O bytes in single precision, this takes 3 I + 4 O bytes, or I + 5 O if that
-        is more, in addition to what the reference itself holds in its call
+        For inputs of I bytes and outputs of O bytes in single precision, this takes the larger of 3 I + 4 O and I + 5 O
+        bytes, in addition to what the reference itself allocates in its call
         (:func:`kernel_coder.judge.examiner.memory_estimates.judging_bytes`).
         """
         reference = self.reference
-        widens = family == "tiny" and not self._scales_with_inputs()  # asked before other large tensors are there
+        widens = family == "tiny" and not self._scales_with_inputs()  # now, before large tensors are allocated
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
         try:
@@ -194,12 +193,12 @@ class SampleMaker:
         )
 
     def _own_rms_for(self, errors: list[ComparisonResult]) -> list[float]:
-        """Root mean squares on the task's own inputs; where none is known, on these."""
+        """Return the outputs' root mean squares for the task's own inputs; where unknown, for these inputs."""
         return [own or tolerance.rms_of(one) for own, one in zip_longest(self._own_rms, errors)][: len(errors)]
 
     def _gathered(self, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> list[Gathered | None]:
-        """How outputs of integers are compared that a rounding error of the inputs changes, as it does the order of
-        nearly equal numbers."""
+        """Return how each output is compared that has integers which a rounding error of the inputs changes, such as
+        places of nearly equal numbers after sorting."""
         if all(floating(one) or one.dtype == torch.bool for one in exact):
             return [None] * len(exact)
         sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
@@ -211,13 +210,13 @@ class SampleMaker:
                 if found[index] is None and not floating(a) and not torch.equal(a, b):
                     place = gathered_of(like, sources)
                     if place is not None and moves_zeros and place.source.shape == like.shape:
-                        continue  # the sign of each zero, say
+                        continue  # for example, the output is the sign of each input
                     found[index] = place
         return found
 
     def _moved_both_ways(self, inputs: list[Any], moves_zeros: bool) -> tuple[list[Any], list[Any]]:
-        """The inputs, each number moved a little, and each moved the other way: two equal numbers change their order
-        from one to the other."""
+        """Return the inputs with each number moved a little, and with each moved as much the other way. Two equal
+        numbers have one order in the first and the opposite order in the second."""
         noises: list[Tensor] = []
         for one in tensors_of(inputs):
             noises.append(torch.randn(one.shape, generator=self.reference.draws.rng, device=one.device))
@@ -239,14 +238,14 @@ class SampleMaker:
         return moved(1.0), moved(-1.0)
 
     def _scales_with_inputs(self) -> bool:
-        """Whether the outputs for inputs that are 1e-4 as large are a multiple of those for the inputs as they are. A
-        product of matrices is such a task, tanh is none."""
+        """Return whether multiplying the inputs by 1e-4 multiplies the outputs by some number. A matrix product has
+        this property, tanh has not."""
         if self._is_homogeneous is None:
             try:
                 self._is_homogeneous = self._is_multiple_for_shrunk_inputs()
             except torch.OutOfMemoryError:
                 raise
-            except Exception:  # a reference that insists on a dtype
+            except Exception:  # a reference that works only in its own dtype
                 self._is_homogeneous = False
         return self._is_homogeneous
 
@@ -262,10 +261,10 @@ class SampleMaker:
         return all(_is_multiple(a, b) for a, b in zip(*found, strict=True))
 
     def _has_own_output_shapes(self, family: str, outputs: list[Tensor]) -> bool:
-        """Whether the outputs have the shapes of the outputs for the task's own inputs.
+        """Return whether the outputs have the same shapes as those for the task's own inputs.
 
         Raises:
-            Unsteady: these inputs are the task's own, and the shapes are not those of the call before.
+            Unsteady: the inputs are the task's own, and the shapes differ from those of an earlier call.
         """
         shapes = [one.shape for one in outputs]
         if family == "own":
@@ -275,8 +274,8 @@ class SampleMaker:
         return self._output_shapes in (None, shapes)
 
     def _refuse_unsteady(self, inputs: list[Any], cotangents: list[Tensor], outputs: list[Tensor]) -> None:
-        """Refuse a reference whose second call on the same inputs returns something else: no candidate could compute
-        what depends on chance or on earlier calls. Sums in another order are near enough."""
+        """Raise Unsteady if a second call on the same inputs returns something else: no candidate can compute what
+        depends on chance or on earlier calls. Differences as small as from another order of summation are allowed."""
         again = self.reference.own_outputs(inputs, cotangents)
         self._is_steady = [one.shape for one in again] == [one.shape for one in outputs]
         if self._is_steady:
@@ -287,7 +286,7 @@ class SampleMaker:
             raise Unsteady("two calls on the same inputs differ")
 
     def _shaken(self, tensor: Tensor) -> Tensor:
-        """An input in float64, each number moved by at most one rounding error of float32. Whole numbers stay."""
+        """Return an input in float64, each number moved by at most a rounding error of float32. Whole numbers stay."""
         is_small = tensor.numel() <= SMALL_ELEMENTS
         if not tensor.is_floating_point() or (not is_small and is_whole(tensor)):
             return _doubled(tensor)
@@ -305,14 +304,14 @@ class SampleMaker:
         plain: list[Tensor],
         written: Sequence[int] = (),
     ) -> list[Tensor]:
-        """The oracle's outputs, which the oracle may keep references to.
+        """Return the oracle's outputs. The oracle may keep references to them.
 
         Args:
             inputs: in the task's precision.
-            change: makes of each input tensor what the oracle is given, in float64.
-            cotangents: gradients of the outputs, if gradients are checked.
-            plain: the reference's outputs. They stand in for the oracle's where these are integers or bools, and where
-                the oracle fails.
+            change: converts each input tensor to the float64 tensor that the oracle gets.
+            cotangents: gradients of the outputs; empty if gradients are not checked.
+            plain: the reference's outputs. They replace the oracle's where these are integers or bools, and all of them
+                if the oracle fails.
             written: numbers of the inputs that the reference writes to. They are returned after the outputs.
         """
         doubled = map_tensors(inputs, change)
@@ -322,12 +321,12 @@ class SampleMaker:
             exact += [tensors_of(doubled)[index] for index in written]
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a reference that insists on a dtype is its own oracle
+        except Exception:  # a reference that works only in its own dtype is its own oracle
             exact = plain
         return [mine if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
 
     def _ill_conditioned(self, plain: list[Tensor], compared: list[ComparisonResult]) -> str:
-        """Why these inputs tell nothing, or an empty string."""
+        """Return why these inputs cannot be used, or an empty string."""
         for output, result in zip(plain, compared, strict=True):
             if not floating(output):
                 continue
@@ -342,7 +341,7 @@ class SampleMaker:
 
 
 def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Tensor]:
-    """Absolute errors at some places of each output; empty where there are no places."""
+    """Return the absolute errors at some places of each output; none where `places` is None."""
     return [
         (a.reshape(-1)[at].to(b.dtype) - b.reshape(-1)[at]).abs() if at is not None else b.new_empty(0)
         for at, a, b in zip(places, found, exact, strict=True)
@@ -354,23 +353,23 @@ def _shrunk(tensor: Tensor) -> Tensor:
 
 
 def _is_multiple(one: Tensor, other: Tensor) -> bool:
-    """Whether the second vector is the first one times a number."""
+    """Return whether the second vector is a multiple of the first one."""
     factor = (one.conj() * other).sum() / (one.conj() * one).sum()
     return bool((other - factor * one).norm() <= 1e-3 * other.norm())
 
 
 def _doubled(tensor: Tensor) -> Tensor:
-    """A copy, in double precision unless it holds integers or bools."""
+    """Return a copy, in double precision unless it holds integers or bools."""
     if not floating(tensor):
         return tensor.clone()
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
 
 
 def _with_zeros(tensor: Tensor) -> Comparison:
-    """A comparison with zeros, which counts the numbers that are not finite."""
+    """Compare with zeros. The result counts the numbers that are not finite."""
     return ops.compare(tensor, tensor.new_zeros(()).expand_as(tensor))
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one shape and dtype have the same bits."""
+    """Return whether two tensors of the same shape and dtype have the same bits."""
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))

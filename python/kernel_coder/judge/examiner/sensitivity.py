@@ -1,4 +1,4 @@
-"""Inputs and parameters of a task that weigh so little that a candidate could leave them out within the tolerance."""
+"""Tests whether an input or a parameter changes the result so little that a candidate could leave it out."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 from kernel_coder.ops.compare import read_comparisons
 
 MAX_PARAMETERS, MAX_ELEMENTS = 32, 1 << 20
-"""Parameters of a task, and elements of all of them, up to which each one is tried: every trial is a call."""
+"""Parameters of a task, and elements of all of them, up to which each is tested. Every test is a call."""
 
 FACTOR, TIMES = 30.0, 4
-"""By how much a parameter that weighs too little is multiplied, and how often."""
+"""Factor on a parameter that changes the result too little, and how often it is applied at most."""
 
 NO_EFFECT = 1e-12
-"""Relative change in float64 up to which there is none: the bias before a batch norm only moves the rounding."""
+"""Relative change in float64 that counts as none: the bias before a batch norm changes only the rounding."""
 
 
 def weigh(reference: Reference, sample: Sample) -> None:
-    """Give every parameter weight. Sets ``reference.scales``.
+    """Scale up every parameter that changes the result too little, by setting ``reference.scales``.
 
     Args:
-        reference: the task's.
-        sample: of the task's own inputs.
+        reference: the task's reference.
+        sample: a sample of the task's own inputs.
 
     Raises:
         Refused: an input changes the result, but never by more than the tolerance.
@@ -70,7 +70,7 @@ def _outputs(reference: Reference, sample: Sample) -> list[Tensor]:
 
 
 def _with_another_input(reference: Reference, sample: Sample, index: int) -> list[Tensor]:
-    """The oracle's outputs if one input is another draw of the same kind."""
+    """Return the oracle's outputs for inputs of which one is replaced by another draw."""
     another = tensors_of(reference.own_inputs())
     inputs = iter([another[index] if place == index else one for place, one in enumerate(sample.tensors)])
     mixed = map_tensors(sample.inputs, lambda _: next(inputs))
@@ -79,7 +79,7 @@ def _with_another_input(reference: Reference, sample: Sample, index: int) -> lis
 
 
 def _is_negligible(found: Sequence[Tensor], sample: Sample) -> bool:
-    """Whether outputs differ from the sample's, and by no more than its tolerances."""
+    """Return whether outputs differ from the sample's, but by no more than its tolerances."""
     expected = sample.expected[: len(found)]
     if any(a.shape != b.shape or not floating(b) for a, b in zip(found, expected, strict=True)):
         return False

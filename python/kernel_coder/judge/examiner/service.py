@@ -1,6 +1,7 @@
-"""The Examiner: holds the reference, the secret seeds, the inputs and the expected outputs; compares; owns the clock.
+"""The Examiner process. It holds the reference, the secret seeds, the inputs and the expected outputs; it owns the
+clock.
 
-It never runs a candidate's code. It is a process of its own, in the sandbox, since a reference can crash, too.
+It never runs a candidate's code. It runs in the sandbox too, because a reference can crash.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main(fds: list[int]) -> int:
     supervisor = Connection(socket.socket(fileno=fds[0]))
 
     def end_candidate() -> None:
-        """Ask the Supervisor to kill the candidate: the Examiner may not."""
+        """Ask the Supervisor to kill the candidate: the Examiner is not permitted to."""
         supervisor.send(requests.EndCandidate())
         supervisor.receive()
 
@@ -55,7 +56,7 @@ def main(fds: list[int]) -> int:
 
 
 def _answer(service: _Service, request: requests.Message) -> requests.Message:
-    """Carry out one request; an exception becomes an answer too."""
+    """Carry out one request. If that raises an exception, the answer reports it."""
     try:
         match request:
             case requests.PrepareTask():
@@ -79,7 +80,7 @@ def _answer(service: _Service, request: requests.Message) -> requests.Message:
 
 
 READY_BYTES = 128 << 20
-"""Memory that tasks may take which stay ready and are not the last one."""
+"""Upper limit of the memory of all tasks that stay prepared besides the one in use, in bytes."""
 
 
 class _Service:
@@ -87,13 +88,13 @@ class _Service:
         self.end_candidate, self.turns = end_candidate, turns
         self.task: PreparedTask | None = None
         self.key = ""
-        self.ready: OrderedDict[str, PreparedTask] = OrderedDict()  # the one that was asked for last comes last
+        self.ready: OrderedDict[str, PreparedTask] = OrderedDict()  # the task that was requested last is the last entry
         self.plan: Any = None
         self.report: Any = None
         self.reference_report: Any = None
 
     def prepare(self, request: requests.PrepareTask) -> requests.Prepared:
-        """Prepare the task, unless it is kept ready, and draw fresh inputs for its next candidate."""
+        """Prepare the task, unless it is still prepared, and draw new parameters and seeds for its next candidate."""
         config = JudgeConfig.model_validate(request.config)
         key = json.dumps([request.task, request.config, request.device])
         seeds = Seeds(config.seed)
@@ -146,7 +147,7 @@ class _Service:
         )
 
     def _made(self, request: requests.PrepareTask, config: JudgeConfig, seeds: Seeds) -> PreparedTask:
-        """Prepare the task. If memory is short beside other tasks, try once more with all of the GPU's."""
+        """Prepare the task. If GPU memory is short beside other tasks, try once more with all of the GPU reserved."""
         device = torch.device(request.device)
         with refusing("the task cannot be judged"):
             try:
@@ -159,7 +160,7 @@ class _Service:
             return PreparedTask(request.task, config, device, seeds, self.turns, whole=True)
 
     def _make_room(self, count: int, size: int) -> None:
-        """Forget tasks, the longest unused first, until at most `count` tasks and `size` bytes are left."""
+        """Close prepared tasks, the longest unused first, until at most `count` tasks and `size` bytes are left."""
         before = len(self.ready)
         while len(self.ready) > count or sum(task.memory.bytes_held for task in self.ready.values()) > size:
             self.ready.popitem(last=False)[1].close()
@@ -167,7 +168,7 @@ class _Service:
             _collect()
 
     def forget(self) -> requests.Done:
-        """Free the last task, since others wait for its memory."""
+        """Free the task in use, because other tasks wait for its memory."""
         if self.task is not None:
             self.task = None
             self.ready.pop(self.key).close()
@@ -176,7 +177,7 @@ class _Service:
         return requests.Done()
 
     def baseline(self, request: requests.TimeReference) -> requests.Done:
-        """Time the reference before there is a candidate that could disturb it."""
+        """Time the reference before any candidate runs that could slow it down."""
         task = self.task
         assert task is not None
         channel = Channel(os.dup(request.reference_channel))
@@ -195,7 +196,7 @@ class _Service:
         return requests.Done()
 
     def judge(self, request: requests.JudgeCandidate) -> requests.Found:
-        """Examine the candidate, beside the reference's Runner if it is timed."""
+        """Examine the candidate; if it is timed, together with the reference's own Runner."""
         task = self.task
         assert task is not None
         life_s, outputs = request.life_s, task.memory.candidate_outputs
@@ -229,7 +230,7 @@ class _Service:
         return requests.Found(**ended, **examination.findings(), seeds=[task.draws.seeds.key])
 
     def compile(self, request: requests.CompileCandidate) -> requests.Compiled:
-        """Have a correct candidate's kernels compiled by another Runner, in which kernels are not interpreted."""
+        """Compile the kernels of a candidate that was correct in Triton's interpreter, in a Runner without it."""
         task = self.task
         assert task is not None
         outputs, life_s = task.memory.candidate_outputs, request.life_s
@@ -246,14 +247,14 @@ class _Service:
 
 
 def _collect() -> None:
-    """Give the memory of forgotten tasks back."""
+    """Return the memory of closed tasks to the system."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def _finish_work() -> None:
-    """Wait until the GPU has done what this process asked of it, if it uses one."""
+    """Wait until the GPU has finished this process's work, if the process uses a GPU."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

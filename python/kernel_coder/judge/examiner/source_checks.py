@@ -1,13 +1,13 @@
-"""What a candidate's source text tells about it, without running it.
+"""What a candidate's source text shows about it without running it.
 
 One thing about a candidate cannot be checked from outside its process. The judge relies on the Runner to copy an output
-to shared memory once the candidate has made it, and subtracts the time of such a copy from the candidate's time. A
+to shared memory after the candidate has computed it, and subtracts the time of such a copy from the candidate's time. A
 candidate that finds the Runner in its process, or replaces ``Tensor.copy_`` or ``torch.cuda.synchronize``, could
-compute directly into that memory, or answer a moment too early, and so seem faster. If its text leaves room for that
-(:func:`reaches_out`), the lower bound of its speedup subtracts nothing.
+compute directly into that memory, or answer a moment too early, and so seem faster. If the candidate's text would allow
+that (:func:`reaches_out`), nothing is subtracted in the lower bound of its speedup.
 
-Most texts leave no room: they import what kernels are written with, and change nothing that they did not make. A
-candidate that is suspected wrongly loses a part of its lower bound and nothing else.
+Most texts do not allow it: they import only what kernels need, and change only their own objects. For a candidate that
+is suspected wrongly the lower bound becomes smaller, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kernel_coder.tasks.task import parse
 
 ROOTS = frozenset({"torch", "triton", "math", "typing", "collections", "dataclasses", "enum", "functools", "itertools"})
 ROOTS |= {"__future__", "numbers"}
-"""Packages that may be imported, except for the modules in MODULES."""
+"""Packages that a candidate may import, except for the modules in MODULES."""
 
 MODULES = re.compile(
     r"torch\.(_|fx|hub|jit|library|multiprocessing|overrides|package|profiler|serialization|utils(?!\.cpp_extension\b))"
     r"|triton\.(_|backends|compiler|runtime|tools)"
 )
-"""Modules of these packages that reach further: loaders, tracers, the implementation of operators."""
+"""Modules of these packages that give access to more: loaders, tracers, and the implementation of operators."""
 
 BUILTINS = frozenset(
     {"__builtins__", "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "getattr", "globals"}
@@ -39,21 +39,21 @@ ATTRIBUTES = (frozenset(sys.stdlib_module_names) - {"math", "random", "select", 
     "Library", "TorchDispatchMode", "TorchFunctionMode", "classes", "custom_op", "fx", "get_type_hints", "hub", "impl",
     "library", "load_library", "overrides", "package", "serialization",
 }  # fmt: skip
-"""Attributes of modules that lead to other modules, or to torch's inner parts. The four names that are left out are
-methods of tensors, or torch's own."""
+"""Attributes of modules that lead to other modules or to torch's internals. The four names that are left out are also
+methods of tensors or torch's own functions."""
 
 METHODS = frozenset({"__init__", "__call__", "__repr__", "__len__", "__post_init__", "__name__", "__getitem__"})
-"""Names with two underscores that a class may define or use."""
+"""Names beginning with two underscores that a class may define or use."""
 
 NATIVE = re.compile(
     r"from_blob|std::(?:jthread|thread|async)\b|pthread_create|TORCH_LIBRARY|Dispatcher|\bPy(_|Object|Eval|Run|Import|G[iI][lL]|Dict|Frame|Gen|Thread)|module_|import\(|py::|dlsym|dlopen|\basm\b|__asm|mprotect|\bmmap\b"
     r"|syscall|/proc|cuMem|constructor|intptr_t|reinterpret_cast<\s*(?:void|char|float)\s*\*\s*>\s*\(\s*[0-9]"
 )
-"""Text in C++ that reaches beyond a function's arguments."""
+"""Text in C++ that gives access to more than a function's arguments."""
 
 
 def reaches_out(source: str) -> bool:
-    """Whether a candidate's text could reach what runs around it in its process.
+    """Return whether a candidate's text could reach the judge's code in the same process.
 
     >>> reaches_out("import torch\\nclass ModelNew(torch.nn.Module):\\n    forward = torch.relu")
     False
@@ -66,7 +66,7 @@ def reaches_out(source: str) -> bool:
 
 
 def reach_reason(source: str) -> str | None:
-    """What in a candidate's text could reach what runs around it; None if nothing could.
+    """Return which part of a candidate's text could reach the judge's code in the same process; None if no part could.
 
     >>> reach_reason("import sys\\nclass ModelNew: pass")
     "line 1 could reach the judge's part of the process, so nothing is subtracted from its time: import sys"
@@ -86,7 +86,7 @@ def reach_reason(source: str) -> str | None:
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:
-    """The strings of a Python text, which C++ may be in. Docstrings are left out, and comments are no part of a tree.
+    """Yield the strings of a Python text, which may contain C++. Docstrings are left out, and comments as well.
 
     >>> list(_strings(ast.parse("'About.'\\nx = 'a' 'b'  # dlopen")))
     ['ab']
@@ -99,16 +99,14 @@ def _strings(tree: ast.AST) -> Iterator[str]:
 
 
 def _findings(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-    """For each node of the text, whether it could."""
+    """Yield each node of the text, and whether it could reach the judge's code."""
     looked_into, modules = _names(tree)
     for node in ast.walk(tree):
         yield node, any(_of_node(node, looked_into, modules))
 
 
 def _names(tree: ast.AST) -> tuple[set[int], set[str]]:
-    """The ids of nodes that are only looked into or called, and the names of modules."""
-
-    """For each place in the text, whether it could."""
+    """Return the ids of nodes of which only an attribute is read or which are called, and the names of modules."""
     modules = {"torch", "triton"}
     looked_into: set[int] = set()
     for node in ast.walk(tree):
@@ -126,7 +124,7 @@ def _names(tree: ast.AST) -> tuple[set[int], set[str]]:
 
 
 def _of_node(node: ast.AST, looked_into: set[int], modules: set[str]) -> Iterator[bool]:
-    """For each thing that one node does, whether it could."""
+    """For each part of one node, yield whether it could reach the judge's code."""
     if isinstance(node, ast.Import):
         yield from (_leads_elsewhere(one.name) for one in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -147,12 +145,12 @@ def _of_node(node: ast.AST, looked_into: set[int], modules: set[str]) -> Iterato
 
 
 def _is_own(node: ast.AST) -> bool:
-    """Whether this is an object of the candidate's, whose attributes it may set."""
+    """Return whether this is an object of the candidate's own, whose attributes it may set."""
     return isinstance(node, ast.Name) and node.id in {"self", "ctx"}
 
 
 def _is_shared(name: str) -> bool:
-    """Whether this is a module, or the class of tensors. As a value it can get another name, and be changed."""
+    """Return whether this names a module or the class of tensors. As a value it could be renamed and changed."""
     return name in {"Tensor", "F", "nn", "tl", "torch", "triton"} or name in _submodules()
 
 
@@ -170,14 +168,14 @@ def _is_hidden(name: str) -> bool:
 
 
 def _root(node: ast.AST) -> str:
-    """The name that a chain of attributes, calls and subscripts begins with."""
+    """Return the name that a chain of attributes, calls and subscripts begins with."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def speaks_of_streams(source: str) -> bool:
-    """Whether a candidate may use CUDA streams of its own.
+    """Return whether a candidate may use CUDA streams of its own.
 
     >>> speaks_of_streams("side = torch.cuda.Stream()"), speaks_of_streams("return torch.relu(x)")
     (True, False)

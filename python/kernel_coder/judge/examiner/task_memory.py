@@ -1,4 +1,4 @@
-"""Memory that the Examiner shares with Runners for one task, and where in it each tensor is."""
+"""The memory of one task that the Examiner shares with Runners, and the place of each tensor in it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kernel_coder.judge.wire.module_calls import state_of
 from kernel_coder.judge.wire.shared_tensors import Arena
 
 UNTIMED_SLOTS = 8
-"""Upper limit of the calls in one request where nothing is timed: as many families share a request."""
+"""Upper limit of the calls in one request if nothing is timed: enough for the families that share a request."""
 
 CLEARED_BYTES = 1 << 25
-"""Shared memory on the host that is cleared before each candidate, at most, in bytes: it takes time."""
+"""Upper limit of the shared memory on the host that is cleared before each candidate. Clearing takes time."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Variant:
     """How the sizes differ from the task's own; None: they are the task's own."""
 
     get_inputs: Callable[[], Any] | None
-    """Draws inputs of these sizes; None: the task's own function does."""
+    """Draws inputs of these sizes; None: the task's own function draws them."""
 
     input_tree: Any
     input_specs: list[TensorSpec]
@@ -55,13 +55,13 @@ class Variant:
     """Bytes from one call's outputs to the next one's."""
 
     names: list[str]
-    """How each output is called in messages."""
+    """Name of each output in messages."""
 
     slots: int = 1
-    """Calls whose inputs and outputs fit into the memory at the same time."""
+    """Number of calls whose inputs and outputs fit into the memory at the same time."""
 
     def as_plan(self) -> dict[str, Any]:
-        """What a Runner is told."""
+        """Return the part of the plan that tells a Runner about this variant."""
         return {
             "inputs": self.input_tree,
             "input_specs": self.input_specs,
@@ -74,8 +74,8 @@ class Variant:
 
 
 def input_layout(sample: Sample) -> tuple[Any, list[TensorSpec], list[TensorSpec], int]:
-    """Tree and places of a sample's inputs, places of its cotangents, and bytes in all. Raises Refused for an input
-    that cannot be handed to a Runner."""
+    """Return the encoded inputs of a sample, their specs, the specs of its cotangents, and the size of all in bytes.
+    Raise Refused for an input that cannot be sent to a Runner."""
     tree, tensors = _encoded(sample.inputs)
     specs, end = laid_out(tensors)
     cotangents, end = laid_out(sample.cotangents, end)
@@ -88,7 +88,7 @@ def variant_of(
     sizes: str | None,
     get_inputs: Callable[[], Any] | None,
 ) -> Variant:
-    """From the layout of inputs, and the reference's outputs for them."""
+    """Make a variant from the layout of its inputs and the reference's outputs for them."""
     tree, specs, cotangents, end = layout
     tensors: list[Tensor] = []
     output_tree = encode(outputs, tensors)
@@ -108,10 +108,10 @@ def variant_of(
 
 
 class TaskMemory:
-    """Shared memory of one task."""
+    """The shared memory of one task."""
 
     def __init__(self, reference: Reference, variants: Sequence[Variant], config: JudgeConfig) -> None:
-        """Lay out and allocate it, and set each variant's `slots`."""
+        """Lay out and allocate the memory, and set each variant's `slots`."""
         self.reference = reference
         self.init_tree, self._init_tensors = _encoded([reference.args, reference.kwargs])
         self.init_specs, end = laid_out(self._init_tensors)
@@ -121,7 +121,7 @@ class TaskMemory:
         """Name and place of each parameter and buffer."""
 
         self.slots_at = end
-        """Where the first call's inputs begin, in bytes."""
+        """Offset of the first call's inputs, in bytes."""
 
         device = reference.device
         for variant in variants:
@@ -137,35 +137,35 @@ class TaskMemory:
 
     @property
     def gate_at(self) -> int:
-        """Where the number that opens a Runner's gate is, in its output memory."""
+        """Offset in a Runner's output memory of the number for which the Runner's stream waits."""
         return self.candidate_outputs.size - ALIGNMENT
 
     @property
     def done_at(self) -> int:
-        """Where a Runner's stream writes that number behind the last launch of a request."""
+        """Offset where the Runner's stream writes the same number after the last launch of a request."""
         return self.gate_at + ALIGNMENT // 2
 
     def reference_outputs(self) -> Arena:
-        """The output memory of the reference's own Runner, allocated at the first call."""
+        """Return the output memory of the reference's own Runner, and allocate it at the first call."""
         if self._reference_outputs is None:
             self._reference_outputs = Arena(self.candidate_outputs.size, self.reference.device)
         return self._reference_outputs
 
     def write_state(self) -> None:
-        """Write constructor arguments and the reference's parameters again. The last candidate could write to them."""
+        """Write the constructor arguments and parameters again: the last candidate could overwrite them."""
         for spec, tensor in zip(self.init_specs, self._init_tensors, strict=True):
             self.inputs.at(spec).copy_(tensor)
         for (_, spec), tensor in zip(self.state_specs, state_of(self.reference.module).values(), strict=True):
             self.inputs.at(spec).copy_(tensor.detach())
 
     def forget(self) -> None:
-        """Overwrite what the last candidate may have left for the next one, between tensors as well."""
+        """Overwrite what the last candidate may have left in memory for the next one, also between tensors."""
         for arena in (self.inputs, self.candidate_outputs):
             if self.reference.device.type == "cuda" or arena.size <= CLEARED_BYTES:
                 arena.bytes.zero_()
 
     def region(self, variant: Variant, calls: int) -> Tensor:
-        """Bytes of the inputs of so many calls, from the first slot on."""
+        """Return the bytes of the inputs of `calls` calls, beginning with the first slot."""
         return self.inputs.bytes[self.slots_at : self.slots_at + calls * variant.input_stride]
 
     def write(self, variant: Variant, slot: int, tensors: Sequence[Tensor]) -> None:
@@ -175,13 +175,13 @@ class TaskMemory:
             self.inputs.at(spec, base).copy_(tensor)
 
     def written(self, variant: Variant, slot: int) -> list[Tensor]:
-        """The inputs in a slot, as they are now."""
+        """Return the inputs that are in a slot now."""
         base = self.slots_at + slot * variant.input_stride
         return [self.inputs.at(spec, base) for spec in variant.input_specs]
 
     @property
     def bytes_held(self) -> int:
-        """Bytes shared with Runners, and of the reference's parameters: as they are, as first drawn, and in float64."""
+        """Bytes shared with Runners, and of the parameters: as they are, as drawn at construction, and in float64."""
         arenas = (self.inputs, self.candidate_outputs, self._reference_outputs)
         state = sum(spec.nbytes for _, spec in self.state_specs)
         return sum(arena.size for arena in arenas if arena is not None) + 4 * state
@@ -194,7 +194,7 @@ class TaskMemory:
 
 
 def outputs_at(arena: Arena, variant: Variant, slot: int) -> list[Tensor]:
-    """The outputs of a call in a Runner's output memory."""
+    """Return the outputs of a call in a Runner's output memory."""
     return [arena.at(spec, slot * variant.output_stride) for spec in variant.output_specs]
 
 

@@ -1,8 +1,8 @@
 """Constants of the clock: what each bounds, in which unit, and why it has that value.
 
-A *request* asks a Runner for several *calls* of its module. An *empty* request copies outputs as the others do, and
+A *request* asks a Runner for several *calls* of its module. An *empty* request copies outputs as other requests do, but
 computes nothing; its time is what a request costs by itself. A *round* is a request to the reference and one to the
-candidate. In names, ``_s`` is seconds.
+candidate. Names in ``_s`` are seconds.
 """
 
 from __future__ import annotations
@@ -10,54 +10,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESOLUTION = 0.005
-"""Two processes that run the same code differ by this share, since their data lie elsewhere in memory. No speedup is
-claimed to be known more exactly."""
+"""Relative difference between the times of two processes that run the same code, because their data lie elsewhere in
+memory. No speedup is claimed to be known more exactly."""
 
 CONFIDENCE = 0.99
-"""Of the intervals of speedups."""
+"""Confidence of the intervals of speedups."""
 
 UNSURE = 1 - RESOLUTION
-"""Upper limit of a lower bound of the speedup where nothing is sure: just below 1."""
+"""Upper limit of the lower bound of a speedup that is not certain: just below 1."""
 
 
 @dataclass(frozen=True)
 class DeviceTiming:
-    """Numbers that differ between a CPU and a GPU."""
+    """Constants that differ between a CPU and a GPU."""
 
     rounds: int
-    """Rounds of a verdict, as long as these are at most `max_calls` calls. Fewer where they take too long
-    (:data:`MIN_ROUNDS`); more where the configuration asks for more calls."""
+    """Number of rounds of a verdict, as long as these have at most `max_calls` calls. There are fewer if they take too
+    long (:data:`MIN_ROUNDS`), and more if the configuration asks for more calls."""
 
     min_rounds: int
-    """Rounds of a verdict whose requests have many calls."""
+    """Number of rounds of a verdict whose requests have many calls."""
 
     max_calls: int
-    """Upper limit of a candidate's timed calls, beyond `min_rounds`. The Examiner makes inputs and compares outputs for
-    each, which takes longer than a small kernel does."""
+    """Upper limit of a candidate's timed calls, unless `min_rounds` rounds have more. For each call the Examiner makes
+    inputs and compares outputs, which takes longer than a small kernel does."""
 
     least_s: float
-    """The calls of a request should take this together, as far as there is memory for their inputs and outputs."""
+    """Time that the calls of a request should take together, as far as there is memory for their inputs and outputs."""
 
     staged_bytes: int
-    """Upper limit of the inputs and outputs of requests that are made before the device is taken and compared after
-    it is released. Larger requests are made and compared in between."""
+    """Upper limit of the inputs and outputs of requests that are made before the device is reserved and compared after
+    it is released, in bytes. Larger requests are made and compared while the device is reserved."""
 
     baseline_life_s: float
-    """Seconds for which the time of the reference alone may be used for further candidates of the same task."""
+    """Time for which the reference's times without a candidate may serve further candidates of the task."""
 
     slow: float
-    """The reference counts as slowed down if it takes so many times as long in turn with the candidate as alone. A CPU
-    is often 1.5 times as slow from one second to the next, while two threads share a core."""
+    """The reference counts as slowed down if it takes this many times as long in turn with the candidate as without
+    one. A CPU is often 1.5 times as slow from one second to the next, when two threads share a core."""
 
     request_noise_s: float
-    """Two processes that run the same code differ by up to this in a request."""
+    """Upper limit of the difference between the times of one request in two processes that run the same code."""
 
     call_noise_s: float
-    """They also differ by up to this in each call (benchmarks/results: clock_cuda.csv, kernels of 2.6 and 4.2 us). The
-    cause is not known."""
+    """Upper limit of a further difference between them in each call (benchmarks/results: clock_cuda.csv, kernels of 2.6
+    and 4.2 us). Its cause is not known."""
 
     call_noise: float
-    """And by up to this share of a call's time (judge_itself_cpu.csv)."""
+    """Upper limit of a further difference, as a share of a call's time (judge_itself_cpu.csv)."""
 
 
 TIMING = {
@@ -86,88 +86,88 @@ TIMING = {
         call_noise=0.005,
     ),
 }
-"""By kind of device."""
+"""The constants by kind of device."""
 
 # ---- how many calls and rounds
 
 MIN_ROUNDS = 10
-"""Rounds that are made even if they take longer than the configuration allows. With 10, the interval of a median
-reaches from the least to the most."""
+"""Number of rounds that are made even if they take longer than the configuration allows. With 10, the interval of a
+median reaches from the least to the largest value."""
 
 REQUEST_S = 6e-3
-"""Upper limit of the calls of a request together, unless a single call takes longer."""
+"""Upper limit of the time of a request's calls together, unless a single call takes longer."""
 
 MAX_REQUEST_S = 0.1
-"""The same for a candidate that is much slower than the reference, so that it does not keep the device for long."""
+"""The same for a candidate that is much slower than the reference. It limits how long it keeps the device."""
 
 CHUNK_S = 0.3
-"""Other processes are kept from the device for about so long at a time."""
+"""Approximate time for which other processes are kept from the device at a stretch."""
 
 REQUEST_COST_S = 1e-3
-"""About what a request costs by itself, with the host's work around it. Only used to plan how long rounds take."""
+"""Approximate cost of a request by itself, on GPU and host. Only used to plan how long rounds take."""
 
 STRANGE_EVERY = 10
-"""Of so many requests to the candidate, at least one has a call on inputs that are not of the task's own kind.
-Otherwise a candidate that recognises timed calls could be right on the task's own inputs alone."""
+"""At least one of this many consecutive requests to the candidate has a call on inputs of another family. Otherwise a
+candidate that recognises timed calls could be right only on the task's own inputs."""
 
 # ---- the reference alone
 
 PIECES = 5
-"""The reference is timed so many times before the candidate is there, with pauses between. A program that uses the GPU
-now and then is not there each time, or is noticed."""
+"""Number of times that the reference is timed before the candidate starts, with pauses between them. A program that
+uses the GPU now and then does not disturb all of them, or is noticed."""
 
 BASELINE_S = 5.0
-"""After so long it is timed no more, but once in any case."""
+"""After this time no further measurement of the reference is started. The first one is always made."""
 
 MAX_PAUSE_S = 0.03
-"""Upper limit of a pause, which has a random length."""
+"""Upper limit of a pause between these measurements, whose length is random."""
 
 SHARED_PROBES = 0.2
-"""Share of the probes before and after each piece that may find the GPU busy although no program uses it: a process
-that starts or ends has the GPU for a moment."""
+"""Share of the probes before and after each measurement that may find the GPU busy although no program uses it for
+long: a process that starts or ends uses the GPU for a moment."""
 
 STEADY = 1.1
-"""Another program used the GPU if the median of the requests of one kind took so many times as long as the fastest.
-Undisturbed ones differ by about 1%."""
+"""Another program used the GPU if the median request of one kind took this many times as long as the fastest.
+Undisturbed requests differ by about 1%."""
 
 QUIET_TRIES = 3
-"""Attempts to time the reference while no other program uses the GPU."""
+"""Number of attempts to time the reference while no other program uses the GPU."""
 
 QUIET_S = 2.0
-"""Wait between two attempts. Candidates do not live long."""
+"""Wait between two attempts. By then another candidate has often ended."""
 
 BUSY_S = 60.0
-"""If the GPU did not become quiet, the next wait for it is put off for this long."""
+"""Time during which only one attempt is made, after a GPU did not become quiet in all attempts."""
 
 # ---- one request
 
 CANARIES = 4096
-"""Bytes of a request's outputs, at secret places, that are read before the clock stops."""
+"""Number of bytes of a request's outputs, at secret places, that are read before the clock stops."""
 
 AWAKE_S = 0.02
-"""The Examiner polls for an answer for so long before it sleeps, since waking up takes time."""
+"""Time for which the Examiner polls for an answer before it sleeps, because waking up takes time."""
 
 FLUSH_BYTES = 256 << 20
-"""Bytes that are written before a request to flush the cache: more than any L2 cache has."""
+"""Number of bytes that are written before a request to flush the cache: more than any L2 cache holds."""
 
 QUEUE_S = 0.3e-3
-"""For so long for each call the gate stays shut until the launches of a request are in line. A candidate that waits for
-the GPU within a call never has them in line. One with hundreds of launches is late. Then the clock counts the
-candidate's own time, too."""
+"""Time for each call for which the gate stays shut while the launches of a request get in line. The launches of a
+candidate that waits for the GPU within a call never do, and hundreds of launches take longer. Then the clock includes
+the candidate's time on the host."""
 
 # ---- what is subtracted, and how sure the result is
 
 MIN_SHARE = 0.05
-"""Share of a request's time that its calls are taken to have at least, whatever the request costs by itself."""
+"""Minimum share of a request's time that counts as the time of its calls, however much the request costs by itself."""
 
 DRIFT_S = 10e-6
-"""An empty request in turn with a candidate counts at most this much longer than one without. A third process uses the
-GPU then, but a candidate could also make empty requests long."""
+"""Upper limit of how much longer an empty request in turn with a candidate may count than one without a candidate. It
+takes longer because a third process uses the GPU, but a candidate could also slow it down on purpose."""
 
 EARLY_S = 50e-6
-"""A candidate that answers while its last kernel still runs may gain up to this, and be right when the outputs are
-read."""
+"""Upper limit of what a candidate may gain that answers while its last kernel still runs, and whose outputs are right
+when they are read."""
 
 HOST_NOISE = 0.5
-"""Two processes that make the same launches differ by up to this share of the time that launching takes, where the
-clock counts that time."""
+"""Upper limit of the difference between two processes that make the same launches, as a share of the time that
+launching takes. It counts only where the clock includes that time."""

@@ -1,19 +1,19 @@
-"""How far from exact an output may be.
+"""The tolerance: how far from exact an output may be.
 
 ``y`` is the float64 oracle's output. ``e`` is the largest absolute error of the reference in the task's own precision,
-and ``r`` its relative error in the norm. Both errors are at least what the oracle's output moves by when each input
-moves by a rounding error. A stable algorithm is exact for inputs that near; but the variance of a row of equal numbers,
-for one, consists of rounding errors alone. ``eps`` is the spacing of the output's dtype at 1, or that of the task's
-math mode:
+and ``r`` its relative error in the norm. If the oracle's output changes by more than ``e`` or ``r`` when each input
+changes by a rounding error, that change is used instead: a stable algorithm gives the exact result for inputs that are
+off by a rounding error, and some results, such as the variance of equal numbers, consist of rounding errors only.
+``eps`` is the spacing of the output's dtype at 1, or that of the task's math mode:
 
     |x - y| <= K e + C eps (|y| + rms(y))     for every element
     |x - y|_2 / |y|_2 <= K r + N eps          for the output as a whole
 
 The first bound lets an honest kernel sum in another order. It is relative to the size of the output, so that no
-constant passes. The second bound catches a lower precision than the declared one, whose errors are each small enough,
-but everywhere.
+constant passes. The second bound catches a lower precision than the declared one: each of its errors may be small
+enough, but all elements have one.
 
-In an output with very large and very small elements the first bound lets the small ones be anything. So
+In an output with very large and very small elements the first bound permits any value for the small ones. So
 :class:`Magnitudes` lowers its absolute part for elements of each binary exponent, as far as the reference's own error
 is smaller there.
 """
@@ -33,7 +33,7 @@ from kernel_coder.ops.compare import ComparisonResult
 K = 8.0
 """Factor on the error of the reference: another order of summation may be a few times less exact."""
 
-MARGINS = {  # of the output's dtype: C, N
+MARGINS = {  # C and N by the output's dtype
     torch.float64: (4096.0, 1024.0),
     torch.float32: (64.0, 24.0),
     torch.float16: (2.0, 1.0),
@@ -41,17 +41,17 @@ MARGINS = {  # of the output's dtype: C, N
 }
 
 K_BFLOAT16 = 2.5
-"""The same factor for outputs in bfloat16. Weights in eight bits move a result by about three times its rounding
-error."""
+"""The same factor for outputs in bfloat16. It is smaller, so that weights in eight bits, which move a result by about
+three times its rounding error, do not pass."""
 
 MANY = 256
-"""Elements of a bfloat16 output from which on its relative error is an average, so that a quarter of eps is margin
-enough. Of fewer elements each may by chance be rounded the other way."""
+"""Number of elements of a bfloat16 output from which on its relative error is a good average, so that a margin of a
+quarter of eps suffices. With fewer elements, each may by chance be rounded the other way."""
 
 TINY_ROUNDINGS, TINY_SHARE = 4.0, 0.01
-"""On tiny inputs an output may be off by four rounding errors of the task's own output, but by no more than a hundredth
-of itself: where the output is no multiple of the input's scale. exp(x) - 1 for ELU and 2 sigmoid(2 x) - 1 for tanh are
-such cases."""
+"""On tiny inputs an output may be off by four rounding errors of the task's own output, but at most by a hundredth of
+itself. This holds for tasks whose output is not proportional to the scale of the input, such as ELU computed as exp(x)
+- 1 and tanh computed as 2 sigmoid(2 x) - 1."""
 
 TF32_EPS = 2.0**-10
 """Spacing of TF32 at 1."""
@@ -59,29 +59,29 @@ TF32_EPS = 2.0**-10
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far one output of one call may be from what is expected."""
+    """How far one output of one call may be from the expected one."""
 
     rtol: float
     atol: float
     relative: float
-    """Bound of the relative error in the norm."""
+    """Upper limit of the relative error in the norm."""
 
     reference_error: float
     """Relative error of the reference in the norm."""
 
     def passes(self, result: ComparisonResult) -> bool:
-        """Whether an output with this comparison is near enough."""
+        """Return whether an output with this comparison is within the tolerance."""
         return result.matches and result.relative_error <= self.relative
 
 
 def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: ComparisonResult, precision: str) -> Tolerance:
-    """The tolerance of an output.
+    """Return the tolerance of an output.
 
     Args:
-        dtype: of the output.
+        dtype: dtype of the output.
         reference: comparison of the reference's output with the oracle's.
-        shaken: comparison of the oracle's output for shaken inputs with the oracle's for the inputs as they are.
-        precision: of the task.
+        shaken: comparison of the oracle's output for shaken inputs with its output for the inputs themselves.
+        precision: the task's precision.
 
     >>> from kernel_coder import ops
     >>> y = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -113,19 +113,19 @@ def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: Compariso
 
 
 def rms_of(result: ComparisonResult) -> float:
-    """The root mean square of the finite elements that were expected."""
+    """Return the root mean square of the finite elements that were expected."""
     finite = max(result.elements - result.nan_missing - result.inf_missing, 1)
     return math.sqrt(result.squared_expected / finite)
 
 
 def widened_for_tiny(tolerance: Tolerance, dtype: torch.dtype, rms: float, own_rms: float) -> Tolerance:
-    """The tolerance of an output on tiny inputs, for a task that is not a multiple of its inputs' scale.
+    """Return the tolerance of an output on tiny inputs, for a task whose outputs are not proportional to the inputs.
 
     Args:
-        tolerance: without this.
-        dtype: of the output.
-        rms: of the output.
-        own_rms: of the output on the task's own inputs.
+        tolerance: the tolerance before it is widened.
+        dtype: dtype of the output.
+        rms: root mean square of the output.
+        own_rms: root mean square of the output for the task's own inputs.
 
     >>> strict = Tolerance(rtol=0.0, atol=1e-9, relative=1e-6, reference_error=0.0)
     >>> widened_for_tiny(strict, torch.float32, 1e-4, 1.0).atol > 2e-7
@@ -138,16 +138,16 @@ def widened_for_tiny(tolerance: Tolerance, dtype: torch.dtype, rms: float, own_r
 
 
 LARGEST_SLACK = 0.05
-"""Upper limit of the relative error that :func:`slack_for_large` allows."""
+"""Upper limit of the result of :func:`slack_for_large`."""
 
 
 def slack_for_large(inputs: Sequence[Tensor]) -> float:
-    """Relative error that the output may have in addition, on inputs with large elements, for a task that is not a
-    multiple of its inputs' scale.
+    """Return an additional relative error that is allowed on inputs with large elements, for a task whose outputs are
+    not proportional to the inputs.
 
-    It is the rounding error of the largest element. A softmax that is computed as exp(x - logsumexp(x)) has it, because
-    the difference of two numbers of that size is off by as much. The errors of the reference and of shaken inputs do
-    not show this: both are exact where one element outweighs all others.
+    It is the rounding error of the largest element. A softmax that is computed as exp(x - logsumexp(x)) has this error,
+    because the difference of two numbers of that size is off by as much. The errors of the reference and of shaken
+    inputs do not show it: both are exact where one element outweighs all others.
 
     >>> f"{slack_for_large([torch.tensor([1.0, -1000.0])]):.2g}"
     '0.00012'
@@ -161,12 +161,12 @@ def slack_for_large(inputs: Sequence[Tensor]) -> float:
 
 
 ABLATION_SHARE = 0.1
-"""Absolute part of a tolerance in an ablation, at most, in terms of the median size of the expected elements. Below it,
-random numbers are wrong nearly everywhere, also if a few huge elements make the tolerance wide."""
+"""Upper limit of the absolute part of a tolerance in an ablation, as a share of the expected elements' median
+magnitude. With it, random numbers are wrong nearly everywhere, even if a few huge elements make the tolerance wide."""
 
 
 def narrowed_for_ablation(tolerance: Tolerance, expected: Tensor) -> Tolerance:
-    """The tolerance of an output that the candidate's own kernels did not make.
+    """Return the tolerance for comparing an output while the candidate's own kernels do nothing.
 
     >>> wide = Tolerance(rtol=0.0, atol=5.0, relative=1e-6, reference_error=0.0)
     >>> narrowed_for_ablation(wide, torch.tensor([0.0, 1.0, 2.0, 1e6])).atol
@@ -184,36 +184,36 @@ def narrowed_for_ablation(tolerance: Tolerance, expected: Tensor) -> Tolerance:
 # ---- small elements of outputs with large ones
 
 SAMPLED = 1 << 16
-"""Elements of an output that are looked at by magnitude, at most. Limits time and memory."""
+"""Upper limit of the elements of an output that are compared by magnitude. It limits time and memory."""
 
 POOLED = 64
-"""The reference's error at a magnitude is its largest one among the elements up to there; of at least this many
-elements, since a few may be exact by chance."""
+"""Minimum number of elements that the reference's error at a magnitude is taken from, because a few may be exact by
+chance. That error is the largest one among all elements up to this magnitude."""
 
 SMALL_ROUNDINGS = 4.0
-"""Small elements may be off by this many rounding errors of the median element. An intermediate value may have the size
-of the median: tanh(x) = 2 sigmoid(2 x) - 1 is off by a rounding error of 1 where it is nearly 0."""
+"""Small elements may be off by this many rounding errors of the median element. An intermediate value may be as large
+as the median: tanh(x) = 2 sigmoid(2 x) - 1 has a rounding error of 1 where it is nearly 0."""
 
 SLACK = 4.0
-"""How much larger than the reference's error there the absolute part of a tolerance may be, in terms of both for the
-whole output."""
+"""The absolute part of a tolerance is lowered for a magnitude to this many times the share that the reference's error
+there has in its error for the whole output."""
 
 EXPONENTS = 1100
-"""Binary exponents from minus to plus this have an entry each. It covers float64."""
+"""Tables have an entry for each binary exponent from minus this to plus this. That covers float64."""
 
 
 class Magnitudes(NamedTuple):
-    """What part of the absolute tolerance holds for elements of each binary exponent."""
+    """The share of the absolute tolerance that holds for elements of each binary exponent."""
 
     factors: Tensor
-    """One for each exponent, from -EXPONENTS on; at most 1."""
+    """One factor for each exponent, from -EXPONENTS on; at most 1."""
 
     least: Tensor
-    """Absolute error that elements of every size may have; a number."""
+    """A number: absolute error that elements of every magnitude may have."""
 
     def wrong(self, output: Tensor, expected: Tensor, tolerance: Tolerance, places: Tensor) -> Tensor:
-        """The number of elements at some places that are further from what is expected than their magnitude allows, as
-        a tensor. Elements that should be zero or are not finite are not looked at."""
+        """Return, as a tensor, how many of the elements at some places are further from the expected ones than their
+        magnitude allows. Elements that should be zero or are not finite are left out."""
         x, y = (one.reshape(-1)[places].double() for one in (output, expected))
         seen = (y != 0) & y.isfinite()
         absolute = torch.maximum(self.factors[_exponents(y)] * tolerance.atol, self.least)
@@ -222,11 +222,11 @@ class Magnitudes(NamedTuple):
 
 
 def magnitudes_of(expected: Tensor, errors: Tensor, is_double: bool = False) -> Magnitudes:
-    """From some elements and the reference's error at each of them.
+    """Compute the factors from some elements and the reference's errors at them.
 
     Args:
         expected: these elements, in float64.
-        errors: absolute, of the same elements.
+        errors: absolute errors of the same elements.
         is_double: whether the task computes in float64.
 
     >>> expected = torch.logspace(-9, 3, 600, dtype=torch.float64)
@@ -253,7 +253,7 @@ def magnitudes_of(expected: Tensor, errors: Tensor, is_double: bool = False) -> 
 
 
 def places_of(output: Tensor) -> Tensor:
-    """Places of at most :data:`SAMPLED` elements of an output, at random if it has more."""
+    """Return the places of at most :data:`SAMPLED` elements of an output, drawn at random if it has more."""
     count = output.numel()
     if count <= SAMPLED:
         return torch.arange(count, device=output.device)
@@ -261,7 +261,7 @@ def places_of(output: Tensor) -> Tensor:
 
 
 def _exponents(numbers: Tensor) -> Tensor:
-    """Indices of the numbers' binary exponents in a table."""
+    """Return the indices of the numbers' binary exponents in the table."""
     return torch.frexp(numbers).exponent.clamp(-EXPONENTS, EXPONENTS).to(torch.int64) + EXPONENTS
 
 

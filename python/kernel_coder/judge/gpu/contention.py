@@ -1,7 +1,7 @@
-"""Whether another program uses the GPU: how much longer a piece of work takes than it would take alone.
+"""Measures whether another program uses the GPU: how much longer a piece of work takes than it would take alone.
 
-Processes that use a GPU at the same time get it in turn, for a slice of time each, whose length is not documented. So
-work that is given to a busy GPU waits for other processes' slices, at its start or in between. The host's clock sees
+Processes that use a GPU at the same time get slices of its time in turn. The length of a slice is not documented. So
+work that is given to a busy GPU waits for other processes' slices, at its start or in between. The host's clock shows
 both.
 """
 
@@ -19,12 +19,12 @@ import torch
 from kernel_coder.judge.gpu.stream_gate import gate_of
 
 STEPS = 16
-"""Steps of a probe. Each flushes the cache, so together they take 1 ms of an H200. In a shorter probe the host's own
-time for it would weigh too much."""
+"""Number of steps of a probe. Each flushes the cache, so together they take 1 ms on an H200. In a shorter probe the
+host's own time would matter too much."""
 
 LOADED = 1.4
-"""A GPU counts as shared if a probe takes so many times as long as alone. Beside one process that keeps the GPU busy a
-probe takes twice as long."""
+"""A GPU counts as shared if a probe takes this many times as long as alone. Beside one process that keeps the GPU busy,
+a probe takes twice as long."""
 
 
 class LoadProbe:
@@ -33,16 +33,16 @@ class LoadProbe:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.step_s = math.inf
-        """Seconds of one step on a GPU that is not shared: the shortest median of all probes so far. It is remembered,
-        since a load may also slow all steps of a probe alike."""
+        """Seconds of one step on a GPU that is not shared: the shortest median of all probes so far. It is kept,
+        because load may also slow all steps of a probe equally."""
 
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-        for event in self._events:  # the first record creates the event, which may wait for the GPU
+        for event in self._events:  # the first record() creates the CUDA event, which may wait for the GPU
             event.record()
         torch.cuda.synchronize(device)
 
     def now(self, step: Callable[[], None]) -> float:
-        """How many times as long as alone :data:`STEPS` calls of `step` take; `step` puts one piece of work in line."""
+        """Return how many times as long as alone :data:`STEPS` calls of `step` take. Each enqueues some work."""
         step()  # a kernel's first launch loads it and may wait for the GPU, which must not happen behind a shut gate
         torch.cuda.synchronize(self.device)
         gate = gate_of(self.device)
@@ -66,5 +66,5 @@ class LoadProbe:
 
 @functools.cache
 def load_probe_of(device: torch.device) -> LoadProbe:
-    """This process's probe of a GPU."""
+    """Return this process's probe of a GPU."""
     return LoadProbe(device)

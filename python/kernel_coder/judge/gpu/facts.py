@@ -1,4 +1,4 @@
-"""How fast a GPU's memory can be at most, and how large its cache is. Importing this module touches no GPU."""
+"""Limits of a GPU: bandwidth, size of the cache and arithmetic. Importing this module touches no GPU."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ BANDWIDTH_GB: dict[str, float] = {
     "Tesla V100": 1134,
     "Tesla T4": 320,
 }
-"""Memory bandwidth in GB/s, from NVIDIA's data sheets. Of a card that is sold with several memories, the fastest."""
+"""Memory bandwidth in GB/s, from NVIDIA's data sheets; of several memories of a card, the fastest."""
 
 MEASURED_MARGIN = 1.25
-"""Factor on the bandwidth measured on a GPU that is not in the table, since a copy does not reach the full rate."""
-
+"""Factor on the measured bandwidth of a GPU that is not in the table, because a copy does not reach the full rate."""
 
 TERAFLOPS: dict[str, dict[str, float]] = {
     name: dict(zip(("fp64", "fp32", "tf32", "fp16", "bf16"), rates, strict=True))
@@ -59,7 +58,7 @@ TERAFLOPS: dict[str, dict[str, float]] = {
         "Tesla T4": (0.3, 8.1, 8.1, 65, 65),
     }.items()
 }
-"""10^12 operations a second by precision, from NVIDIA's data sheets: dense, on tensor cores where these are faster."""
+"""10^12 operations a second by precision, from NVIDIA's data sheets: dense, and on tensor cores if these are faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,10 @@ class GpuFacts:
     """Limits of one GPU.
 
     Attributes:
-        bandwidth: bytes a second from and to its memory, at most.
-        l2_bytes: size of its last-level cache.
-        is_measured: whether the bandwidth was measured, since the GPU is not in the table.
-        teraflops: operations in 10^12 a second by precision; None for a GPU that is not in the table.
+        bandwidth: upper limit of the bytes a second from and to its memory.
+        l2_bytes: size of its last-level cache in bytes.
+        is_measured: whether the bandwidth was measured, because the GPU is not in the table.
+        teraflops: 10^12 operations a second by precision; None for a GPU that is not in the table.
     """
 
     bandwidth: float
@@ -79,7 +78,7 @@ class GpuFacts:
     teraflops: Mapping[str, float] | None = None
 
     def floor_s(self, size: int, flops: int, precision: str) -> float | None:
-        """Seconds that moving so many bytes and computing so much take at least; None if the GPU's rates are unknown.
+        """Return the shortest time, in seconds, for so many bytes and operations; None if the rates are unknown.
 
         >>> h100 = GpuFacts(4e12, 50 << 20, teraflops=TERAFLOPS["NVIDIA H100"])
         >>> 1e3 * h100.floor_s(4 * 10**9, 67 * 10**9, "fp32"), GpuFacts(4e12, 0).floor_s(1, 1, "fp32")
@@ -91,7 +90,7 @@ class GpuFacts:
 
 
 def gpu_facts(device: Device = 0) -> GpuFacts:
-    """Limits of a GPU, determined once in a process.
+    """Return the limits of a GPU, determined once in a process.
 
     The bandwidth of a GPU that is not in the table is measured at the first call. So make that call while nothing else
     runs on the GPU, and before a candidate could have changed anything there.
@@ -110,7 +109,7 @@ def _facts(index: int) -> GpuFacts:
 
 
 def known_bandwidth(name: str) -> float | None:
-    """Bytes a second by the table, which has the first words of a GPU's name; None if it is not there.
+    """Return a GPU's bytes a second from the table, whose keys are the first words of names; None if it is not there.
 
     >>> known_bandwidth("NVIDIA A100-SXM4-80GB"), known_bandwidth("NVIDIA A1000 Laptop GPU")
     (2039000000000.0, None)
@@ -120,7 +119,7 @@ def known_bandwidth(name: str) -> float | None:
 
 
 def _entry(table: Mapping[str, Entry], name: str) -> Entry | None:
-    """The entry whose words a GPU's name begins with."""
+    """Return the entry whose words a GPU's name begins with."""
     for known in sorted(table, key=len, reverse=True):
         rest = name.removeprefix(known)
         if rest != name and not rest[:1].isalnum():
@@ -129,11 +128,11 @@ def _entry(table: Mapping[str, Entry], name: str) -> Entry | None:
 
 
 def measured_bandwidth(device: Device = 0, size: int = 1 << 29, tries: int = 10) -> float:
-    """Bytes a second of the fastest of some copies within the device; each byte is read and written.
+    """Return the bytes a second of the fastest of several copies within the device. Each byte is read and written.
 
     Args:
         device: the GPU.
-        size: bytes of a copy.
+        size: bytes of each copy.
         tries: number of copies.
     """
     place = torch.device("cuda", device_index(device))

@@ -1,6 +1,6 @@
-"""What NVIDIA's management library (NVML) says about a GPU. It starts no CUDA, so the supervisor may use it.
+"""Facts about a GPU from NVIDIA's management library (NVML). It does not start CUDA, so the Supervisor may use it.
 
-Every function returns None where the library is missing or does not know.
+Every function returns None if the library is missing or does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def device_index(device: int | str | torch.device) -> int:
-    """The index of a GPU that is given as an index, a name or a torch device.
+    """Return the index of a GPU that is given as an index, a name or a torch device.
 
     >>> device_index("cuda:1"), device_index("cuda"), device_index(2)
     (1, 0, 2)
@@ -50,7 +50,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _visible(device: int) -> str | None:
-    """This GPU's entry in CUDA_VISIBLE_DEVICES: a number or the beginning of a uuid; None if that is not set."""
+    """Return this GPU's entry in CUDA_VISIBLE_DEVICES: a number or the beginning of a uuid; None if that is not set."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return None
@@ -59,9 +59,9 @@ def _visible(device: int) -> str | None:
 
 
 def _handle(device: Any) -> ctypes.c_void_p | None:
-    """NVML's handle of the GPU that CUDA in this process numbers as `device`.
+    """Return NVML's handle of the GPU that CUDA in this process numbers as `device`.
 
-    NVML numbers GPUs in the order of the bus. CUDA does the same where all GPUs of a machine are of one kind.
+    NVML numbers GPUs in the order of the bus. So does CUDA where all GPUs of a machine are of one kind.
     """
     index = device_index(device)
     library, name = _library(), _visible(index)
@@ -88,13 +88,13 @@ def _uuid(library: ctypes.CDLL, handle: ctypes.c_void_p) -> str | None:
 
 
 def uuid(device: Any = 0) -> str | None:
-    """The GPU's uuid, as CUDA_VISIBLE_DEVICES takes it: ``GPU-...``."""
+    """Return the GPU's uuid in the form of CUDA_VISIBLE_DEVICES: ``GPU-...``."""
     library, handle = _library(), _handle(device)
     return None if library is None or handle is None else _uuid(library, handle)
 
 
 def minor_number(device: Any = 0) -> int | None:
-    """N of /dev/nvidiaN. It may differ from CUDA's index: in a container the only GPU may be /dev/nvidia5."""
+    """Return N of /dev/nvidiaN. It may differ from CUDA's index: in a container the only GPU may be /dev/nvidia5."""
     library, handle = _library(), _handle(device)
     if library is None or handle is None:
         return None
@@ -103,7 +103,7 @@ def minor_number(device: Any = 0) -> int | None:
 
 
 def memory(device: Any = 0) -> Memory | None:
-    """Memory of the whole GPU, used by any process."""
+    """Return the memory of the whole GPU, used by any process."""
     library, handle = _library(), _handle(device)
     if library is None or handle is None:
         return None

@@ -1,7 +1,7 @@
-"""Turns on one GPU: many processes may use it at a time, or one alone that times kernels; and shares of its memory.
+"""Turns on one GPU: many processes use it at a time, or one alone that times kernels. Also shares of its memory.
 
 All processes of a judge have the same lock file open. They lock single bytes of it with ``fcntl`` (open file
-descriptions' locks), so the kernel frees what a process holds when the process ends.
+descriptions' locks), so the kernel releases a process's locks when the process ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from kernel_coder.judge.gpu import nvml
 
 GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
-"""Bytes of the lock file: the gate, the device, the gate of the memory, and the first of the memory's shares. A process
+"""Bytes of the lock file: the gate, the device, the gate of the memory, and the first share of the memory. A process
 holds the gate while it waits for the device. So processes that share the device cannot keep out one that needs it
 alone."""
 
@@ -28,21 +28,21 @@ SHARES = 16
 """Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`."""
 
 TURN_S = 0.01
-"""Seconds that a process shares the device before :meth:`Turn.pause` lets others go first. Others hardly notice a wait
-of 10 ms; a shorter turn would ask for the lock, and wait for it, more often."""
+"""Time, in seconds, that a process shares the device before :meth:`Turn.pause` lets others go first. Others hardly
+notice a wait of 10 ms; with shorter turns more time would be spent on the lock."""
 
 POLL_S = 0.02
-"""Seconds between two attempts to take memory shares."""
+"""Interval, in seconds, between two attempts to take memory shares."""
 
 PATIENCE_S = 60.0
-"""Seconds after which a process stops waiting for memory shares. By then most tasks are done with theirs."""
+"""Time limit, in seconds, of the wait for memory shares. By then most tasks are done with theirs."""
 
 TELL_S = 1.0
 """Seconds of waiting that are reported together, so that a long wait sends few messages."""
 
 
 def lock_file(gpu: int) -> str:
-    """The file through which all of this user's processes take turns on a GPU. It is made if it is missing.
+    """Return the file through which all of this user's processes take turns on a GPU. Create it if it is missing.
 
     Args:
         gpu: number of the GPU's device node.
@@ -53,7 +53,7 @@ def lock_file(gpu: int) -> str:
 
 
 class SharedGpu:
-    """A GPU on which a judge times kernels while this process computes: the two take turns.
+    """A GPU that this process computes on and a judge times kernels on. The two take turns.
 
     Args:
         device: the GPU.
@@ -67,7 +67,7 @@ class SharedGpu:
 
     @contextmanager
     def use(self) -> Iterator[Callable[[], None]]:
-        """Inside, this thread computes on the GPU. Gives a function to call often, which lets waiting judges time."""
+        """Compute on the GPU in this block and thread. Gives a function to call often, so that judges can time."""
         lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)  # a lock of its own for each thread
         try:
             with GpuTurns(lock, finish_work=self._finish_work).shared() as turn:
@@ -106,14 +106,14 @@ class Turn:
                 _lock(self._lock, DEVICE, fcntl.F_UNLCK)
 
     def pause(self) -> None:
-        """Let waiting processes go first, if this turn has lasted for more than :data:`TURN_S`."""
+        """Let waiting processes go first, if this turn has lasted more than :data:`TURN_S`."""
         if self._lock is not None and time.monotonic() > self._until:
             self.end()
             self.begin()
 
 
 class GpuTurns:
-    """This process's turns on a GPU, and how long it has waited for them. Without a lock nothing waits.
+    """This process's turns on a GPU, and the time that it has waited for them. Without a lock nothing waits.
 
     >>> turns = GpuTurns()
     >>> with turns.shared() as turn, turns.alone():
@@ -130,27 +130,27 @@ class GpuTurns:
     ) -> None:
         """
         Args:
-            lock: descriptor of the lock file. The Examiner is given one with each request and sets it here.
-            on_wait: called with the seconds waited, each time that more than :data:`TELL_S` have come together. The
-                supervisor extends its own time limit by them.
-            finish_work: called before the device is released. It waits until the device has done all that this process
-                asked of it; otherwise the next process would be timed beside that work.
+            lock: descriptor of the lock file. The Examiner gets one with each request and sets it here.
+            on_wait: called with the seconds waited, each time that more than :data:`TELL_S` have accumulated. The
+                Supervisor extends its own time limit by them.
+            finish_work: called before the device is released. It waits until the device has done all of this process's
+                work; otherwise the next process would be timed beside that work.
         """
         self.lock = lock
         self.waited_s = 0.0
         """Seconds that this process has waited for the device. They do not count against a candidate's time limit."""
 
         self.busy_until = 0.0
-        """``time.monotonic()`` until when the GPU counts as used by another program, so that waiting for it is vain."""
+        """``time.monotonic()`` until which another program counts as using the GPU. Until then nothing waits for it."""
 
         self._on_wait, self._finish_work, self._told_s = on_wait, finish_work, 0.0
 
     def shared(self) -> AbstractContextManager[Turn]:
-        """Use the device beside others, but not while another process times. Between two steps, call ``pause``."""
+        """Use the device beside others, but not while another process times. Call ``pause`` between two steps."""
         return self._held(fcntl.F_RDLCK)
 
     def alone(self) -> AbstractContextManager[Turn]:
-        """Use the device alone, to time."""
+        """Use the device alone, to time kernels."""
         return self._held(fcntl.F_WRLCK)
 
     @contextmanager
@@ -164,7 +164,7 @@ class GpuTurns:
 
     @contextmanager
     def using(self, lock: int | None) -> Iterator[None]:
-        """Take turns by this lock, until the end of the block."""
+        """Take turns by this lock in the block."""
         before, self.lock = self.lock, lock
         try:
             yield
@@ -172,25 +172,25 @@ class GpuTurns:
             self.lock = before
 
     def finish_work(self) -> None:
-        """Wait until the device has done what this process asked of it."""
+        """Wait until the device has done this process's work."""
         if self._finish_work is not None:
             self._finish_work()
 
     def add_wait(self, seconds: float) -> None:
-        """Count seconds of waiting, and report them if enough have come together."""
+        """Count seconds of waiting, and report them if enough have accumulated."""
         self.waited_s += seconds
         if self._on_wait is not None and (untold_s := self.waited_s - self._told_s) > TELL_S:
             self._on_wait(untold_s)
             self._told_s += untold_s
 
     def sleep(self, seconds: float) -> None:
-        """Sleep; this counts as waiting for the device."""
+        """Sleep. This counts as waiting for the device."""
         began = time.monotonic()
         time.sleep(seconds)
         self.waited_s += time.monotonic() - began
 
     def await_closed(self, fd: int, patience_s: float) -> None:
-        """Wait until the other end of a pipe is closed, at most `patience_s`; this counts as waiting for the device."""
+        """Wait until the other end of a pipe is closed, at most `patience_s`. This counts as waiting for the device."""
         began = time.monotonic()
         poller = select.poll()
         poller.register(fd, 0)
@@ -204,7 +204,7 @@ class GpuTurns:
         others wait for.
 
         Returns:
-            False if the shares were not free within `patience_s`; then none is held.
+            False if the shares were not free within `patience_s`; then none is reserved.
         """
         assert self.lock is not None
         lock, until = self.lock, time.monotonic() + patience_s
@@ -230,7 +230,7 @@ class GpuTurns:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done all that this process asked of it; on a CPU, nothing."""
+    """Wait until a GPU has done all of this process's work; on a CPU, do nothing."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -241,7 +241,7 @@ def _lock(fd: int, byte: int, kind: int, how: int = fcntl.F_OFD_SETLKW, count: i
 
 
 def _try(fd: int, byte: int) -> bool:
-    """Lock one byte without waiting; whether that worked."""
+    """Lock one byte without waiting. Return whether that worked."""
     try:
         _lock(fd, byte, fcntl.F_WRLCK, fcntl.F_OFD_SETLK)
     except (BlockingIOError, PermissionError):

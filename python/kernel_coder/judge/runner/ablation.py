@@ -1,6 +1,6 @@
-"""Take away what a kernel computed, to see whether the candidate's outputs depend on it.
+"""Removes what a kernel computed, to see whether the candidate's outputs depend on it.
 
-Three ways: overwrite a result with NaN, overwrite it with random numbers, or put the kernel's inputs in its place.
+There are three ways: overwrite a result with NaN, with random numbers, or with the kernel's inputs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from kernel_coder.judge.runner.contents import Fingerprint, bytes_of, contains, fingerprint, storage_of
 
 DISTANCE_ELEMENTS = 4096
-"""About how many elements of two tensors are compared to see how near they are."""
+"""Approximate number of elements of two tensors that are compared to find how near they are."""
 
 
 def spoil(tensor: Tensor, is_finite: bool = False) -> Tensor:
-    """Other values than before, in place where possible.
+    """Give a tensor other values, in place where possible, and return it.
 
-    Floats become NaN, or normally distributed numbers if they have to be finite. Every bit of an integer is flipped.
+    Floats become NaN, or normally distributed numbers if they must be finite. Every bit of an integer is flipped.
 
     >>> spoil(torch.tensor([1.0, 2.0])), spoil(torch.tensor([5, 6]))
     (tensor([nan, nan]), tensor([-6, -7]))
@@ -42,12 +42,12 @@ def spoil(tensor: Tensor, is_finite: bool = False) -> Tensor:
 
 
 def spoil_call(tensors: Mapping[str, Tensor], before: Mapping[str, Fingerprint], result: Any, is_finite: bool) -> Any:
-    """Spoil everything that a function changed or returned; the spoiled result.
+    """Spoil everything that a function changed or returned. Return the spoiled result.
 
     Args:
         tensors: the function's tensor arguments.
         before: their fingerprints before the call.
-        result: what the function returned: tensors, numbers, and containers of them.
+        result: the function's result: tensors, numbers, and containers of them.
         is_finite: write random numbers instead of NaN.
     """
     untouched = set()
@@ -74,14 +74,14 @@ def spoil_call(tensors: Mapping[str, Tensor], before: Mapping[str, Fingerprint],
 
 
 def undo(given: list[tuple[Tensor, Tensor]], made: list[Tensor]) -> bool:
-    """Overwrite what a launch wrote with what it was given.
+    """Overwrite what a launch wrote with its inputs.
 
-    For each written tensor the source is the unchanged input of the same size, and like it of floats or of integers,
-    whose values are nearest to it; without such an input, the tensor's own earlier content.
+    A written tensor gets the values of the nearest unchanged input that has as many elements and, like it,
+    floating-point numbers or integers. Without such an input, it gets its own earlier content.
 
     Args:
         given: the launch's tensor arguments, each with a copy of its content before the launch.
-        made: tensors that it returned.
+        made: tensors that the launch returned.
 
     Returns:
         Whether anything was overwritten.
@@ -101,7 +101,7 @@ def undo(given: list[tuple[Tensor, Tensor]], made: list[Tensor]) -> bool:
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    """Mean absolute difference of some of their elements; infinite if it is NaN."""
+    """Return the mean absolute difference of some of their elements; infinite if it is NaN."""
     step = max(1, one.numel() // DISTANCE_ELEMENTS)
     mine, others = (some.detach().reshape(-1)[::step].double() for some in (one, other))
     found = float((mine - others).abs().mean())

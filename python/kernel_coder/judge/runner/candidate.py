@@ -58,22 +58,21 @@ from kernel_coder.judge.wire.shared_tensors import Arena, dirty_for_outputs, fre
 from kernel_coder.judge.wire.trees import floating, tensors_of
 
 FILE = "candidate.py"
-"""File of the candidate's source, in the Runner's folder. Feedback about an exception quotes its lines."""
+"""File with the candidate's source, in the Runner's folder. Feedback about an exception quotes its lines."""
 
 MODULE = f"m{secrets.token_hex(8)}"
-"""Name under which the file is imported. No candidate can know it, so that none behaves well under this name only."""
-
+"""Random name under which the file is imported. A candidate that does not know it cannot behave well only under it."""
 
 MAX_WORK = 1 << 60
-"""Upper limit of the number of operations in a message, whose integers have 64 bits."""
+"""Upper limit of the number of operations in a message, because its integers have 64 bits."""
 
 
 class WrongStructure(Exception):
-    """An output has another number, shape, dtype, device or type than the reference's."""
+    """Raised if an output differs from the reference's in number, shape, dtype, device or type."""
 
 
 class BuildFailed(Exception):
-    """The candidate cannot be used; the Runner ends and says why."""
+    """Raised if the candidate cannot be used. The Runner then reports why and ends."""
 
     def __init__(self, status: Status, text: str = "") -> None:
         super().__init__(text)
@@ -84,13 +83,13 @@ class _PreparedCall(NamedTuple):
     """A call on one slot of the shared memory, prepared so that a timed call does as little else as possible.
 
     Attributes:
-        args: of the forward.
-        cotangents: of the outputs, if gradients are asked for.
-        outputs: the structure that the reference returns, as :func:`~kernel_coder.judge.wire.messages.encode` tells it.
-        is_one_tensor: that structure is a single tensor.
-        names: how messages call each output tensor.
+        args: arguments of ``forward``.
+        cotangents: gradients of the outputs; None if gradients are not checked.
+        outputs: structure of the reference's outputs, encoded by :func:`~kernel_coder.judge.wire.messages.encode`.
+        is_one_tensor: whether that structure is a single tensor.
+        names: name of each output tensor in messages.
         specs: shape and dtype of each output tensor.
-        places: where each output tensor goes in shared memory.
+        places: place of each output tensor in shared memory.
     """
 
     args: list[Any]
@@ -106,10 +105,10 @@ class Candidate:
     """Builds a candidate, and calls it as the Examiner asks.
 
     Args:
-        plan: how to build and call it, written by the Examiner.
+        plan: the Examiner's plan of how to build and call it.
         inputs: file descriptor of the memory for parameters, buffers and inputs.
         outputs: file descriptor of the memory for outputs.
-        source: the candidate's code.
+        source: the candidate's source.
         report: memory for a text to the Examiner.
         say_queued: tells the Examiner that all work of a request waits on the GPU behind the gate.
 
@@ -129,9 +128,9 @@ class Candidate:
     ) -> None:
         self.plan, self.report, self.say_queued = plan, report, say_queued
         self.facts = ""
-        """About own kernels, from the last call that asked for them."""
+        """Facts about own kernels, from the last call that asked for them."""
         self.returned: list[Tensor] | None = None
-        """In an audit, what the last call returned. Else None, so that large outputs are not kept."""
+        """In an audit, the outputs of the last call. Otherwise None, so that large outputs are not kept."""
         self.device = torch.device(plan["device"])
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(inputs).st_size or plan["input_bytes"], self.device, inputs)
@@ -145,8 +144,8 @@ class Candidate:
         self.compiled: Any = None
         self.prepared: dict[tuple[int, int], _PreparedCall] = {}
         self.made: dict[int, list[Tensor]] = {}
-        """What is copied in place of outputs, by variant."""
-        self.hooks = contextlib.ExitStack()  # installed until the end: an extension may be built as late as in a call
+        """Tensors that are copied in place of outputs, by variant."""
+        self.hooks = contextlib.ExitStack()  # kept until the end: an extension may be built during a call
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
             interpreted_bfloat16.install()
@@ -155,9 +154,9 @@ class Candidate:
             self.hooks.enter_context(self.own.watch_extensions())
         self.module: ModuleType | None = None
         self.initial: dict[str, float | None] = {}
-        """The one value that each parameter's elements have after construction; None if they differ."""
+        """The value that all elements of a parameter have after construction, by name; None if they differ."""
         self.modes: dict[torch.nn.Module, bool] = {}
-        """Whether each module was in training, while another mode is tried."""
+        """The training mode of each module, while another mode is tried."""
         self.libraries = BuiltLibraries()
         self.model_class = self._load_class(source)
         self.model, self.loaded = self._build(plan["seed"])
@@ -165,7 +164,7 @@ class Candidate:
         self.parameters = list(self.model.parameters())
 
     def _load_class(self, source: str) -> Any:
-        """The candidate's ``ModelNew``."""
+        """Return the candidate's ``ModelNew``."""
         if is_native(source, self.plan["backend"]):
             return native_model(source, self.plan["backend"], self._reference_state())
         self.module = _imported(source)
@@ -175,11 +174,11 @@ class Candidate:
         return model
 
     def _reference_state(self) -> dict[str, Tensor]:
-        """The reference's parameters and buffers by name."""
+        """Return the reference's parameters and buffers by name."""
         return {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in self.plan["state"]}
 
     def _build(self, seed: int) -> tuple[torch.nn.Module, Loaded]:
-        """Construct the module and load the reference's state; the module, and how the state was loaded."""
+        """Construct the module and load the reference's state. Return the module, and how the state was loaded."""
         plan = self.plan
         init = [self.inputs.at(TensorSpec(*one)).clone() for one in plan["init_tensors"]]
         args, kwargs = decode(plan["init"], lambda index: init[index])
@@ -190,7 +189,7 @@ class Candidate:
         return model, loaded
 
     def _load(self, model: torch.nn.Module) -> Loaded:
-        """Load the reference's state, as it is in shared memory now."""
+        """Load the reference's state that is in shared memory now."""
         plan = self.plan
         own = state_of(model)
         self.initial = self.initial or {name: one_value(value) for name, value in own.items() if floating(value)}
@@ -202,11 +201,11 @@ class Candidate:
         return loaded
 
     def reload(self, is_second: bool, seed: int) -> None:
-        """Load the state from shared memory again. Later calls are of the instance that it was loaded into.
+        """Load the state from shared memory again. Later calls use the instance that it was loaded into.
 
         Args:
-            is_second: make another instance first; otherwise it is the first one.
-            seed: of the random numbers of that construction.
+            is_second: create another instance first; otherwise use the first one.
+            seed: seed of the random numbers of that construction.
         """
         if is_second:
             self.model, _ = self._build(seed)
@@ -216,7 +215,7 @@ class Candidate:
         self.parameters = list(self.model.parameters())
 
     def set_training(self, training: int) -> None:
-        """Call ``eval()`` or ``train()``: 0 or 1; 2 restores each module's own mode."""
+        """Set the mode: 0 calls ``eval()``, 1 calls ``train()``, and 2 restores each module's own mode."""
         if training == 2:
             for module, was in self.modes.items():
                 module.training = was
@@ -225,7 +224,7 @@ class Candidate:
         self.model.train(bool(training))
 
     def close(self) -> None:
-        """Free everything, so that this process can build another one."""
+        """Free everything, so that this process can build another candidate."""
         self.hooks.close()
         self.prepared.clear()
         self.made.clear()
@@ -246,16 +245,16 @@ class Candidate:
         """Call the candidate on some slots of the shared memory.
 
         Args:
-            first: the first slot.
-            count: number of slots, each of which is one call.
-            variant: index of the plan's variant: shapes of inputs and outputs.
-            mode: what the calls are for.
+            first: index of the first slot.
+            count: number of slots. Each is one call.
+            variant: index of the variant in the plan: the shapes of inputs and outputs.
+            mode: how the calls are made.
             number: the calls wait on the GPU until the gate has this number; 0: they do not wait.
 
         Returns:
             For AUDITED the values of ``messages.Audit``; for the ablations the first two of them. For PROFILED,
-            nanoseconds of device time in own kernels and in all, and the number of records. For FOR_TARGET, the number
-            of compiled kernels.
+            nanoseconds of device time in own kernels and in all kernels, the number of records, and the bytes that a
+            call allocates at most. For FOR_TARGET, the number of compiled kernels.
         """
 
         call = self._copy_only if mode is Mode.EMPTY else self._call
@@ -299,7 +298,7 @@ class Candidate:
             self.model = plain
 
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
-        """Make the calls while launches are recorded; the values of ``messages.Audit``."""
+        """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
             self.returned = [] if mode is Mode.AUDITED else None
             calls()
@@ -315,9 +314,9 @@ class Candidate:
         return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), reached, seen.replays, work)
 
     def give_back(self) -> None:
-        """Give the GPU the memory that this process holds and does not use, if that is much.
+        """Give unused GPU memory of this process back to the GPU if there is much of it.
 
-        The Examiner needs it for the next inputs. The driver hands out fresh memory as zeros, so some is filled again.
+        The Examiner needs it for the next inputs. Fresh memory from the driver is zero, so some memory is filled again.
         """
         if free_memory(self.device):
             dirty_for_outputs(self.device, self.outputs.size)
@@ -330,8 +329,8 @@ class Candidate:
 
     @contextlib.contextmanager
     def _behind_gate(self, number: int) -> Iterator[None]:
-        """The GPU's work that is queued in this context waits until the gate has the number. Behind that work the same
-        number is written at another place. 0: neither."""
+        """Make the GPU's work that is queued in this context wait until the gate has the number. After that work the
+        same number is written at another place. 0: do neither."""
         memory = self.outputs.bytes.data_ptr()
         if number:
             wait_for(memory + self.plan["gate_at"], number, self.device)
@@ -352,7 +351,7 @@ class Candidate:
                     raise WrongStructure("a call changes whether gradients are computed in the whole process")
             with torch.no_grad():
                 if type(made) is Tensor and prepared.is_one_tensor and _fits(made, prepared.places[0]):
-                    prepared.places[0].copy_(made)  # the common case first: a timed call includes these checks
+                    prepared.places[0].copy_(made)  # the common case comes first, since a timed call includes this code
                     return
                 result = outputs_of(made, device_of(prepared.args))
         else:
@@ -371,7 +370,7 @@ class Candidate:
                 place.copy_(tensor)
 
     def _copy_only(self, variant: int, slot: int) -> None:
-        """Copy tensors of the outputs' sizes to shared memory, as :meth:`_call` does, without a call."""
+        """Copy tensors of the outputs' sizes to shared memory, as :meth:`_call` does, without calling the candidate."""
         places = (self.prepared.get((variant, slot)) or self._prepare(variant, slot)).places
         if variant not in self.made:
             self.made[variant] = [torch.empty_like(place) for place in places]
@@ -401,7 +400,7 @@ class Candidate:
 
 
 def _imported(source: str) -> ModuleType:
-    """Import the source from a file: ``triton.jit`` reads its function's text from there."""
+    """Import the source from a file, because ``triton.jit`` reads a function's text from there."""
     with open(FILE, "w") as file:
         file.write(source)
     linecache.clearcache()
@@ -419,7 +418,7 @@ def _fits(tensor: Tensor, place: Tensor) -> bool:
 
 
 def _check(name: str, tensor: Any, place: Tensor, spec: TensorSpec) -> None:
-    """Raise :class:`WrongStructure` if an output is not a plain tensor of its place's shape, dtype and device."""
+    """Raise :class:`WrongStructure` if an output is not a plain tensor of the expected shape, dtype and device."""
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         raise WrongStructure(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
     if tensor.shape != place.shape:
@@ -431,7 +430,7 @@ def _check(name: str, tensor: Any, place: Tensor, spec: TensorSpec) -> None:
 
 
 def _taken_apart(result: Any, expected: Any) -> list[Tensor]:
-    """The tensors of what the candidate returned; its structure must be the expected one."""
+    """Return the tensors in the candidate's result. Its structure must be the expected one."""
     found: list[Tensor] = []
     try:
         tree = encode(result, found)
@@ -443,7 +442,7 @@ def _taken_apart(result: Any, expected: Any) -> list[Tensor]:
 
 
 def _described(tree: Any) -> str:
-    """An encoded structure in words.
+    """Describe an encoded structure in words.
 
     >>> _described(["tuple", [["tensor", 0], ["value", 1]]])
     '(a tensor, 1)'
@@ -457,9 +456,9 @@ def _described(tree: Any) -> str:
 
 
 def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
-    """Nanoseconds of device time in own kernels and in all, the number of records (zeros if these are unknown), and
-    the bytes that a call takes at most in addition to what is held before it."""
-    calls()  # a first call compiles, tunes and allocates, which is not a call's work
+    """Return nanoseconds of device time in own kernels and in all kernels, the number of records (all 0 if unknown),
+    and the bytes that a call allocates at most."""
+    calls()  # the first call compiles, tunes and allocates, which is not measured
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
     calls()

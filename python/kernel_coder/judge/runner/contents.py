@@ -1,4 +1,4 @@
-"""Which bytes a tensor holds and where they lie. An audit compares them before and after a kernel's launch."""
+"""The content of tensors and their place in memory. An audit compares them before and after a kernel's launch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Fingerprint = tuple[int, int]
 """Number of bytes of a tensor, and a hash of them."""
 
 CHUNK_WORDS = 1 << 22
-"""64-bit words that are hashed at a time: limits the extra memory of :func:`fingerprint` to three times 32 MiB."""
+"""Number of 64-bit words that are hashed at a time. :func:`fingerprint` needs three times their 32 MiB."""
 
 
 def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of some arguments: also those inside containers and in the ``base`` of a wrapper.
+    """Yield names and tensors of some arguments, also those inside containers and in the ``base`` of a wrapper.
 
     Triton's tensor descriptors and reinterpreted tensors are such wrappers.
 
@@ -36,21 +36,21 @@ def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 LEAST_ADDRESS = 1 << 32
-"""Integers below this are taken for sizes. Linux and CUDA give tensors addresses far above the first 4 GiB."""
+"""Smaller integers count as sizes. Linux and CUDA give tensors addresses far above the first 4 GiB."""
 
 MAX_POINTERS = 1024
-"""Elements of a tensor of integers up to which it may be a table of addresses, as a grouped product has one."""
+"""Upper limit of the elements of an integer tensor that may be a table of addresses, as for grouped products."""
 
 
 def with_pointed_at(values: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """The tensors in some arguments, and those whose addresses are among the arguments as integers or in a tensor.
+    """Return the tensors in some arguments, and those whose addresses are given as integers or in a tensor.
 
     >>> x = torch.ones(4)
     >>> list(with_pointed_at({"x": x.data_ptr(), "n": 4}))
     ['x']
     """
     found = dict(tensors_in(values))
-    plain = {str(name): getattr(one, "value", one) for name, one in values.items()}  # of a c_void_p
+    plain = {str(name): getattr(one, "value", one) for name, one in values.items()}  # c_void_p has a value
     integers = {name: [one] for name, one in plain.items() if type(one) is int and LEAST_ADDRESS <= one < 1 << 63}
     for name, one in found.items():
         if one.dtype == torch.int64 and 0 < one.numel() <= MAX_POINTERS:
@@ -73,28 +73,28 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def _span_of(tensor: Tensor) -> range:
-    """Addresses from the tensor's first element to the end of its storage."""
+    """Return the addresses from the tensor's first element to the end of its storage."""
     return range(tensor.data_ptr(), storage_of(tensor) + tensor.untyped_storage().nbytes())
 
 
 def contains(tensors: Iterator[Tensor] | list[Tensor], tensor: Tensor) -> bool:
-    """Whether the tensor itself, not an equal one, is among the tensors."""
+    """Return whether the tensor itself, not an equal one, is among the tensors."""
     return any(one is tensor for one in tensors)
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Address of the tensor's storage, which identifies the memory that it shares with its views."""
+    """Return the address of the tensor's storage, which identifies the memory that it shares with its views."""
     return tensor.untyped_storage().data_ptr()
 
 
 def addresses_of(tensor: Tensor) -> range:
-    """Every address in the tensor's storage."""
+    """Return every address in the tensor's storage."""
     start = storage_of(tensor)
     return range(start, start + tensor.untyped_storage().nbytes())
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The tensor's bytes in the order of its elements: uint8, one dimension. A view where the layout allows it."""
+    """Return the tensor's bytes in the order of its elements, as one dimension of uint8; a view where possible."""
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     if flat.stride(0) != 1:  # reshape keeps the stride of an expanded, an empty or a single element
         flat = flat.new_empty(flat.shape).copy_(flat)
@@ -102,7 +102,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:
-    """Number of bytes, and a hash of them in the order of the elements. Layout and dtype play no role.
+    """Return the number of bytes and a hash of them in the order of the elements. Layout and dtype do not matter.
 
     >>> x = torch.arange(6.0)
     >>> fingerprint(x) == fingerprint(x.view(2, 3)), fingerprint(x) == fingerprint(x.view(2, 3).t())
@@ -123,14 +123,14 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
 
 
 def _multipliers(start: int, size: int, device: torch.device) -> Tensor:
-    """Odd numbers that look random, one for each position: a round of SplitMix64 with signed shifts."""
+    """Return odd numbers that look random, one for each position: a round of SplitMix64 with signed shifts."""
     mixed = torch.arange(start, start + size, dtype=torch.int64, device=device) * -0x61C8864680B583EB
     mixed = (mixed ^ (mixed >> 30)) * -0x40A7B892E31B1A47
     return (mixed ^ (mixed >> 27)) | 1
 
 
 def is_one_value(tensor: Tensor) -> bool:
-    """Whether all elements have the same bits. False for a single element, which may be the result of a sum.
+    """Return whether all elements have the same bits. False for a single element, which may be the result of a sum.
 
     >>> [is_one_value(one) for one in (torch.full((2, 2), float("nan")), torch.tensor([0.0, -0.0]), torch.ones(1))]
     [True, False, False]
@@ -142,11 +142,11 @@ def is_one_value(tensor: Tensor) -> bool:
 
 
 def is_cast_of(tensor: Tensor, content: Fingerprint, source: Tensor) -> bool:
-    """Whether the tensor is the source in another dtype.
+    """Return whether the tensor is the source in another dtype.
 
     Args:
         tensor: the possible copy.
-        content: its fingerprint.
+        content: fingerprint of the possible copy.
         source: the possible original.
     """
     if source.numel() != tensor.numel() or source.dtype == tensor.dtype or tensor.numel() < 2:

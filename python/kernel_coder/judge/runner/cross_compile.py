@@ -1,6 +1,6 @@
-"""Compile a candidate's Triton kernels for a GPU that is not there.
+"""Compiles a candidate's Triton kernels for a GPU that this machine does not have.
 
-Triton's interpreter runs many kernels that its compiler refuses. Where kernels are interpreted, this finds out whether
+Triton's interpreter runs many kernels that its compiler refuses. Where kernels are interpreted, this checks whether
 they compile for a GPU at all. It runs in the candidate's process, so success proves nothing; only a failure counts.
 """
 
@@ -19,7 +19,7 @@ from kernel_coder.judge.runner.kernel_facts import KernelFacts, library_facts, t
 
 
 class _AbsentDriver:
-    """Stands in for Triton's driver of a GPU that is not there."""
+    """Replaces Triton's driver, for a GPU that this machine does not have."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -38,21 +38,21 @@ class _AbsentDriver:
 
 
 def compile_kernels(calls: Callable[[], None], architecture: str) -> list[KernelFacts]:
-    """Compile the Triton kernels that some calls launch, and do not launch them.
+    """Compile the Triton kernels that some calls launch, without launching them.
 
-    The calls then go on with results that were never computed. So once a kernel was compiled, only errors of the
-    compiler count and other exceptions of the calls are ignored.
+    The calls then continue with results that were never computed. So after the first kernel, only errors of the
+    compiler count, and other exceptions of the calls are ignored.
 
     Args:
         calls: launches the kernels.
         architecture: the GPU to compile for, such as ``sm_90``.
 
     Returns:
-        What the compiler knows about each kernel.
+        Facts about each kernel.
 
     Raises:
         RuntimeError: no kernel was compiled, or a kernel needs more shared memory than the architecture has.
-        Exception: the compiler's error, or the calls' if no kernel was reached.
+        Exception: the compiler's error, or the calls' error if no kernel was reached.
     """
     with _recorded(architecture) as (kernels, failures):
         try:
@@ -73,7 +73,7 @@ def compile_kernels(calls: Callable[[], None], architecture: str) -> list[Kernel
 
 
 def _facts(kernel: Any) -> KernelFacts:
-    """Facts with registers and spills, which only the assembler knows."""
+    """Return facts including registers and spills, which only the assembler knows."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
@@ -84,7 +84,7 @@ def _facts(kernel: Any) -> KernelFacts:
 
 @contextlib.contextmanager
 def _recorded(architecture: str) -> Iterator[tuple[list[Any], list[Exception]]]:
-    """Compile where Triton would launch; the kernels compiled so far, and the compiler's errors."""
+    """Compile kernels where Triton would launch them. Give the compiled kernels and the compiler's errors."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction

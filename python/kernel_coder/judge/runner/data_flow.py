@@ -1,7 +1,7 @@
-"""Follow the data of own kernels through an audited call: did a launch compute anything, and which tensors contain it?
+"""Follows the data of own kernels through an audited call: did a launch compute anything, and which tensors contain it?
 
-The candidate's process does this, so the answer can only count against the candidate. Work that it does not see does
-not count in the candidate's favour.
+This runs in the candidate's process, so the result is used only against the candidate. Work that is not seen here does
+not count for the candidate.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from kernel_coder.judge.runner.contents import (
 
 
 class DataFlow:
-    """Where the data of own kernels is, in one audited call.
+    """Knows which memory and which numbers contain data of own kernels, in one audited call.
 
-    Memory is known by its address. A number that Python code reads from a tensor has the address of its element. A
-    number that an extension function returns has no address; it gets a negative one.
+    Memory is identified by its address. A number that Python code reads from a tensor has the address of its element. A
+    number that an extension function returns has no address, and gets a negative one.
     """
 
     def __init__(self) -> None:
         self.reached: set[int] = set()
-        """Storages with data of own kernels."""
+        """Storages that contain data of own kernels."""
         self.numbers: set[int] = set()
-        """Addresses of the numbers of own kernels that Python code has seen."""
+        """Addresses of the numbers from own kernels that Python code has read."""
         self._library_results: set[Fingerprint] = set()
         self._written: set[int] = set()  # storages that own kernels wrote within the operator that runs now
 
     def reaches(self, tensor: Tensor) -> bool:
-        """Whether a tensor may contain data of own kernels.
+        """Return whether a tensor may contain data of own kernels.
 
-        Once Python code has read a number of theirs, every later tensor may. A Boolean that was read is a decision and
-        not such a number.
+        Once Python code has read a number of own kernels, every later tensor may. A Boolean is a decision and not such
+        a number.
         """
         return bool(self.numbers) or storage_of(tensor) in self.reached
 
@@ -53,12 +53,12 @@ class DataFlow:
         made: list[Tensor] | None = None,
         has_numbers: bool = False,
     ) -> tuple[tuple[str, ...], bool]:
-        """Take in what an own kernel or an own function has done.
+        """Process a launch of an own kernel or a call of an own function.
 
         Args:
-            tensors: its tensor arguments, by name.
+            tensors: tensor arguments by name.
             before: their fingerprints before the launch.
-            made: tensors that a function returned and was not given.
+            made: tensors that a function returned and that were not its arguments.
             has_numbers: a function returned numbers.
 
         Returns:
@@ -84,17 +84,17 @@ class DataFlow:
         return (*changed, *(("result",) if made else ())), moves
 
     def library_result(self, result: Any) -> None:
-        """Remember what an operator of a library computed: a kernel that copies it computes nothing."""
+        """Remember the result of a library's operator: a kernel that copies it computes nothing."""
         self._library_results |= {fingerprint(one) for _, one in tensors_in({"": result})}
 
     def operator(self, operator: Any, given: Mapping[Any, Any], result: Any, is_own: bool) -> None:
-        """Take in that an operator has run: data goes from its arguments to what it returns and what it writes to.
+        """Process a call of an operator: data flows from its arguments to its results and to what it writes.
 
         Args:
             operator: an ``OpOverload``.
-            given: its arguments by position and by name.
-            result: what it returned.
-            is_own: own kernels were launched within it, and it is not torch's own, so their data is in its results.
+            given: the arguments by position and by name.
+            result: the operator's result.
+            is_own: the operator is not torch's and launched own kernels, so its results contain their data.
         """
         inputs = [one for _, one in tensors_in(given)]
         results = [one for _, one in tensors_in({"": result})]
@@ -112,12 +112,12 @@ class DataFlow:
         self._written.clear()
 
     def _forget(self, tensor: Tensor) -> None:
-        """Drop what is known of a new tensor's memory: it is about an earlier tensor at the same place."""
+        """Drop what is known about a new tensor's memory: it was about an earlier tensor at the same place."""
         self.reached.discard(storage_of(tensor))
 
 
 def _written_by(operator: Any, given: Mapping[Any, Any]) -> list[Tensor]:
-    """The tensors among its arguments that an operator writes to, according to its schema."""
+    """Return the arguments that an operator writes to, according to its schema."""
     arguments = operator._schema.arguments
     keys = [*enumerate(arguments), *((argument.name, argument) for argument in arguments)]
     changed = {key: given[key] for key, argument in keys if key in given and argument.is_write}
@@ -125,7 +125,7 @@ def _written_by(operator: Any, given: Mapping[Any, Any]) -> list[Tensor]:
 
 
 def has_numbers(value: Any) -> bool:
-    """Whether a function's result contains a number.
+    """Return whether a function's result contains a number.
 
     >>> has_numbers([1.5]), has_numbers((True, "a"))
     (True, False)

@@ -1,6 +1,6 @@
-"""The share of a GPU's time that a candidate's own kernels take, from a profile of torch.
+"""Computes the share of a GPU's time that a candidate's own kernels take, from a profile of torch.
 
-A profiler's records say what the GPU did and for how long. Kernels are told apart by their exact names.
+A profiler's records say what the GPU did and for how long. Kernels are distinguished by their exact names.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 
 class NoDeviceTime(Exception):
-    """The profile allows no statement about device time. The caller must treat this as a failed proof of work."""
+    """Raised if the device time cannot be found from the profile. This counts as a failed proof of work."""
 
 
 class KernelRecord(NamedTuple):
-    """One thing that the GPU did: a kernel, or a copy or fill by the driver."""
+    """One activity of the GPU: a kernel, or a copy or fill by the driver."""
 
     name: str
     start_ns: int
@@ -23,7 +23,7 @@ class KernelRecord(NamedTuple):
 
 
 class DeviceTime(NamedTuple):
-    """Device time in nanoseconds and number of records: of the candidate's own kernels, and of everything."""
+    """Device time in nanoseconds and number of records, for the candidate's own kernels and for everything."""
 
     own_ns: int
     all_ns: int
@@ -32,16 +32,16 @@ class DeviceTime(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Part of the time that was spent in the candidate's own kernels, 0 to 1."""
+        """Share of the time that was spent in the candidate's own kernels, 0 to 1."""
         return self.own_ns / self.all_ns
 
 
 _NO_WORK = frozenset({"user_annotation", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event"})
-"""Types of profiler events that stand on the device's timeline and are no work of the device."""
+"""Types of profiler events that are on the device's timeline but are not work of the device."""
 
 
 def device_records(profile: Any) -> list[KernelRecord]:
-    """What a finished ``torch.profiler.profile`` recorded on a CUDA device.
+    """Return what a finished ``torch.profiler.profile`` recorded on a CUDA device.
 
     Ranges that code names itself (``record_function``) are left out: a candidate could give one a kernel's name.
     """
@@ -60,13 +60,13 @@ def device_records(profile: Any) -> list[KernelRecord]:
 def kernel_share(
     records: Iterable[KernelRecord], own: Iterable[str], launched: Mapping[str, int] | None = None
 ) -> DeviceTime:
-    """The part of the device's time in the candidate's own kernels. Copies and fills by the driver are never its own.
+    """Return the device time of own kernels and of everything. The driver's copies and fills are never own.
 
     Args:
-        records: of one or more calls.
-        own: names of own kernels, as ``OwnKernels.kernel_names`` gives them; compared exactly.
-        launched: how often each own Triton kernel was launched meanwhile (``Launches.by_name``). A library's kernel of
-            the same name would make a name appear more often than that.
+        records: records of one or more calls.
+        own: names of own kernels, from ``OwnKernels.kernel_names``. They are compared exactly.
+        launched: number of launches of each own Triton kernel in these calls (``Launches.by_name``). If a library's
+            kernel has the same name, that name is recorded more often.
 
     Raises:
         NoDeviceTime: there are no records, they have no duration, or a name was recorded more often than launched.

@@ -1,8 +1,8 @@
-"""Make Triton's interpreter compute with bfloat16.
+"""Makes Triton's interpreter compute with bfloat16.
 
-It keeps such numbers as their bits, in 16-bit integers. Products, sums and comparisons of these integers say nothing
-about the numbers, and its conversion from float32 cuts digits off where a GPU rounds. Here such operands are widened to
-float32, and results are rounded to the nearest number.
+The interpreter keeps such numbers as their bits, in 16-bit integers. It multiplies, adds and compares these integers,
+which is wrong, and it truncates when it converts float32 where a GPU rounds. With this module such operands are
+converted to float32, and results are rounded to the nearest number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def widened(bits: Array) -> Array:
-    """The numbers in float32 whose bits in bfloat16 these are.
+    """Return the float32 numbers whose bits in bfloat16 these are.
 
     >>> widened(np.array([0x3F80, 0xC000], np.uint16)).tolist()
     [1.0, -2.0]
@@ -25,7 +25,7 @@ def widened(bits: Array) -> Array:
 
 
 def rounded(numbers: Array) -> Array:
-    """The bits in bfloat16 of the nearest numbers; of two that are as near, the even one.
+    """Return the bits in bfloat16 of the nearest numbers; of two that are equally near, the even one.
 
     >>> [hex(one) for one in rounded(np.array([1.0, 1.00390625, 1.01171875, np.nan], np.float32))]
     ['0x3f80', '0x3f80', '0x3f82', '0x7fc0']
@@ -37,7 +37,7 @@ def rounded(numbers: Array) -> Array:
 
 
 def install() -> None:
-    """Change the interpreter in this process. Does nothing where Triton's interpreter is another one."""
+    """Change the interpreter in this process. Do nothing if this Triton has no such interpreter."""
     try:
         import triton.language as tl
         from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -53,7 +53,7 @@ def install() -> None:
         return TensorHandle(widened(one.data), tl.float32) if is_narrow(one) else one
 
     def computing(original: Callable[..., Any]) -> Callable[..., Any]:
-        """The operation on numbers instead of bits. Its operands are all handles but the last argument."""
+        """Return an operation on numbers instead of bits. Its operands are all arguments but the last one."""
 
         def compute(self: Any, *args: Any) -> Any:
             *operands, op = args

@@ -1,4 +1,4 @@
-"""What compilers say about kernels: their names on the device, registers, local memory and shared memory."""
+"""Facts from compilers about kernels: names on the device, registers, local memory and shared memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """Facts about a compiled kernel; None for what is not known.
+    """Facts about a compiled kernel. Unknown ones are None.
 
     Attributes:
-        name: on the device; mangled if the kernel is C++.
-        registers: per thread.
-        local_bytes: per thread, in device memory: spilled registers, and arrays that do not fit into registers.
-        shared_bytes: per block, without what the launch adds.
-        threads: per block.
+        name: the name on the device; mangled if the kernel is C++.
+        registers: registers of each thread.
+        local_bytes: bytes of each thread in device memory: spilled registers, and arrays that do not fit.
+        shared_bytes: bytes of each block, without those that the launch adds.
+        threads: threads of each block.
 
     >>> print(KernelFacts("fused", registers=40, local_bytes=8, shared_bytes=4096, threads=128))
     fused: 40 registers, 8 bytes of local memory (spilled registers cost time), 4096 bytes of shared memory, 128 threads
@@ -51,7 +51,7 @@ class KernelFacts:
 
 
 def triton_facts(kernel: Any) -> KernelFacts:
-    """Facts about a ``triton.compiler.CompiledKernel``; its registers are known once it is loaded onto a device."""
+    """Return facts about a ``triton.compiler.CompiledKernel``. Registers are known once it is loaded."""
     metadata = kernel.metadata
     spills = getattr(kernel, "n_spills", None)
     warps = getattr(metadata, "num_warps", None)
@@ -68,14 +68,14 @@ def triton_facts(kernel: Any) -> KernelFacts:
 # ---- libraries -------------------------------------------------------------------------------------------------------
 
 CUOBJDUMP_TIMEOUT_S = 60
-"""Upper limit for ``cuobjdump`` on one library, in seconds. Beyond it the library counts as one without facts."""
+"""Time limit for ``cuobjdump`` on one library, in seconds. After it the library counts as one without facts."""
 
 
 def kernels_in(library: str) -> frozenset[str]:
-    """Names of the CUDA kernels in a shared library, mangled if they are C++; empty for a library without any.
+    """Return the names of the CUDA kernels in a shared library, mangled if they are C++; empty if it has none.
 
-    They come from the library's cubins if ``cuobjdump`` is installed, else from the names of the host functions that
-    launch the kernels.
+    They come from the library's cubins if ``cuobjdump`` is installed, otherwise from the names of the host functions
+    that launch the kernels.
     """
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         sections = elf_sections(image)
@@ -86,7 +86,7 @@ def kernels_in(library: str) -> frozenset[str]:
 
 
 def library_facts(library: str) -> list[KernelFacts]:
-    """Facts about every kernel in a shared library; empty if ``cuobjdump`` is missing or cannot read the library."""
+    """Return facts about every kernel in a shared library; empty if ``cuobjdump`` is missing or cannot read it."""
     program = _cuobjdump()
     if program is None:
         return []
@@ -103,7 +103,7 @@ _FUNCTION = re.compile(r"^\s*Function (\S+):\s*\n\s*(.*)$", re.MULTILINE)
 
 
 def parse_resource_usage(text: str) -> list[KernelFacts]:
-    """Facts from what ``cuobjdump -res-usage`` prints. A kernel for several architectures counts once, the first one.
+    """Return facts from the output of ``cuobjdump -res-usage``; for each kernel, those of its first architecture.
 
     >>> parse_resource_usage(" Function _Z3addPf:\\n  REG:10 STACK:8 SHARED:64 LOCAL:0 CONSTANT[0]:536")
     [KernelFacts(name='_Z3addPf', registers=10, local_bytes=8, shared_bytes=64, threads=None)]
@@ -119,7 +119,7 @@ def parse_resource_usage(text: str) -> list[KernelFacts]:
 
 @functools.cache
 def _cuobjdump() -> str | None:
-    """Path of ``cuobjdump``: the CUDA toolkit's, or the one inside Triton's package."""
+    """Return the path of ``cuobjdump``: the CUDA toolkit's, or the one inside Triton's package."""
     candidates = [shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"]
     spec = importlib.util.find_spec("triton")
     if spec is not None and spec.origin is not None:
@@ -134,7 +134,7 @@ _STUB = re.compile(rb"^_Z(?:N\w*?)?L?(\d+)__device_stub_(\w+)$")
 
 
 def elf_sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
-    """Offset and size of each section of an ELF file, by name; empty if the file is something else."""
+    """Return offset and size of each section of an ELF file, by name; empty if the file is something else."""
     if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
         return {}
     (at,) = struct.unpack_from("<Q", image, 0x28)
@@ -148,12 +148,12 @@ def elf_sections(image: mmap.mmap) -> dict[str, tuple[int, int]]:
 
 
 def elf_text(image: mmap.mmap, start: int) -> bytes:
-    """The bytes from there up to the next zero byte."""
+    """Return the bytes from `start` up to the next zero byte."""
     return image[start : image.find(b"\0", start)]
 
 
 def _launched_by_stubs(image: mmap.mmap, sections: dict[str, tuple[int, int]]) -> frozenset[str]:
-    """Names of kernels, from the symbols of host functions.
+    """Return the names of kernels, found by the symbols of host functions.
 
     For each kernel nvcc generates a host function ``__device_stub_NAME``, which it registers under the kernel's name.
     """
@@ -180,7 +180,7 @@ def _span(section: tuple[int, int]) -> tuple[int, int]:
 
 
 def demangled(name: str) -> str:
-    """A C++ name as it is written in the source and as profilers report it; other names as they are.
+    """Return a C++ name as the source and profilers write it. Return other names unchanged.
 
     >>> demangled("_Z3addPfPKfi"), demangled("fused_add_kernel")
     ('add(float*, float const*, int)', 'fused_add_kernel')
@@ -212,7 +212,7 @@ def _cpp_runtime() -> ctypes.CDLL | None:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """The names that a profile may use for a kernel: demangled, or mangled if the demangled name is too long.
+    """Return the names that a profile may use for a kernel: demangled, or mangled if the demangled name is too long.
 
     >>> spellings("_Z3addPfPKfi")
     ('_Z3addPfPKfi', 'add(float*, float const*, int)')

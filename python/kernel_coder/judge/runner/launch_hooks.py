@@ -1,6 +1,6 @@
-"""See every launch of Triton, compiled or interpreted, every call of an extension, CUDA graph and operator of torch.
+"""Hooks for launches of Triton kernels, calls of extensions, replays of CUDA graphs and operators of torch.
 
-:func:`record_launches` installs the hooks for the time of one call.
+:func:`record_launches` installs the hooks for the duration of one call.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kernel_coder.judge.wire.messages import Mode
 
 @contextlib.contextmanager
 def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = True) -> Iterator[Launches]:
-    """Record own launches on every path of Triton: jitted, autotuned, interpreted, precompiled.
+    """Record launches of own Triton kernels, whether jitted, autotuned, interpreted or precompiled.
 
     Args:
-        own: tells which kernels are the candidate's own.
+        own: decides which kernels are the candidate's own.
         mode: PLAIN and PROFILED count launches. ABLATED skips own Triton kernels and CUDA graphs. It calls extension
             functions, but overwrites what they return or change with NaN; so it also destroys what they keep for later
-            calls. SPOILED is the same with random numbers instead of NaN, because 0.0 times a number is 0.0 and 0.0
-            times NaN is NaN. UNDONE runs own kernels and then overwrites what they wrote with what they were given,
-            where sizes match. AUDITED looks at what each launch changes; it reads the arguments a few times and copies
-            none of them.
+            calls. SPOILED does the same with random numbers instead of NaN, because 0.0 times a number is 0.0 and 0.0
+            times NaN is NaN. UNDONE runs own kernels and then overwrites what they wrote with their inputs, where sizes
+            match. AUDITED observes what each launch changes; it reads the arguments a few times and copies none of
+            them.
         products: whether products and convolutions of the library count as its work.
 
     Raises:
@@ -60,7 +60,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = T
 
 @contextlib.contextmanager
 def without_tuning() -> Iterator[None]:
-    """Autotuned kernels of Triton take their first configuration.
+    """Make autotuned Triton kernels take their first configuration.
 
     Interpreted kernels cannot be timed: Triton would raise an error about a missing driver.
     """
@@ -76,7 +76,7 @@ def without_tuning() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _triton(recorder: Recorder) -> Iterator[None]:
-    """Replace the two functions that every launch ends in: a compiled kernel's ``run``, and the interpreter's."""
+    """Replace the two functions with which every launch ends: ``run`` of a compiled kernel, and the interpreter's."""
     try:
         from triton.compiler.compiler import CompiledKernel
         from triton.runtime.interpreter import GridExecutor
@@ -138,7 +138,7 @@ def _source_name(kernel: Any) -> str:
 
 
 def _named(names: list[str] | None, values: Iterable[Any]) -> dict[str, Any]:
-    """Values by name; by position if there are too few names."""
+    """Return the values by name, or by position if there are too few names."""
     values = list(values)
     if names is None or len(names) < len(values):
         names = [str(index) for index in range(len(values))]
@@ -165,11 +165,11 @@ def _graphs(recorder: Recorder) -> Iterator[None]:
 
 
 class _Operators(TorchDispatchMode):
-    """Hands every operator of torch that runs to the recorder."""
+    """Passes every operator of torch that runs to the recorder."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # with True, torch imports its compiler at the first operator, which takes seconds
+        return False  # True would make torch import its compiler at the first operator, which takes seconds
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _CompositeOperators(TorchFunctionMode):
-    """Sees the composite operators of a library that the candidate built.
+    """Intercepts the composite operators of a library that the candidate built.
 
     ``m.def("name", &function)`` makes such an operator: one kernel for every device and for autograd. Below it
     :class:`_Operators` sees only the operators that the function calls.

@@ -1,7 +1,7 @@
-"""Record the launches of a candidate's own kernels, and alter them as the mode of a call says.
+"""Records the launches of a candidate's own kernels, and changes their effect as the mode of a call asks.
 
-:mod:`.launch_hooks` sees the launches and hands them to a :class:`Recorder`. All this runs in the candidate's process,
-so its findings can only count against the candidate. A launch that it does not see does not count.
+:mod:`.launch_hooks` intercepts launches and passes them to a :class:`Recorder`. All this runs in the candidate's
+process, so its findings are used only against the candidate. A launch that it does not see does not count.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ABLATIONS = frozenset({Mode.ABLATED, Mode.SPOILED})
 """Modes in which own kernels do nothing."""
 
 MAX_RECORDED = 4096
-"""Launches of one call that are described one by one; later ones are only counted. Limits memory."""
+"""Number of launches of one call that are described; later ones are only counted. This limits memory."""
 
 UNWRITTEN = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 )
 """Operators that return memory without writing to it. It often still holds the result of an earlier call. If every call
-has the same result, an audit would see no change, and an output would be right although no kernel had written it."""
+had the same result, an audit would see no change, and an output would be right although no kernel wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Launch:
         kernel: the function's name in the source.
         compiled: the kernel's name on the device, as profilers report it; None for an interpreted kernel and for a
             function.
-        hash: of the compiled kernel.
-        grid: of a kernel; empty for a function.
+        hash: hash of the compiled kernel.
+        grid: a kernel's grid; empty for a function.
         tensors: its tensor arguments: ``("x: float32 [4, 8]", ...)``.
         changed: names of the tensors that it changed, and ``result`` for what it returned; None unless audited.
-        only_moves_data: everything that it changed or returned is a copy of something that was there before, or one
+        only_moves_data: each tensor that it changed or returned is a copy of something that existed before, or one
             value repeated; None unless audited or undone.
     """
 
@@ -63,20 +63,20 @@ class Launch:
 
 @dataclass
 class Launches:
-    """What was recorded.
+    """The recorded launches and operators of one call.
 
     Attributes:
-        mode: what was done with the launches.
-        count: launches of own kernels.
+        mode: the mode of the call.
+        count: number of launches of own kernels.
         moving: in an audit, own launches that only moved data; in mode UNDONE, own launches whose work was undone.
-        foreign: launches of Triton kernels that are not own.
+        foreign: launches of Triton kernels that are not the candidate's own.
         replays: CUDA graphs that were replayed. Only a profile shows their kernels. An ablation skips the replay.
         library_ops: in an audit, operators of torch that computed something: no views, allocations, copies or fills.
         library_work: in an audit, their operations, as :func:`kernel_coder.judge.wire.op_work.work_of` counts them.
         launches: the first :data:`MAX_RECORDED` own launches.
         by_name: number of own launches by the kernel's name on the device.
-        facts: of the compiled kernels among them.
-        flow: in an audit, where the data of own kernels is.
+        facts: facts about the compiled own kernels.
+        flow: in an audit, which memory contains data of own kernels.
     """
 
     mode: Mode
@@ -92,7 +92,7 @@ class Launches:
     flow: DataFlow = field(default_factory=DataFlow)
 
     def reaches(self, tensor: Tensor) -> bool:
-        """In an audit: whether a tensor may contain data of own kernels. After a CUDA graph's replay, every one may."""
+        """Return whether in an audit a tensor may contain own kernels' data. After a CUDA graph's replay, all may."""
         return self.replays > 0 or self.flow.reaches(tensor)
 
     def add(self, launch: Launch) -> None:
@@ -106,10 +106,10 @@ class Launches:
 
 
 class Recorder:
-    """Runs and records the launches of one call, as its mode says.
+    """Runs and records the launches of one call, as its mode asks.
 
     Args:
-        own: tells which kernels are the candidate's own.
+        own: decides which kernels are the candidate's own.
         mode: see :func:`kernel_coder.judge.runner.launch_hooks.record_launches`.
         products: whether products and convolutions of the library count as its work.
     """
@@ -118,7 +118,7 @@ class Recorder:
         self.own, self.seen, self.products = own, Launches(mode), products
         self.is_ablation = mode in ABLATIONS
         self.pauses = 0
-        """Above 0, the operators of torch that run are the recorder's own and are not recorded."""
+        """Above 0, the operators that run are the recorder's own and are not recorded."""
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -136,9 +136,9 @@ class Recorder:
         """Launch an own Triton kernel.
 
         Args:
-            launch: its names and grid.
-            arguments: of the kernel, by name.
-            run: launches it.
+            launch: the names and the grid.
+            arguments: the kernel's arguments by name.
+            run: launches the kernel.
             kernel: the compiled kernel, unless it is interpreted.
         """
         seen, captures = self.seen, _is_capturing()
@@ -172,7 +172,7 @@ class Recorder:
     def call_function(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Call an own function or operator. An ablation calls it too, and spoils what it changed and returned."""
+        """Call an own function or operator. An ablation calls it too, and overwrites its results."""
         seen = self.seen
         captures = _is_capturing()
         named = {**{str(index): one for index, one in enumerate(args)}, **kwargs}
@@ -202,7 +202,7 @@ class Recorder:
         return result
 
     def call_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call any operator of torch, an ``OpOverload``."""
+        """Call any operator of torch, given as an ``OpOverload``."""
         if self.pauses:
             return operator(*args, **kwargs)
         seen, name = self.seen, operator._schema.name
@@ -235,7 +235,7 @@ class Recorder:
 
 
 def _is_capturing() -> bool:
-    """Whether a CUDA graph is being recorded: then nothing may wait for the device or be added to the graph."""
+    """Return whether a CUDA graph is captured. Then nothing may wait for the device or be added to the graph."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
@@ -244,5 +244,5 @@ def _described(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
 
 
 def _made(result: Any, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """The tensors that a function returned and was not given."""
+    """Return the tensors that a function returned and that were not its arguments."""
     return [one for _, one in tensors_in({"result": result}) if not contains(list(tensors.values()), one)]

@@ -1,8 +1,8 @@
-"""Functions of libraries that compiled code calls where an audit does not see them.
+"""Finds functions of libraries that compiled code calls where an audit does not see them.
 
-An audit sees what goes through torch's dispatcher on the caller's thread. A built library says in its table of symbols
-which functions it takes from others: operators by the names of their implementation, guards that switch the dispatcher
-off, BLAS, threads, and functions that find others by name at run time.
+An audit sees what goes through torch's dispatcher on the caller's thread. The table of symbols of a built library names
+the functions that it takes from others: implementations of operators, guards that switch the dispatcher off, BLAS,
+threads, and functions that look up others by name at run time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _UNSEEN = re.compile(
     r"std::thread::_M_start_thread|^pthread_create$|std::__future_base::_Async_state_common"
     r"|c10::impl::ExcludeDispatchKeyGuard::"
 )
-"""Threads, and the guard that leaves dispatch keys out. Operators that a library calls then may not be seen. The guard
-alone is no sign, because ``torch::empty`` and its like contain it."""
-
+"""Threads, and the guard that excludes dispatch keys. An audit may not see operators that a library calls then. The
+guard alone is no sign, because ``torch::empty`` and similar functions contain it."""
 
 _REARRANGING_NAMES = """
 to type_as view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as permute transpose t
@@ -42,21 +41,21 @@ movedim moveaxis swapaxes swapdims select narrow slice index_select split chunk 
 item size stride
 """
 _REARRANGES = frozenset(_REARRANGING_NAMES.split())
-"""Operators that a C++ program calls by these names and that compute nothing. Inside the dispatcher they are views and
+"""Operators that a C++ program calls by these names and that compute nothing. In the dispatcher they are views and
 copies with other names."""
 
 
 def hidden_calls(libraries: Iterable[str]) -> list[str]:
-    """Names of the library functions that these shared libraries call past the dispatcher, or on threads of their own.
+    """Return the library functions that these shared libraries call past the dispatcher, or on own threads.
 
     Args:
-        libraries: paths.
+        libraries: paths of the libraries.
     """
     return [name for library in libraries for name in hidden_among(undefined_symbols(library))]
 
 
 def hidden_among(symbols: Iterable[str]) -> list[str]:
-    """Those of a library's undefined symbols, demangled, that are such functions.
+    """Return which of a library's undefined symbols, demangled, are such functions.
 
     >>> hidden_among(["at::cpu::_softmax(at::Tensor const&, long, bool)", "at::cuda::getCurrentCUDAStream(char)"])
     ['at::cpu::_softmax']
@@ -85,7 +84,7 @@ def hidden_among(symbols: Iterable[str]) -> list[str]:
 
 
 def _computes(name: str) -> bool:
-    """Whether this is an operator of torch that computes something. Names may end in that of an overload."""
+    """Return whether this is an operator of torch that computes something. Names may end in that of an overload."""
     packet, parts = torch.ops.aten, name.rstrip("_").split("_")
     for end in range(len(parts), 0, -1):
         short = "_".join(parts[:end])
@@ -95,7 +94,7 @@ def _computes(name: str) -> bool:
 
 
 def undefined_symbols(library: str) -> list[str]:
-    """The functions that a shared library takes from others, demangled; empty if it is no ELF file."""
+    """Return the functions that a shared library takes from others, demangled; empty if it is no ELF file."""
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         sections = elf_sections(image)
         if ".dynsym" not in sections or ".dynstr" not in sections:
@@ -110,7 +109,7 @@ def undefined_symbols(library: str) -> list[str]:
 
 
 def loaded_from(folder: str) -> list[str]:
-    """Shared libraries under a folder that this process has mapped, however they were loaded."""
+    """Return the shared libraries under a folder that this process has mapped, however they were loaded."""
     root = os.path.realpath(folder) + os.sep
     found = set()
     with open("/proc/self/maps") as maps:
@@ -122,11 +121,11 @@ def loaded_from(folder: str) -> list[str]:
 
 
 class BuiltLibraries:
-    """The shared libraries that a candidate has built or loaded, and what is known of them.
+    """The shared libraries that a candidate has built or loaded, and facts about them.
 
     Attributes:
         hidden: library functions that they call past the dispatcher.
-        facts: about the kernels in those that it has built, as text.
+        facts: facts about the kernels in the libraries that it has built, as text.
     """
 
     def __init__(self) -> None:
@@ -135,7 +134,7 @@ class BuiltLibraries:
         self._known: list[str] = []
 
     def look(self, built: Iterable[str]) -> None:
-        """Look at those that were built, and at those loaded from the current folder, if there are new ones."""
+        """Examine the libraries that were built, and those loaded from the current folder, if there are new ones."""
         built = list(dict.fromkeys(built))
         libraries = sorted({*built, *loaded_from(os.getcwd())})
         if libraries != self._known:

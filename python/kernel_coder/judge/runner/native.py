@@ -1,7 +1,7 @@
 """Native candidates: one C++ or CUDA file with a function ``forward``, without any Python.
 
 ``forward`` takes the reference's inputs, then its parameters and buffers in the order of ``named_parameters()`` and
-``named_buffers()``. It returns what the reference returns. The binding to Python is added unless the file has one.
+``named_buffers()``. It returns the same as the reference. A binding to Python is added unless the file has one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernel_coder.judge.config import BUILDS
 from kernel_coder.tasks.task import parse
 
 FUNCTION = "forward"
-"""Name of the function that does the work."""
+"""Name of the function that computes the result."""
 
 SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
 """Suffix of the source file, by backend."""
@@ -26,7 +26,7 @@ SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
 BINDING = """
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("forward", &forward); }
 """
-"""Added to a file that does not bind its function to Python."""
+"""Text that is added to a file that does not bind its function to Python."""
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
 _DEFINED = re.compile(rf"^[ \t]*[\w:]+[\w:<>,&* \t]*[\s&*>]{FUNCTION}[ \t]*\([^;]*\{{", re.MULTILINE)
@@ -34,7 +34,7 @@ _PYTHON = re.compile(r"^[ \t]*(import|from|def|async def)[ \t]", re.MULTILINE)
 
 
 def is_native(source: str, backend: str) -> bool:
-    """Whether a candidate is a C++ or CUDA file and not a Python module.
+    """Return whether a candidate is a C++ or CUDA file and not a Python module.
 
     >>> text = '#include <torch/extension.h>\\ntorch::Tensor forward(torch::Tensor x) { return x + 1; }'
     >>> is_native(text, "cpp"), is_native(text, "triton"), is_native("import torch", "cpp")
@@ -50,7 +50,7 @@ def is_native(source: str, backend: str) -> bool:
 
 
 def problem_of(source: str) -> str | None:
-    """What is wrong with a native candidate, as far as its text shows without compiling it; None if nothing.
+    """Return what is wrong with a native candidate as far as the uncompiled text shows it; None if nothing is.
 
     >>> problem_of("#include <torch/extension.h>\\nint f();")
     'the file defines no function forward'

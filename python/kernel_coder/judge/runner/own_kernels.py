@@ -1,8 +1,8 @@
-"""Which kernels and functions are the candidate's own.
+"""Decides which kernels and functions are the candidate's own.
 
-Own is what the candidate's file defines: its ``triton.jit`` functions, the functions of the extension modules that it
-builds with ``torch.utils.cpp_extension``, and those of libraries that it builds and opens with ``ctypes``. A library's
-kernels are never own, whichever code launches them.
+Its own are those that the candidate's file defines: its ``triton.jit`` functions, the functions of the extension
+modules that it builds with ``torch.utils.cpp_extension``, and those of libraries that it builds and opens with
+``ctypes``. A library's kernels are never its own, whichever code launches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.runner.kernel_facts import kernels_in, spellings
 
 CallObserver = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Calls a function of an extension: name, function, arguments, named arguments."""
+"""Makes a call of an extension's function. It gets the name, the function, and the positional and named arguments."""
 
 
 class OwnKernels:
@@ -33,8 +33,8 @@ class OwnKernels:
     Args:
         file: the candidate's file.
         module: the name under which it is imported.
-        backend: only kernels of this backend are own: Triton's, or with ``cuda`` and ``cpp`` those of extensions; None:
-            all of them.
+        backend: only kernels of this backend are own: those of Triton, or for ``cuda`` and ``cpp`` those of extensions;
+            None: all of them.
     """
 
     def __init__(self, file: str | os.PathLike[str], module: str = "candidate", backend: str | None = None) -> None:
@@ -43,17 +43,17 @@ class OwnKernels:
         self.counts_triton = backend not in BUILDS
         self.counts_extensions = backend != "triton"
         self.libraries: list[str] = []
-        """Shared libraries that the candidate built."""
+        """Paths of the shared libraries that the candidate built."""
         self.operators: set[str] = set()
         """Operators that these libraries registered with torch, such as ``my_library::my_op``."""
         self.compiled: set[str] = set()
-        """Names on the device of own Triton kernels that were launched."""
+        """Names on the device of the own Triton kernels that were launched."""
         self.observer: CallObserver | None = None
-        """While it is set, it makes the calls of own extension functions."""
+        """If set, it makes the calls of own extension functions."""
 
     def owns(self, function: Any) -> bool:
-        """Whether a Triton kernel is own: the candidate's file defines its function. Decorators such as ``triton.jit``
-        are looked through."""
+        """Return whether a Triton kernel is own: the candidate's file defines its function. Decorators such as
+        ``triton.jit`` are looked through."""
         if not self.counts_triton:
             return False
         while not hasattr(function, "__code__"):
@@ -69,7 +69,7 @@ class OwnKernels:
 
     @contextlib.contextmanager
     def watch_extensions(self) -> Iterator[None]:
-        """Take what ``load`` and ``load_inline`` build within this context as own, and what ``ctypes`` opens, if
+        """Count what ``load`` and ``load_inline`` build in this context as own, and what ``ctypes`` opens, if
         extensions count."""
         if not self.counts_extensions:
             yield
@@ -89,7 +89,7 @@ class OwnKernels:
                 setattr(cpp_extension, name, original)
 
     def _opening(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The constructor of ``ctypes.CDLL``. Functions of a library in the candidate's folder are its own."""
+        """Return a constructor of ``ctypes.CDLL`` that takes libraries in the candidate's folder as its own."""
         folder = os.path.dirname(self.file) + os.sep
 
         def open_library(library: Any, name: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ class OwnKernels:
         return module
 
     def watch_module(self, module: ModuleType) -> None:
-        """Take a compiled module as own: its functions, and the methods of its classes."""
+        """Count a compiled module as own: its functions, and the methods of its classes."""
         if getattr(module, "__file__", None):
             self.libraries.append(str(module.__file__))
         for name, value in list(vars(module).items()):
@@ -140,7 +140,7 @@ class OwnKernels:
                 setattr(module, name, self.watched(name, value))
 
     def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of an extension, wrapped so that the observer, if there is one, makes its calls."""
+        """Return a function of an extension, wrapped so that the observer, if it is set, makes its calls."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             observer = self.observer
@@ -151,10 +151,10 @@ class OwnKernels:
         return call
 
     def kernel_names(self) -> frozenset[str]:
-        """Names that own kernels may have in a profile.
+        """Return the names that own kernels may have in a profile.
 
         They come from the own Triton kernels that were launched, from compiled Triton kernels that are globals of the
-        candidate's module, and from every kernel in the libraries that the candidate built.
+        candidate's module, and from all kernels in the libraries that the candidate built.
         """
         names = set(self.compiled)
         for value in list(vars(sys.modules.get(self.module, object)).values()):
@@ -165,7 +165,7 @@ class OwnKernels:
 
 
 def _compiled_names(function: Any) -> set[str]:
-    """Names of what was compiled from a jitted function. Decorators around it are looked through."""
+    """Return the names of the kernels compiled from a jitted function. Decorators around it are looked through."""
     while not hasattr(function, "device_caches") and hasattr(function, "fn"):
         function = function.fn
     caches = getattr(function, "device_caches", {})

@@ -1,11 +1,11 @@
 """The Runner: the process in which one candidate is built and called. It is not trusted.
 
 The candidate's code runs in this process and can change anything in it. So the Runner knows no secret, no reference and
-no expected value. What it says about itself only decides how a failure is called. The verdict rests on the bytes in the
-output memory and on when they were there, both of which the Examiner sees for itself.
+no expected value. What it reports about itself only decides which outcome a failure gets. The verdict depends on the
+bytes in the output memory and on when they are there. The Examiner observes both itself.
 
-A Runner may be started before there is a candidate for it, because creating a GPU context takes long. One Runner judges
-one candidate; only the Runner of the references is given one reference after another.
+A Runner may be started before there is a candidate for it, because creating a CUDA context takes long. A Runner judges
+one candidate; only the Runner of the references gets several references, one after another.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ with contextlib.suppress(ImportError):  # imported once in the parent of all Run
     import setuptools  # noqa: F401
 
 PLAN, SOURCE, REPORT, INPUTS, OUTPUTS = range(TASK_DESCRIPTORS)
-"""Order of a task's file descriptors."""
+"""Indices of a task's file descriptors."""
 
 CACHES = ("TRITON_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
-"""Environment variables that name a folder for compiled code. Every Runner has folders of its own."""
+"""Environment variables that name a folder for compiled code. Every Runner has its own folders."""
 
 IDLE_S = 3600.0
-"""Seconds that the Runner waits for a request before it waits anew. No request is no reason to end."""
+"""Time limit, in seconds, of one wait for a request. Then the Runner just waits again."""
 
 M_PERTURB = -6
-"""Option of glibc's ``mallopt``: fill memory that is allocated with the complement of a byte."""
+"""Option of glibc's ``mallopt``: fill new memory with the complement of a byte."""
 
 FILL_BYTE = DIRTY ^ 0xFF
-"""Makes M_PERTURB fill host memory with the same byte as GPU memory."""
+"""Value of M_PERTURB with which host memory is filled with the same byte as GPU memory."""
 
 KEEP_MEMORY = {-3: 1 << 25, -1: 1 << 30, -2: 1 << 25}
 """Options of glibc's ``mallopt`` and their values in bytes.
 
-- M_MMAP_THRESHOLD: from which size on each allocation is mapped anew. 32 MiB is the largest value that glibc takes.
-- M_TRIM_THRESHOLD: how much unused memory the heap may keep. 1 GiB is enough for most outputs.
-- M_TOP_PAD: by how much the heap grows at least.
+- M_MMAP_THRESHOLD: larger allocations get a mapping of their own. 32 MiB is the largest value that glibc accepts.
+- M_TRIM_THRESHOLD: upper limit of the unused memory that the heap keeps. 1 GiB is enough for most outputs.
+- M_TOP_PAD: lower limit of the size by which the heap grows.
 """
 
 
 def main(fds: list[int]) -> int:
-    """Build what the Examiner hands over, and answer its requests until it closes the channel or a build fails.
+    """Build the candidate that is sent, and answer requests until the channel is closed or a build fails.
 
     Args:
-        fds: the channel's file descriptor.
+        fds: contains the channel's file descriptor.
 
     Returns:
         The exit status, 0.
     """
-    tempfile.tempdir = None  # the parent's folder for temporary files, which this process may not write to
+    tempfile.tempdir = None  # it was the parent's folder, which this process may not write to
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the compiler's helpers would use the parent's folders
     for name in CACHES:
         os.environ[name] = os.path.join(os.getcwd(), name.lower())  # not the folders of the parent of all Runners
@@ -84,7 +84,7 @@ def main(fds: list[int]) -> int:
 
 
 def _serve(channel: Channel, first: Frame | None) -> None:
-    """Answer requests until a build fails; ``first`` is a request that has come already."""
+    """Answer requests until a build fails. ``first`` is a request that has been received already."""
     candidate: Candidate | None = None
     awake_s, fill_byte = 0.0, 0
     while True:
@@ -108,8 +108,8 @@ def _serve(channel: Channel, first: Frame | None) -> None:
             if candidate is not None:
                 _say(channel, Say(frame.kind), _changed(candidate, Say(frame.kind), frame.values))
         elif candidate is not None:
-            wanted = 0 if frame.values[4] else FILL_BYTE  # timed calls get memory as it comes
-            if fill_byte != wanted:  # does not change between timed requests
+            wanted = 0 if frame.values[4] else FILL_BYTE  # in timed calls, memory is not filled
+            if fill_byte != wanted:
                 fill_memory(wanted)
                 fill_byte = wanted
             _say(channel, Say.CALL, *_answer(candidate, frame.values))
@@ -117,7 +117,7 @@ def _serve(channel: Channel, first: Frame | None) -> None:
 
 
 def _build(channel: Channel) -> Candidate | None:
-    """Build the candidate whose descriptors come next, and say how that went; None if it failed."""
+    """Build the candidate whose descriptors come next, and report the result; None if the build failed."""
     fds = channel.receive_descriptors(TASK_DESCRIPTORS)
     report = mmap.mmap(fds[REPORT], REPORT_BYTES)
     plan, source = json.loads(_text(fds[PLAN])), _text(fds[SOURCE])
@@ -140,7 +140,7 @@ def _build(channel: Channel) -> Candidate | None:
 
 
 def _changed(candidate: Candidate, say: Say, values: tuple[int, ...]) -> Status:
-    """Load the reference's state again, maybe into another instance, or change its mode; the status of the answer."""
+    """Load the reference's state again, perhaps into a new instance, or set the mode. Return the answer's status."""
     try:
         if say is Say.RELOAD:
             candidate.reload(bool(values[0]), values[1])
@@ -156,7 +156,7 @@ def _changed(candidate: Candidate, say: Say, values: tuple[int, ...]) -> Status:
 
 
 def _answer(candidate: Candidate, request: tuple[int, ...]) -> tuple[Status, tuple[int, ...]]:
-    """Do what a request of kind CALL asks for; the status and the values of the answer."""
+    """Carry out a request of kind CALL. Return status and values of the answer."""
     first, count, variant, mode, is_timed, number = request[:6]
     try:
         if is_timed:
@@ -185,12 +185,12 @@ def _answer(candidate: Candidate, request: tuple[int, ...]) -> tuple[Status, tup
 
 
 def fill_memory(byte: int) -> None:
-    """Fill host memory as it is allocated, so that a candidate that takes fresh memory for zeros is wrong.
+    """Fill host memory when it is allocated, so that a candidate is wrong that relies on fresh memory being zero.
 
-    Does nothing where the C library is not glibc.
+    Do nothing if the C library is not glibc.
 
     Args:
-        byte: complement of the byte that fills it; 0: leave it as it is, for timed calls.
+        byte: complement of the byte to fill with; 0: do not fill, for timed calls.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_PERTURB, byte)
@@ -200,7 +200,7 @@ def keep_memory() -> None:
     """Keep freed host memory for the next allocation.
 
     Otherwise the layout of the heap decides whether an output of a megabyte is given back to the system and paged in
-    again in every call. Of two processes that run the same code, one could then be twice as fast.
+    again in every call. Then one of two processes that run the same code could be twice as fast as the other.
     """
     with contextlib.suppress(AttributeError):
         for option, value in KEEP_MEMORY.items():
@@ -211,18 +211,18 @@ def keep_memory() -> None:
 
 
 def make_context() -> None:
-    """Create the GPU context. The driver does this for one process at a time.
+    """Create the CUDA context. The driver does this for one process at a time.
 
-    An error is ignored here: the candidate's first use of the GPU raises it again, and it is reported then.
+    Errors are ignored here: the candidate's first use of the GPU raises them again, and they are reported then.
     """
     with contextlib.suppress(Exception):
         torch.zeros(2, device="cuda")
 
 
 def _asked_meanwhile(channel: Channel) -> Frame | None:
-    """The request that came while the context was created, if there is one.
+    """Return the request that came while the context was created, if there is one.
 
-    A PING is answered here: it asks whether the context is there, so that the next process can create its own.
+    If it is a PING, answer it here: it asks whether the context exists, so that the next process can create its own.
     """
     with contextlib.suppress(ChannelTimeout):
         frame = channel.receive(timeout_s=0.0)
@@ -233,11 +233,11 @@ def _asked_meanwhile(channel: Channel) -> Frame | None:
 
 
 def start_gpu(has_driver: bool) -> None:
-    """Do what every candidate needs on a GPU and what takes a while: fill memory, load the kernels of an audit, start
-    Triton's driver.
+    """Do what every candidate needs on a GPU: fill memory, load the kernels of an audit, start Triton's driver.
 
     Args:
-        has_driver: Triton's module for the driver has been built. Otherwise this would build it, needed or not.
+        has_driver: Triton's module for the driver is built already. Otherwise starting the driver would build it, even
+            if it is not needed.
     """
     with contextlib.suppress(Exception):
         numbers = torch.zeros(2, device="cuda")
@@ -265,9 +265,9 @@ def _text(fd: int) -> str:
 
 
 def _write_report(report: mmap.mmap, text: str) -> None:
-    """Leave a text for the Examiner: its length in bytes, then the text."""
+    """Write a text for the Examiner: its length in bytes, then the text."""
     data = text.encode(errors="replace")
-    if len(data) > REPORT_BYTES - 4:  # the end of a traceback says more than its beginning
+    if len(data) > REPORT_BYTES - 4:  # keep more of the end of a traceback than of its beginning
         data = data[: REPORT_BYTES // 4] + b"\n...\n" + data[-REPORT_BYTES // 2 :]
     report[: 4 + len(data)] = struct.pack("<I", len(data)) + data
 

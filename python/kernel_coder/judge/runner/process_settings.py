@@ -1,4 +1,4 @@
-"""Settings of torch that hold for a whole process, which a module's call has to leave as they are."""
+"""Settings of torch that hold for a whole process. A module's call must not change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class ProcessSettings(NamedTuple):
-    """Some of these settings at one time.
+    """The values of these settings at one time.
 
     >>> before = ProcessSettings.now()
     >>> torch.set_default_dtype(torch.float64)
@@ -26,7 +26,7 @@ class ProcessSettings(NamedTuple):
 
     @classmethod
     def now(cls) -> ProcessSettings:
-        """The settings as they are now."""
+        """Return the current settings."""
         return cls(
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
@@ -37,7 +37,7 @@ class ProcessSettings(NamedTuple):
         )
 
     def differences(self, later: ProcessSettings) -> list[str]:
-        """Names of the settings that are others later."""
+        """Return the names of the settings that have other values in `later`."""
         return [name for name, a, b in zip(_NAMES, self, later, strict=True) if a != b]
 
 

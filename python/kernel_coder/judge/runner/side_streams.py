@@ -1,8 +1,8 @@
-"""Find candidates that use CUDA streams of their own and do not make the caller's stream wait for them.
+"""Detects candidates that use CUDA streams of their own without making the caller's stream wait for them.
 
-The user of such a candidate reads its output too early. The judge must see that too, but Runners have one hardware
-queue each: the driver creates queues for one process at a time, and many processes would wait for CUDA's usual eight.
-With a single queue all streams run one after another, so a missing wait has no effect. Therefore:
+The user of such a candidate reads its output too early. The judge must detect that too, but each Runner has only one
+hardware queue: the driver creates queues for one process at a time, and many processes would wait for CUDA's usual
+eight. With a single queue all streams run one after another, so a missing wait has no effect. Therefore:
 
 - The Runner of a candidate whose source mentions streams gets eight queues.
 - Before each checked call every stream of torch's pool is kept busy for a few milliseconds. An output that is computed
@@ -19,22 +19,22 @@ import os
 import torch
 
 CONNECTIONS, OWN_CONNECTIONS = 1, 8
-"""Hardware queues of a GPU context: of most Runners, and of a Runner whose candidate uses streams of its own."""
+"""Number of hardware queues of a GPU context: in most Runners, and in a Runner whose candidate uses streams."""
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 """CUDA's environment variable for the number of hardware queues."""
 
 POOL, PRIORITIES = 32, (0, -1)
-"""torch keeps this many streams of each priority and hands them out in turn; the priorities that code uses."""
+"""Number of streams of each priority that torch creates and hands out in turn, and the priorities that code uses."""
 
 HELD_CYCLES = 10_000_000
-"""How long a stream is kept busy, in cycles of the GPU's clock: 5 to 10 ms, much longer than reading an output."""
+"""Time for which a stream is kept busy, in GPU cycles: 5 to 10 ms, much longer than reading an output."""
 
 
 class HeldStreams:
-    """All streams of torch's pool if this process has several hardware queues; otherwise none.
+    """Holds all streams of torch's pool if this process has several hardware queues; otherwise none.
 
-    Create it before the candidate's code is loaded, which might replace the functions used here.
+    It must be created before the candidate's code is loaded, which might replace the functions used here.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class HeldStreams:
             self._streams = [torch.cuda.Stream(device, priority=one) for one in PRIORITIES for _ in range(POOL)]
 
     def hold(self) -> None:
-        """Keep them busy for :data:`HELD_CYCLES`; work that is put on them starts after that."""
+        """Keep these streams busy for :data:`HELD_CYCLES`. Work that is put on them starts after that."""
         for stream in self._streams:
             with self._use(stream):
                 self._sleep(HELD_CYCLES)

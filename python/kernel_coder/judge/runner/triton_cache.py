@@ -1,9 +1,9 @@
-"""C modules that Triton would build again in every Runner, built once.
+"""Builds the C modules once that Triton would otherwise build again in every Runner.
 
 With the machine's C compiler Triton builds one module around the driver's functions, and one around the launch for
 every new list of argument types. It keeps them in its cache. Runners must not share a cache, because candidates could
 write to it. So each Runner has its own, which begins with a copy of the first module and of those for the most common
-lists of arguments. A process of the judge, in which no candidate runs, has built them.
+lists of arguments. They are built by a process of the judge in which no candidate runs.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from kernel_coder.judge.sandbox.leftovers import make_folder
 LOG = logging.getLogger(__name__)
 
 VARIABLE = "KC_TRITON_BUILT"
-"""Environment variable that tells a Runner the folder with the modules."""
+"""Environment variable with the path of the folder with the modules, for Runners."""
 
 DRIVER = "from triton.runtime import driver; driver.active.get_current_device()"
 LAUNCHERS = "from kernel_coder.judge.runner.triton_cache import launch_each; launch_each()"
 """Programs that build the driver's module, and the modules for :data:`ARGUMENTS`."""
 
 BUILD_TIMEOUT_S = 120.0
-"""Upper limit for one of these programs, in seconds. If a compiler hangs, Runners build the modules themselves."""
+"""Time limit for one of these programs, in seconds. If a compiler hangs, Runners build the modules themselves."""
 
 ARGUMENTS = (
     *("ppic", "pppic", "ppppic", "pppppic", "ppiic", "pppiic", "ppppiic", "pppiiic", "ppppiiiic", "ppiicc"),
     *("ppifc", "pppifc", "ppppifc", "ppiffc", "ppppiiiccc", "pppiiiccc", "pppiiiiccc", "ppppiifccc", "ppiiiiiccc"),
 )
-"""Types of kernels' arguments, the most common lists first: p is a pointer to float32, i a 32-bit integer, f a float32,
-c a constant. Two thirds of the solutions of the task generator have one of these lists."""
+"""Lists of types of kernels' arguments, the most common first: p is a pointer to float32, i a 32-bit integer, f a
+float32, c a constant. Two thirds of the solutions of the task generator have one of these lists."""
 
 TARGET = ("cuda", 90, 32)
-"""What :func:`compile_once` compiles for: backend, compute capability, threads of a warp. Any GPU would do."""
+"""Target of :func:`compile_once`: backend, compute capability, threads of a warp. Any GPU would do."""
 
 
 class TritonCache:
-    """A folder with the modules that Triton builds. A thread starts the building and adds each module once it is there.
+    """A folder with the modules that Triton builds. A thread builds them and adds each one when it is ready.
 
     Args:
-        environment: variables of the building processes.
+        environment: environment variables of the building processes.
         programs: Python code that these processes run, one after another. Each has an empty cache of its own.
     """
 
@@ -69,7 +69,7 @@ class TritonCache:
                 return
 
     def _made(self, program: str) -> bool:
-        """Run a program and add to the folder what is new in its cache; whether the program succeeded."""
+        """Run a program and add the new files of its cache to the folder. Return whether the program succeeded."""
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="part-") as cache:
             known = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
             environment = {**known, **self._environment, "TRITON_CACHE_DIR": cache}
@@ -108,7 +108,7 @@ class TritonCache:
             self._process.wait()
 
     def wait(self) -> bool:
-        """Wait until the building has ended; whether the folder contains anything."""
+        """Wait until all is built. Return whether the folder contains anything."""
         self._thread.join()
         return os.path.isdir(os.path.join(self.folder, "cache"))
 
@@ -122,7 +122,7 @@ class TritonCache:
 
 
 def copy_modules(cache_dir: str) -> bool:
-    """In a Runner: begin its cache with a copy of the modules that are built by now.
+    """In a Runner, start its cache with a copy of the modules that are built already.
 
     Args:
         cache_dir: the Runner's own cache.
@@ -148,10 +148,10 @@ def kernel({names}):
 
 
 def source_of(arguments: str) -> str:
-    """Source of a kernel with these arguments, each of which it uses.
+    """Return the source of a kernel that has these arguments and uses each of them.
 
     Args:
-        arguments: their types, as in :data:`ARGUMENTS`.
+        arguments: types of the arguments, as in :data:`ARGUMENTS`.
 
     >>> print(source_of("ppic").splitlines()[-2:])
     ['def kernel(a0, a1, a2, a3: tl.constexpr):', '    tl.store(a0, tl.load(a1) + a2 + a3)']
@@ -175,7 +175,7 @@ def launch_each(lists: Sequence[str] = ARGUMENTS) -> None:
 
 
 def _module(source: str) -> ModuleType:
-    """Import the source from a file: Triton reads a kernel's text from there."""
+    """Import the source from a file, because Triton reads a kernel's text from there."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(source)
         file.flush()
@@ -188,16 +188,16 @@ def _module(source: str) -> ModuleType:
 
 
 def import_descriptors() -> None:
-    """Import the module that Triton otherwise imports at the first launch, also of an interpreted kernel.
+    """Import the module that describes the arguments of kernels.
 
-    It describes the arguments of kernels.
+    Otherwise Triton imports it at the first launch, also of an interpreted kernel.
     """
     with contextlib.suppress(ImportError):
         importlib.import_module("triton.experimental.gluon.nvidia.hopper")
 
 
 def compile_once() -> None:
-    """In the parent of all Runners, without a GPU: do what Triton does once in a process, at the first compilation.
+    """Do what Triton does once in a process, at the first compilation: in the Runners' parent, without a GPU.
 
     Triton hashes its own files, some hundred MB, imports modules, and starts LLVM.
     """

@@ -1,4 +1,4 @@
-"""Import this in the parent of all Runners, to do Triton's work at a process's first kernel once for all of them."""
+"""Does Triton's work at a process's first kernel once for all Runners. Import this in their parent process."""
 
 import logging
 import os

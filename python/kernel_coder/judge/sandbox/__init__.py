@@ -1,1 +1,1 @@
-"""Starts, limits and ends processes that run untrusted code."""
+"""The sandbox starts, limits and ends processes that run untrusted code."""

@@ -28,9 +28,9 @@ class Access(NamedTuple):
     """The paths that one configuration makes readable.
 
     Attributes:
-        readable: real paths, none inside another.
-        closed: each directory that other users cannot enter, with the readable paths inside it. A process with a uid
-            of its own reaches them only in a mount namespace.
+        readable: real paths, of which none is inside another.
+        closed: each directory that other users cannot enter, with the readable paths inside it. A process with its own
+            uid reaches them only in a mount namespace.
     """
 
     readable: list[str]
@@ -38,7 +38,7 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, config: SandboxConfig) -> Access:
-        """The system's paths, this Python's and those of the configuration."""
+        """Return the paths of the system, of this Python and of the configuration."""
         readable = _outermost([*_SYSTEM_PATHS, *_python_paths(), *config.readable])
         closed: dict[str, list[str]] = {}
         for path in readable:
@@ -48,17 +48,17 @@ class Access(NamedTuple):
 
 
 def gpu_device_nodes(index: int) -> list[str]:
-    """The device nodes of one NVIDIA GPU, and those that all GPUs share."""
+    """Return the device nodes of one NVIDIA GPU, and those that all GPUs share."""
     shared = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-caps")
     return [f"/dev/nvidia{index}", *shared]
 
 
 def _python_paths() -> list[str]:
-    """This interpreter, its library, its packages, this package, and the folders that torch, numpy and triton lie in.
+    """Return this interpreter, its library, its packages, this package, and the folders of torch, numpy and triton.
 
-    Those three may lie outside of the interpreter's own folders: in another environment that a ``.pth`` file or
-    PYTHONPATH names, or in the folder of Ray's ``runtime_env``. Their folder holds what they import as well. Nothing
-    else of PYTHONPATH can be read, and never the current directory.
+    Those three may be outside the interpreter's own folders: in another environment that a ``.pth`` file or PYTHONPATH
+    names, or in the folder of Ray's ``runtime_env``. Their folder also contains what they import. Nothing else of
+    PYTHONPATH can be read, and never the current directory.
     """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(name) for name in names)]
@@ -67,7 +67,7 @@ def _python_paths() -> list[str]:
 
 
 def _folder_of(package: str) -> str | None:
-    """The folder that a package lies in; None if it is not installed, or lies in the current directory."""
+    """Return the folder that contains a package; None if it is not installed or is in the current directory."""
     try:
         spec = importlib.util.find_spec(package)
     except ImportError:
@@ -79,7 +79,7 @@ def _folder_of(package: str) -> str | None:
 
 
 def _outermost(paths: Sequence[str]) -> list[str]:
-    """The real paths that exist, without those inside another."""
+    """Return the real paths that exist, without those inside another."""
     real = sorted({os.path.realpath(path) for path in paths if os.path.exists(path)})
     return [path for path in real if not any(path != other and _is_inside(path, other) for other in real)]
 
@@ -89,7 +89,7 @@ def _is_inside(path: str, directory: str) -> bool:
 
 
 def _closed_ancestor(path: str) -> str | None:
-    """The outermost directory above `path` that other users cannot enter, such as /root; None if there is none."""
+    """Return the outermost directory above `path` that other users cannot enter, such as /root, or None."""
     for ancestor in reversed(Path(path).parents):
         if not os.stat(ancestor).st_mode & stat.S_IXOTH:
             return str(ancestor)

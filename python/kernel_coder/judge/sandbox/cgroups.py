@@ -1,4 +1,4 @@
-"""Control groups: limits of the memory and the processes of a whole tree, where this user may make groups."""
+"""Control groups: limits on memory and processes of a whole tree, where this user may create groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class CgroupParents:
-    """The directories in which groups can be made: in version 1 one for each controller, in version 2 the same one."""
+    """Directories in which groups can be created: in version 1 one for each controller, in version 2 the same one."""
 
     version: int
     memory: Path
@@ -25,9 +25,9 @@ class Cgroup:
     """The groups of one sandboxed tree.
 
     Attributes:
-        version: of control groups, 1 or 2.
-        directories: of the groups.
-        procs: open descriptors of their ``cgroup.procs``, through which the tree's first process enters them.
+        version: version of the control groups, 1 or 2.
+        directories: directories of the groups.
+        procs: open descriptors of their ``cgroup.procs``, with which the tree's first process enters them.
         kill: open descriptor of ``cgroup.kill``; -1 if the kernel has none.
     """
 
@@ -44,7 +44,7 @@ class Cgroup:
         self.procs, self.kill = [], -1
 
     def out_of_memory_kills(self) -> int:
-        """Number of processes of the tree that the kernel killed for memory."""
+        """Return how many processes of the tree the kernel killed for using too much memory."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         for line in (self.directories[0] / name).read_text().splitlines():
             key, _, value = line.partition(" ")
@@ -53,7 +53,7 @@ class Cgroup:
         return 0
 
     def remove(self, patience_s: float = 2.0) -> None:
-        """Remove the groups. After the end of the last process, the kernel may need up to `patience_s` seconds."""
+        """Remove the groups. After the last process has ended, the kernel may need up to `patience_s` seconds."""
         self.close_descriptors()
         deadline = time.monotonic() + patience_s
         for directory in self.directories:
@@ -67,7 +67,7 @@ class Cgroup:
 
 
 def _memberships() -> dict[str, str]:
-    """The path of this process's group, by controller. The controller "" is version 2."""
+    """Return the path of this process's group by controller. The controller "" is version 2."""
     groups = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -77,7 +77,7 @@ def _memberships() -> dict[str, str]:
 
 
 def _mounts() -> dict[str, Path]:
-    """The directory where each controller is mounted. The controller "" is version 2."""
+    """Return the directory where each controller is mounted. The controller "" is version 2."""
     mounts: dict[str, Path] = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, target, kind, options, *_ = line.split(" ")
@@ -90,13 +90,13 @@ def _mounts() -> dict[str, Path]:
 
 
 def _inside(mount: Path, path: str) -> Path:
-    """The directory of a group. In a container the mount itself may be the group."""
+    """Return the directory of a group. In a container the mount itself may be the group."""
     directory = mount / path.lstrip("/")
     return directory if directory.is_dir() else mount
 
 
 def find_parents(delegated: str | None) -> CgroupParents | str:
-    """Where groups with a memory and a pids controller can be made, or the reason why they cannot.
+    """Return where groups with a memory and a pids controller can be created, or the reason why they cannot.
 
     `delegated` is an empty directory of version 2 that this user owns. Without it, this process's groups are tried.
     """
@@ -130,7 +130,7 @@ def _version_2(directory: Path) -> CgroupParents | str:
 
 
 def make_cgroup(parents: CgroupParents, *, memory_bytes: int | None, processes: int | None) -> Cgroup:
-    """Make the groups of one tree and set their limits. None is no limit."""
+    """Create the groups of one tree and set their limits. None is no limit."""
     name = f"kernel_coder-{os.getpid()}-{next(_numbers)}"
     directories = list(dict.fromkeys([parents.memory / name, parents.pids / name]))
     group = Cgroup(parents.version, [])

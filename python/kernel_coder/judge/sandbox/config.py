@@ -1,4 +1,4 @@
-"""What a sandbox is made of, and the limits of one process in it."""
+"""The layers of a sandbox, and the limits of one process in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 DEFAULT_REQUIRED = frozenset({"no_new_privs", "landlock", "seccomp", "limits", "kill_tree"})
-"""Layers without which nothing untrusted is started. If one of them is missing, a candidate can read another's files,
-stop the supervisor or leave processes behind."""
+"""Layers without which no untrusted code is started. If one is missing, a candidate can read another's files, stop the
+Supervisor or leave processes behind."""
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class SandboxConfig:
     Attributes:
         require: layers that must be active; see :data:`kernel_coder.judge.sandbox.profile.LAYERS`.
         without: layers that are switched off even if this machine has them.
-        uids: the range of user ids for sandboxed processes, end excluded. If the supervisor is root, each process that
-            is alive has one of its own.
-        groups: supplementary groups, if device nodes are open to a group only.
+        uids: the range of user ids for sandboxed processes, without its end. If the Supervisor is root, each living
+            process has its own.
+        groups: supplementary groups, for device nodes that only a group may open.
         gpu: index of the one GPU whose device nodes can be opened; None for no GPU.
         readable: paths that can be read, besides those of the system and of this Python.
         hidden: directories that appear empty. This needs the layer ``mount_namespace``.
-        environment: variables besides PATH, HOME, TMPDIR, LANG and a few others.
-        work_root: where the private work directories are made; None for the system's temporary directory.
+        environment: environment variables besides PATH, HOME, TMPDIR, LANG and a few others.
+        work_root: parent of the private work directories; None: the system's temporary directory.
         cgroup: an empty directory of control groups (version 2) that was delegated to this user.
     """
 
@@ -42,20 +42,20 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one sandboxed process and all processes that it starts (its tree). `None` is no limit.
+    """Limits of one sandboxed process and of all processes that it starts (its tree). `None` is no limit.
 
     Attributes:
-        wall_s: elapsed time in seconds, after which the tree is killed.
+        wall_s: time in seconds after which the tree is killed.
         cpu_s: processor time of each process, in seconds.
         address_space_bytes: virtual memory of each process. CUDA does not start under this limit.
         data_bytes: private memory of each process.
         memory_bytes: memory of the whole tree. This needs the layer ``memory_cgroup``.
         file_bytes: size of each file.
-        work_bytes: size of all files of the work directory together. This needs the layer ``mount_namespace``; the
-            directory is then in memory and gone at the end.
+        work_bytes: size of all files in the work directory together. This needs the layer ``mount_namespace``; the
+            directory is then in memory and vanishes at the end.
         processes: number of processes and threads of the tree.
         open_files: open files of each process.
-        output_head_bytes, output_tail_bytes: what is kept of the beginning and of the end of each output stream.
+        output_head_bytes, output_tail_bytes: bytes that are kept of the beginning and of the end of each output stream.
         cores: the cores that the tree may run on; empty for all.
     """
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class SandboxError(Exception):
-    """The sandbox is not available or could not be set up. This is the judge's failure, never the candidate's."""
+    """Raised if the sandbox is unavailable or could not be set up: the judge's failure, never the candidate's."""

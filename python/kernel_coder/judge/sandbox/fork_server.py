@@ -1,12 +1,12 @@
-"""A server that forks sandboxed processes from a parent which has imported everything already.
+"""A server that forks sandboxed processes from a parent process that has imported all modules already.
 
     with ForkServer(Sandbox(), modules=["torch", "triton"]) as server:
         with server.start("my_package.runner:main", fds=[channel_fd]) as process:
             ...
 
-The parent imports the modules without touching CUDA. It is trusted and runs no code of a candidate's. Each runner is a
-fork of it. Every layer of the sandbox is applied to the fork before the named function is called with the descriptors
-that were handed over: `main(fds: list[int]) -> int | None`.
+The parent imports the modules without using CUDA. It is trusted and runs no candidate's code. Each runner is a fork of
+it. Every layer of the sandbox is applied to the fork before the named function is called with the descriptors that
+were passed on: `main(fds: list[int]) -> int | None`.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from kernel_coder.judge.sandbox.process import Process
 from kernel_coder.judge.sandbox.sandbox import Sandbox
 
 _MESSAGE_BYTES = 1 << 20
-"""Upper limit of one message between the supervisor and the parent, in bytes. The largest is a specification with its
-environment and paths, some ten thousand bytes."""
+"""Upper limit of one message between the Supervisor and the parent, in bytes. The largest message is a specification
+with its environment and paths, some ten thousand bytes."""
 
 _MAX_FDS = 250
 """Upper limit of the descriptors in one message. Linux allows 253."""
 
 _OWN_FDS = 8
-"""How many of them the server may need itself: lifeline, report and control groups."""
+"""Number of these that the server may need itself: lifeline, report and control groups."""
 
 CLOSE_S = 5.0
-"""Time to wait for the parent's end after its socket was closed, in seconds. Then it is killed."""
+"""Time, in seconds, to wait until the parent ends after its socket was closed. Then it is killed."""
 
 
 class ForkServer:
-    """The supervisor's side of the server. Thread-safe; a context manager.
+    """The Supervisor's side of the server. Thread-safe; a context manager.
 
     Args:
         sandbox: the sandbox of the processes that are started.
         modules: modules to import in the parent, once.
-        search: folders that the parent searches before the supervisor's own search path. The current directory is not
+        search: folders that the parent searches before the Supervisor's own search path. The current directory is not
             searched.
-        environment: the parent's environment, which has nothing else but PATH, LANG and PYTHONDONTWRITEBYTECODE.
-        start_timeout_s: limit for the imports in seconds.
+        environment: the parent's environment variables besides PATH, LANG and PYTHONDONTWRITEBYTECODE.
+        start_timeout_s: time limit for the imports in seconds.
 
     Raises:
-        SandboxError: the parent could not import a module, or importing it touched a GPU or started a thread.
+        SandboxError: the parent could not import a module, or importing it used a GPU or started a thread.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ForkServer:
                 f"import sys; sys.path[:] = {path!r}\n"
                 "from kernel_coder.judge.sandbox.fork_server import serve\n"
                 f"serve({theirs.fileno()}, {list(modules)!r})\n"
-                "import os; os._exit(0)"  # at its end Triton 3.9 prints what it did not free
+                "import os; os._exit(0)"  # at a normal exit Triton 3.9 prints what it did not free
             )
             own = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
             self._parent = subprocess.Popen(
@@ -120,11 +120,11 @@ class ForkServer:
 
         Args:
             target: the function, as ``module:function``.
-            fds: descriptors to hand over. They are 3, 4, ... in the process.
-            limits: of the process.
-            environment: its variables, besides those of the sandbox's configuration.
-            start_timeout_s: limit in seconds until every layer of the sandbox is in place.
-            sandbox: another sandbox than the server's.
+            fds: descriptors to pass on. They have the numbers 3, 4, ... in the process.
+            limits: limits of the process.
+            environment: the process's environment variables, besides those of the sandbox's configuration.
+            start_timeout_s: time limit in seconds until every layer of the sandbox is in place.
+            sandbox: a sandbox to use instead of the server's.
 
         Raises:
             SandboxError: the process could not be started.
@@ -155,7 +155,7 @@ class ForkServer:
         try:
             self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
         except OSError as error:
-            raise SandboxError(f"the fork server takes no request: {error}") from error
+            raise SandboxError(f"no request could be sent to the fork server: {error}") from error
         answer, received = self._answer()
         return answer["pid"], received[0]
 
@@ -163,7 +163,7 @@ class ForkServer:
         try:
             message, fds, _, _ = socket.recv_fds(self._socket, _MESSAGE_BYTES, 1)
         except OSError as error:
-            raise SandboxError(f"the fork server gives no answer: {error}") from error
+            raise SandboxError(f"the fork server did not answer: {error}") from error
         if not message:
             raise SandboxError(f"the fork server ended: {self._parent.wait(10)}")
         answer = json.loads(message)
@@ -172,7 +172,7 @@ class ForkServer:
         return answer, fds
 
     def close(self) -> None:
-        """End the parent. Processes that it started live on until their own `Process` is closed."""
+        """End the parent. Processes that it started live until their own `Process` is closed."""
         self._socket.close()
         try:
             self._parent.wait(CLOSE_S)
@@ -191,7 +191,7 @@ class ForkServer:
 
 
 def serve(fd: int, modules: Sequence[str]) -> None:
-    """Import the modules, then fork on request until the supervisor closes its end of the socket `fd`."""
+    """Import the modules, then fork on request until the Supervisor closes its end of the socket `fd`."""
     connection = socket.socket(fileno=fd)
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -237,7 +237,7 @@ def serve(fd: int, modules: Sequence[str]) -> None:
 
 
 def _opened_a_gpu() -> bool:
-    """Whether this process has a GPU's device node open, even if torch did not open it."""
+    """Return whether this process has a GPU's device node open, even if torch did not open it."""
     names = (
         os.readlink(f"/proc/self/fd/{fd}")
         for fd in os.listdir("/proc/self/fd")
@@ -251,7 +251,7 @@ def _reply(connection: socket.socket, answer: dict[str, Any], fds: Sequence[int]
 
 
 def _fork_runner(request: dict[str, Any], fds: list[int]) -> tuple[int, int]:
-    """Fork as requested. Returns in the parent only."""
+    """Fork as requested. Return only in the parent."""
     here = dict(zip(request["sent"], fds, strict=True))
     spec = request["spec"]
     for name in ("lifeline", "report", "cgroup_kill"):

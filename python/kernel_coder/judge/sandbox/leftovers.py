@@ -1,6 +1,6 @@
-"""Work directories and control groups that dead supervisors left behind, and their removal.
+"""Removes work directories and control groups that dead Supervisors left behind.
 
-A supervisor that is killed removes nothing. The next one that starts sweeps what it finds.
+A Supervisor that is killed removes nothing. The next one that starts removes what it finds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _FOLDER = re.compile(r"kernel_coder-\d+-[^-]+")
 _GROUP = re.compile(r"kernel_coder-(\d+)-\d+")
 
 YOUNGEST_S = 60.0
-"""Age in seconds below which a folder is never swept. Between a folder's making and its locking lie microseconds."""
+"""Age, in seconds, below which a folder is never removed. A folder is locked microseconds after it is created."""
 
 
 def make_folder(root: str | None = None) -> tuple[str, int]:
-    """A new private folder and the descriptor that locks it. The folder is in use until the descriptor is closed.
+    """Create a private folder. Return its path and a descriptor. The folder is in use until that is closed.
 
-    The kernel frees the lock at the latest when this process ends, in whatever way. So the lock tells folders in use
-    from leftovers, also between containers, where process ids say nothing.
+    The kernel frees the folder's lock at the latest when this process ends, however it ends. So the lock distinguishes
+    folders in use from leftovers, also between containers, where process ids are not unique.
 
     Args:
-        root: where it is made; None: the system's temporary directory.
+        root: the parent folder; None: the system's temporary directory.
     """
     path = tempfile.mkdtemp(prefix=f"kernel_coder-{os.getpid()}-", dir=root)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -40,7 +40,7 @@ def make_folder(root: str | None = None) -> tuple[str, int]:
 
 
 def sweep(config: SandboxConfig) -> int:
-    """Remove the folders and the control groups of supervisors that are dead; the number of removed ones."""
+    """Remove the folders and the control groups of dead Supervisors. Return how many were removed."""
     parents = find_parents(config.cgroup)
     groups = {parents.memory, parents.pids} if isinstance(parents, CgroupParents) else set()
     return _sweep_folders(Path(config.work_root or tempfile.gettempdir())) + sum(map(_sweep_groups, groups))

@@ -4,8 +4,8 @@
 >>> "seccomp" in profile.active or bool(profile["seccomp"].detail)
 True
 
-The code that starts these processes is the code that starts runners. Layers that are there are used, and missing ones
-are named with the reason. ``docs/judge.md`` says what the layers defend against and what they do not.
+The code that starts these processes also starts runners. Layers that work are used, and missing ones are reported with
+the reason. ``docs/judge.md`` says what the layers defend against and what they do not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kernel_coder.judge.sandbox.spec import PROC, READ, bare_spec
 _core = _C.sandbox
 
 PROBE_S = 10.0
-"""Time limit of a process that is started only to probe a layer, in seconds."""
+"""Time limit, in seconds, of a process that is started only to probe a layer."""
 
 
 def probe(config: SandboxConfig | None = None) -> SandboxProfile:
-    """Every layer: active, or unavailable with the reason. The answer is kept until this process ends."""
+    """Return every layer: active, or unavailable with the reason. The result is kept until this process ends."""
     config = config or SandboxConfig()
     if unknown := config.without - LAYERS.keys():
         raise ValueError(f"without names layers that do not exist: {sorted(unknown)}; known: {sorted(LAYERS)}")
@@ -48,7 +48,7 @@ def _probe(without: frozenset[str], uids: tuple[int, int], cgroup: str | None, e
 
 
 def _attempt(**fields: Any) -> str | None:
-    """Start a process that does nothing, with these fields of the specification. None, or what failed."""
+    """Start a process that does nothing, with these fields of the specification. Return what failed, or None."""
     report = Report(Limits(output_head_bytes=0, output_tail_bytes=0))
     ours, theirs = socket.socketpair()
     spec = {**bare_spec(), "wall_s": PROBE_S, **fields, "lifeline": theirs.fileno(), "report": report.fd}
@@ -69,12 +69,12 @@ def _attempt(**fields: Any) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _cached_attempt(euid: int, with_user_namespace: bool, fields: tuple[tuple[str, Any], ...]) -> str | None:
-    """`_attempt`, made once for each user. A configuration that switches a layer off does not change the answer."""
+    """Make an attempt once for each user. A configuration that switches a layer off does not change the result."""
     return _attempt(user_namespace=with_user_namespace, **dict(fields))
 
 
 def _layers(config: SandboxConfig) -> Iterator[Layer]:
-    """Each layer in the order of LAYERS, tried together with the layers that it builds on."""
+    """Yield each layer in the order of LAYERS, tested together with the layers that it builds on."""
     found: dict[str, bool] = {}
 
     def layer(name: str, failure: str | None, detail: str) -> Layer:
@@ -89,20 +89,20 @@ def _layers(config: SandboxConfig) -> Iterator[Layer]:
     is_root = os.geteuid() == 0
     basic = attempt()
     yield layer("session", basic, "a session and process group of its own")
-    yield layer("descriptors", basic, "closed but for those handed over")
-    yield layer("environment", basic, "built from nothing")
-    yield layer("no_new_privs", attempt(no_new_privs=True), "setuid programs give nothing")
+    yield layer("descriptors", basic, "closed, except those that are passed on")
+    yield layer("environment", basic, "nothing is inherited")
+    yield layer("no_new_privs", attempt(no_new_privs=True), "setuid programs give no privileges")
     uid = config.uids[0]
     uid_failure = attempt(uid=uid, gid=uid) if is_root else f"the supervisor is uid {os.geteuid()}, not root"
     yield layer("uid", uid_failure, f"one of {config.uids[0]} to {config.uids[1] - 1} for each runner, no capabilities")
     if is_root:
-        yield layer("user_namespace", "not needed: root makes the other namespaces itself", "")
+        yield layer("user_namespace", "not needed: root creates the other namespaces itself", "")
     else:
         failure = _cached_attempt(os.geteuid(), True, ())
-        yield layer("user_namespace", failure, "this user alone, no capabilities outside")
+        yield layer("user_namespace", failure, "maps only this user; no capabilities outside")
     purposes = {
-        "pid_namespace": "other processes do not exist; its first process takes all others with it",
-        "net_namespace": "no interface but an idle loopback",
+        "pid_namespace": "other processes are invisible; all processes end with the first one",
+        "net_namespace": "only an idle loopback interface",
         "ipc_namespace": "no shared System V memory, no message queues",
         "mount_namespace": "private work directory, /dev/shm and hidden directories",
     }
@@ -110,7 +110,7 @@ def _layers(config: SandboxConfig) -> Iterator[Layer]:
         yield layer(name, attempt(**{name: True}), purpose)
     if found["pid_namespace"] and found["mount_namespace"]:
         failure = attempt(pid_namespace=True, mount_namespace=True, mounts=((PROC, "", "/proc", ""),))
-        yield layer("private_proc", failure, "/proc shows the runner's own processes only")
+        yield layer("private_proc", failure, "/proc shows only the runner's own processes")
     else:
         yield layer("private_proc", "there is no pid namespace or no mount namespace", "")
     version, error = _core.landlock_version()
@@ -120,20 +120,20 @@ def _layers(config: SandboxConfig) -> Iterator[Layer]:
     yield layer("landlock", landlock_failure, f"version {version}: files that are not listed cannot be opened")
     for name, needed, what in (
         ("landlock_network", 4, "no TCP port can be bound or connected to"),
-        ("landlock_signals", 6, "no signal and no abstract socket leaves the sandbox"),
+        ("landlock_signals", 6, "no signals and no abstract sockets to the outside"),
     ):
         lacking = "there is no Landlock" if not found["landlock"] else f"Landlock is of version {version} here"
         yield layer(name, None if found["landlock"] and version >= needed else lacking, what)
     if _core.filter_supported():
         seccomp_failure = attempt(no_new_privs=True, seccomp=True)
     else:
-        seccomp_failure = "no filter is written for this kind of CPU"
+        seccomp_failure = "there is no filter for this kind of CPU"
     yield layer("seccomp", seccomp_failure, f"{len(_core.denied_calls())} system calls denied")
     limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_FSIZE, 1 << 20))
     yield layer("limits", attempt(limits=limits), "CPU time, memory of a process, file size, open files, no core dumps")
     as_root = is_root and not found["uid"]
     yield layer(
-        "process_limit", "the kernel counts no processes of root" if as_root else None, "counted for each runner"
+        "process_limit", "the kernel does not count root's processes" if as_root else None, "counted for each runner"
     )
     yield layer("kill_tree", *_kill_tree(found))
     parents = find_parents(config.cgroup)
@@ -146,7 +146,7 @@ def _layers(config: SandboxConfig) -> Iterator[Layer]:
 
 
 def _kill_tree(found: Mapping[str, bool]) -> tuple[str | None, str]:
-    """Why a tree cannot be killed as a whole, or None and how it is done."""
+    """Return why a whole tree cannot be killed, or None; and how it is killed."""
     if found["pid_namespace"]:
         return None, "by the end of the pid namespace"
     if found["uid"]:

@@ -14,7 +14,7 @@ from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.sandbox.report import ENDED, ENDED_BY, SETUP_FAILED, STARTING, Output, Report
 
 KILL_S = 60.0
-"""Time to wait for the end of a killed tree, in seconds. The kernel of a busy machine needs seconds to end hundreds of
+"""Time limit, in seconds, for a killed tree to end. The kernel of a busy machine needs seconds to end hundreds of
 processes."""
 
 
@@ -23,13 +23,13 @@ class ProcessExit:
     """How a sandboxed tree ended. This is for people and records only: the judge reads results from shared buffers.
 
     Attributes:
-        exit_code: of the first process; None if a signal ended it.
+        exit_code: exit code of the first process; None if a signal ended it.
         signal: the signal's number; None if the process exited.
         ended_by: ``itself``, ``wall_limit`` or ``supervisor``.
-        out_of_memory: whether the kernel killed it for memory. None: it was killed by SIGKILL, and nothing tells why.
-        left_running: other processes of the tree were still running at its end; they were killed.
+        out_of_memory: whether the kernel killed it for its memory. None: SIGKILL ended it, for an unknown reason.
+        left_running: whether other processes of the tree were still running at its end; they were killed.
         wall_s, user_s, system_s: elapsed time and processor time in seconds.
-        max_rss_bytes: resident memory of the largest process.
+        max_rss_bytes: resident memory of the largest process in bytes.
     """
 
     exit_code: int | None
@@ -44,7 +44,7 @@ class ProcessExit:
 
     @property
     def reason(self) -> str:
-        """How it ended, in a few words.
+        """How the tree ended, in a few words.
 
         >>> ProcessExit(None, 11, "itself", False, False, 0.1, 0.1, 0.0, 1).reason
         'ended by SIGSEGV'
@@ -69,9 +69,9 @@ class Process:
 
     Attributes:
         work_dir: its private work directory.
-        uid: the user id that it has of its own; None if it runs as the supervisor's user.
-        pid: of the keeper.
-        pidfd: of the keeper; readable once nothing of the tree is left.
+        uid: the user id of the tree alone; None if it runs as the Supervisor's user.
+        pid: process id of the keeper.
+        pidfd: pidfd of the keeper; readable when the whole tree has ended.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Process:
         self._cleanup.callback(os.close, pidfd)
 
     def await_start(self, timeout_s: float) -> None:
-        """Wait until every layer is in place. SandboxError if one of them failed."""
+        """Wait until every layer is in place. Raise SandboxError if one of them failed."""
         self._lifeline.settimeout(timeout_s)
         try:
             self._lifeline.recv(1)
@@ -115,7 +115,7 @@ class Process:
             raise SandboxError(f"the sandbox could not be set up: {self._report.failure()}")
 
     def _await_keeper(self, timeout_s: float | None) -> bool:
-        """Wait for the keeper's end; False if it does not come within `timeout_s`."""
+        """Wait for the keeper's end; False if it does not end within `timeout_s`."""
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         if not poller.poll(None if timeout_s is None else max(timeout_s, 0.0) * 1000):
@@ -126,14 +126,14 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether something of the tree is left."""
+        """Whether some process of the tree is left."""
         return self._exit is None and not self._await_keeper(0.0)
 
     def wait(self, timeout_s: float | None = None) -> ProcessExit:
-        """Wait until nothing of the tree is left, and say how it ended.
+        """Wait until the whole tree has ended, and return how it ended.
 
         Raises:
-            TimeoutError: it is still running after `timeout_s`. Nothing is killed.
+            TimeoutError: the tree is still running after `timeout_s`. Nothing is killed.
         """
         if self._exit is None:
             if not self._await_keeper(timeout_s):
@@ -168,12 +168,12 @@ class Process:
         )
 
     def kill(self) -> None:
-        """Have every process of the tree killed; return at once. Any thread may call it, even while another waits."""
+        """Have every process of the tree killed, and return at once. Any thread may call it while another waits."""
         with contextlib.suppress(OSError):
             self._lifeline.send(b"k")
 
     def kill_tree(self, timeout_s: float = KILL_S) -> ProcessExit:
-        """Kill every process of the tree and wait until none is left. SandboxError if the kernel does not end them."""
+        """Kill every process of the tree and wait until all have ended. Raise SandboxError if some do not."""
         self.kill()
         try:
             return self.wait(timeout_s)
@@ -182,7 +182,7 @@ class Process:
 
     @property
     def stdout(self) -> Output:
-        """What was printed so far."""
+        """What was printed to stdout so far."""
         return self._outputs[0] if self._outputs else self._report.output(0)
 
     @property

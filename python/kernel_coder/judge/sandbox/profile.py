@@ -35,7 +35,7 @@ LAYERS: dict[str, str] = {
     ),
     "sealed_buffers": "Linux 3.17 or newer",
 }
-"""Each layer, and how to get it if it is missing."""
+"""Each layer, and what this machine needs to have it."""
 
 
 class Layer(NamedTuple):
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class SandboxProfile:
-    """All layers as they are on this machine."""
+    """The state of all layers on this machine."""
 
     layers: tuple[Layer, ...]
     landlock_version: int = 0
@@ -68,8 +68,8 @@ class SandboxProfile:
         """Check that all required layers are active.
 
         Raises:
-            SandboxError: some are not. The message says for each why it is missing and how to get it.
-            ValueError: a name that is no layer.
+            SandboxError: some are not active. The message says for each why it is missing and how to get it.
+            ValueError: a name is not that of a layer.
         """
         if unknown := require - LAYERS.keys():
             raise ValueError(f"require names layers that do not exist: {sorted(unknown)}; known: {sorted(LAYERS)}")
@@ -79,7 +79,7 @@ class SandboxProfile:
             raise SandboxError(f"untrusted code is not run here, since the sandbox lacks required layers: {named}")
 
     def as_dict(self) -> dict[str, str]:
-        """Each layer's state and detail in one text, for records."""
+        """Return each layer's state and detail as one text, for records."""
         return {name: f"{'active' if active else 'unavailable'}: {detail}" for name, active, detail in self.layers}
 
     def __str__(self) -> str:

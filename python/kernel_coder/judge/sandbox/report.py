@@ -1,4 +1,4 @@
-"""What the keeper tells about a sandboxed tree, in shared memory that the tree itself cannot reach.
+"""The keeper's report about a sandboxed tree, in shared memory that the tree itself cannot reach.
 
 The keeper is the process that starts the sandboxed process, waits for it and kills what is left of its tree.
 """
@@ -23,7 +23,7 @@ ENDED_BY = _core.ENDED_BY
 
 
 class Output(NamedTuple):
-    """What is kept of an output stream: its beginning and its end. `written` is the length of all of it in bytes."""
+    """The beginning and the end of an output stream. `written` is its whole length in bytes."""
 
     head: bytes
     tail: bytes
@@ -67,7 +67,7 @@ class Report:
         self.map = mmap.mmap(self.fd, size)
 
     def read(self) -> ReportFields:
-        """The numbers as they are now."""
+        """Return the current numbers."""
         return ReportFields(*_LAYOUT.unpack_from(self.map))
 
     @property
@@ -76,14 +76,14 @@ class Report:
         return self.read().state
 
     def failure(self) -> str:
-        """Which step of the setup failed, and why."""
+        """Return which step of the setup failed, and why."""
         fields = self.read()
         step = _core.SETUP_STEPS[fields.failed_step]
         which = f" {fields.detail}" if step in ("mount", "limits") else ""
         return f"step {step}{which}: {os.strerror(fields.error)}"
 
     def output(self, stream: int) -> Output:
-        """What is kept of stdout (0) or stderr (1)."""
+        """Return what is kept of stdout (0) or stderr (1)."""
         fields = self.read()
         written = (fields.written_stdout, fields.written_stderr)[stream]
         start = _LAYOUT.size + stream * (self.head + self.tail)

@@ -42,8 +42,8 @@ class Sandbox:
     """Starts untrusted processes, all with the same layers.
 
     Raises:
-        SandboxError: this machine lacks a layer of `config.require`, or a process with a uid of its own could not read
-            what it needs.
+        SandboxError: this machine lacks a layer of `config.require`, or a process with its own uid could not read what
+            it needs.
     """
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
@@ -71,11 +71,11 @@ class Sandbox:
     ) -> Process:
         """Start a program with its arguments.
 
-        The descriptors in `fds` are 3, 4, ... there; all others are closed.
+        The descriptors in `fds` get the numbers 3, 4, ... in the new process; all others are closed.
 
         Raises:
-            FileNotFoundError: there is no such program.
-            SandboxError: it could not be started, or not within `start_timeout_s`.
+            FileNotFoundError: the program does not exist.
+            SandboxError: the program could not be started, or not within `start_timeout_s`.
         """
         program = shutil.which(argv[0]) if argv else None
         if program is None:
@@ -93,9 +93,9 @@ class Sandbox:
         return process
 
     def prepare(self, limits: Limits, environment: Mapping[str, str]) -> tuple[Process, dict[str, Any], socket.socket]:
-        """Make what a process needs before it starts: its object here, its specification, and its end of the lifeline.
+        """Make what a process needs before it starts: its object, its specification, and its end of the lifeline.
 
-        The lifeline is a pair of sockets between the supervisor and the keeper. Its end kills the tree.
+        The lifeline is a pair of sockets between the Supervisor and the keeper. Its end kills the tree.
         """
         active = self.profile.active
         if self.config.gpu is not None and limits.address_space_bytes is not None:
@@ -132,7 +132,7 @@ class Sandbox:
         return process, spec, theirs
 
     def _claim_uid(self) -> tuple[socket.socket, int]:
-        """A uid for one process, and a socket that reserves it on this machine as long as it is open."""
+        """Return a socket and a uid. The uid is reserved on this machine as long as the socket is open."""
         for uid in range(*self.config.uids):
             claim = socket.socket(socket.AF_UNIX)
             try:
@@ -149,7 +149,7 @@ class Sandbox:
         )
 
     def _spec(self, limits: Limits, environment: Mapping[str, str], work_dir: str, uid: int | None) -> dict[str, Any]:
-        """The specification, without the descriptors that belong to this process."""
+        """Return the specification, without the descriptors that belong to this process."""
         active = self.profile.active
         spec = bare_spec()
         spec |= {name: name in active for name in ("user_namespace", *NAMESPACES)}
@@ -175,7 +175,7 @@ class Sandbox:
         return spec
 
     def _landlock_version(self) -> int:
-        """The version whose rules are applied. Lower ones restrict no network (4 does) and no signals (6 does)."""
+        """Return the version whose rules are applied. Rules for the network need 4, those for signals need 6."""
         active = self.profile.active
         if "landlock" not in active:
             return 0
@@ -189,11 +189,11 @@ class Sandbox:
         if os.path.isdir("/usr/local/cuda/bin"):
             path = f"/usr/local/cuda/bin:{path}"
         own = {"PATH": path, "HOME": work_dir, "TMPDIR": work_dir, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-        own["USER"] = "runner"  # libraries that look the user's name up find no /etc/passwd
+        own["USER"] = "runner"  # libraries cannot look up the user's name without /etc/passwd
         return own | dict(self.config.environment) | dict(extra)
 
     def _path_rules(self, work_dir: str) -> list[tuple[str, int]]:
-        """What Landlock allows, as pairs of a path and a kind of access."""
+        """Return what Landlock allows, as pairs of a path and a kind of access."""
         rules = [(path, READ) for path in self._access.readable]
         rules += [(path, DEVICE) for path in PLAIN_DEVICES]
         rules += [("/proc", PROCESSES), (work_dir, WRITE)]
@@ -204,7 +204,7 @@ class Sandbox:
         return rules
 
     def _resource_limits(self, limits: Limits) -> list[tuple[int, int]]:
-        """Arguments of `setrlimit`."""
+        """Return the arguments of `setrlimit`."""
         wanted = [
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_CPU, limits.cpu_s),
@@ -218,8 +218,8 @@ class Sandbox:
         return [(which, value) for which, value in wanted if value is not None]
 
     def _other_threads_of_user(self) -> int:
-        """Number of threads that the kernel counts together with those of the tree. It is 0 if the tree has a uid or a
-        user namespace of its own."""
+        """Return the number of threads that the kernel counts together with those of the tree. It is 0 if the tree has
+        its own uid or its own user namespace."""
         if self.profile.active & {"uid", "user_namespace"}:
             return 0
         count = 0
@@ -230,7 +230,7 @@ class Sandbox:
         return count
 
     def _mounts(self, limits: Limits, work_dir: str, uid: int | None) -> list[tuple[int, str, str, str]]:
-        """What is mounted in the tree's namespace, in order: kind, source, target and options of each mount."""
+        """Return what is mounted in the tree's namespace, in order: kind, source, target and options of each mount."""
         steps: list[tuple[int, str, str, str]] = []
         if uid is not None:
             for closed, needed in self._access.closed.items():
@@ -254,7 +254,7 @@ class Sandbox:
 
 
 def _remove_tree(path: str) -> None:
-    """Remove a work directory, even if the runner took away permissions inside it."""
+    """Remove a work directory, even if the runner removed permissions inside it."""
     if os.geteuid() != 0:
         for directory, names, _ in os.walk(path):
             for name in names:

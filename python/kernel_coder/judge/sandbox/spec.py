@@ -14,7 +14,7 @@ TMPFS, DIRECTORY, BIND, PROC = (_C.sandbox.MOUNT_KINDS.index(name) for name in (
 
 
 def bare_spec() -> dict[str, Any]:
-    """The specification of a process without any layer; it does nothing and ends."""
+    """Return the specification of a process without any layer, which does nothing and ends."""
     return {
         "argv": [],
         "environment": [],

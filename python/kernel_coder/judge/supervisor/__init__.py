@@ -1,1 +1,1 @@
-"""The Supervisor: starts, limits and kills the other processes, and makes verdicts from the Examiner's findings."""
+"""The Supervisor starts, limits and kills the other processes, and makes verdicts from the Examiner's findings."""

@@ -1,4 +1,4 @@
-"""Whether candidates can be judged on a task."""
+"""The result of checking whether candidates can be judged on a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernel_coder.judge.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Whether candidates can be judged on a task.
+    """Says whether candidates can be judged on a task.
 
     Attributes:
         task: the task's id.
@@ -19,7 +19,7 @@ class Admission:
         reason: why the task is not admitted; None if it is.
         families: families of inputs that candidates are checked on.
         skipped: the other families, each with the reason.
-        hidden_sizes: the second sizes that candidates are checked with; None if the task allows none.
+        hidden_sizes: other sizes that candidates are checked with; None if the task allows none.
         verdict: the verdict on the reference as a candidate; None if the task was refused before.
     """
 

@@ -1,4 +1,4 @@
-"""Records on disk that let an answer be judged again, for example when a new attack on the judge becomes known."""
+"""Records on disk with which a candidate can be judged again, for example when a new attack on the judge is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_coder.tasks.task import Task
 def write_record(
     folder: str, task: Task, candidate: str, verdict: Verdict, config: JudgeConfig, profile: SandboxProfile
 ) -> None:
-    """Write a file with both sources, the configuration, the sandbox and the verdict. It is complete or not there."""
+    """Write a file with both sources, the configuration, the sandbox and the verdict, in one atomic step."""
     os.makedirs(folder, exist_ok=True)
     name = f"{verdict.task_hash[:12]}-{verdict.candidate_hash[:12]}-{time.time_ns()}.json"
     record = {

@@ -1,4 +1,4 @@
-"""How many candidates are judged at the same time, on which devices, and how their verdicts are put in order."""
+"""Judges many candidates at the same time, on one or several devices, and puts their verdicts in order."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kernel_coder.judge.verdict import Verdict
 from kernel_coder.tasks.task import Task
 
 REMOTE = ("http://", "https://", "ray://")
-"""How the name of a judge begins that works in other processes; see :func:`kernel_coder.judge.open_judge`."""
+"""Prefixes of the names of judges that work in other processes; see :func:`kernel_coder.judge.open_judge`."""
 
 REMOTE_WORKERS = 64
-"""Candidates that are supposed to be judged at the same time by a remote judge, where ``config.workers`` does not say.
-Too many only wait in the remote queue, which is fair between clients."""
+"""Number of candidates that a remote judge is assumed to judge at the same time, unless ``config.workers`` says it. If
+that is too many, some wait in the remote queue, which is fair between clients."""
 
 
 def is_remote(device: str) -> bool:
-    """Whether the judge works in other processes, behind an address.
+    """Return whether the device is the address of a judge that works in other processes.
 
     >>> is_remote("http://127.0.0.1:8400"), is_remote("cuda:0")
     (True, False)
@@ -33,7 +33,7 @@ def is_remote(device: str) -> bool:
 
 
 def check_address(address: str | None, name: str, kinds: tuple[str, ...] = REMOTE) -> None:
-    """Check the address of a remote judge; None is none.
+    """Check the address of a remote judge. None is allowed.
 
     Raises:
         ValueError: it begins with none of `kinds`, or names no host.
@@ -74,7 +74,7 @@ def devices_of(device: str) -> list[str]:
 
 
 def parallel(device: str, config: JudgeConfig) -> int:
-    """Number of candidates that are judged at the same time, on all devices together.
+    """Return how many candidates are judged at the same time, on all devices together.
 
     >>> parallel("cuda:1,cuda:2", JudgeConfig(workers=16))
     32
@@ -85,8 +85,8 @@ def parallel(device: str, config: JudgeConfig) -> int:
 
 
 def askers(device: str, config: JudgeConfig) -> int:
-    """Number of candidates to submit at the same time: twice as many as are judged, so that a free worker can choose a
-    candidate whose task it has prepared.
+    """Return how many candidates to submit at the same time: twice as many as are judged, so that a free worker can
+    choose a candidate whose task it has prepared.
 
     >>> askers("cuda:1,cuda:2", JudgeConfig(workers=16))
     64
@@ -95,7 +95,7 @@ def askers(device: str, config: JudgeConfig) -> int:
 
 
 def tasks_at_once(device: str, config: JudgeConfig) -> int:
-    """Number of tasks whose candidates are mixed, see :func:`kernel_coder.tasks.order.in_turn`: one for two workers.
+    """Return for how many tasks candidates are mixed (:func:`kernel_coder.tasks.order.in_turn`): one for two workers.
 
     >>> tasks_at_once("cuda:1,cuda:2", JudgeConfig(workers=16)), tasks_at_once("cpu", JudgeConfig(workers=1))
     (16, 1)
@@ -104,20 +104,20 @@ def tasks_at_once(device: str, config: JudgeConfig) -> int:
 
 
 AHEAD = 1000
-"""Upper limit of the verdicts that wait for an earlier one, so that one slow candidate does not fill the memory."""
+"""Upper limit of the verdicts that wait for an earlier one, so that a slow candidate does not fill the memory."""
 
 
 def in_order(
     ask: Callable[..., Verdict], pairs: Iterable[Sequence[Any]], at_once: int, threads: Executor
 ) -> Generator[Verdict, None, None]:
-    """Verdicts in the order of the pairs.
+    """Yield verdicts in the order of the pairs.
 
-    A candidate that takes long keeps no worker idle: later candidates are judged meanwhile, and up to :data:`AHEAD`
-    verdicts wait for it.
+    A slow candidate keeps no worker idle: later candidates are judged meanwhile, and up to :data:`AHEAD` verdicts wait
+    for it.
 
     Args:
-        ask: called with the items of a pair; returns its verdict.
-        pairs: what to judge. Read only as far as needed.
+        ask: called with the items of a pair; returns the verdict.
+        pairs: the candidates to judge. They are read only as far as needed.
         at_once: number of calls at the same time.
         threads: runs the calls.
 
@@ -180,8 +180,8 @@ def verdicts_of(
     progress: bool = False,
     total: int | None = None,
 ) -> Iterator[Verdict]:
-    """A judge's verdicts in the order of the pairs. `progress` shows a bar on stderr, whose length is `total` if the
-    pairs have none."""
+    """Yield a judge's verdicts in the order of the pairs. `progress` shows a bar on stderr, whose length is `total` if
+    the pairs have none."""
     from tqdm import tqdm
 
     known = len(pairs) if isinstance(pairs, Sequence) else total

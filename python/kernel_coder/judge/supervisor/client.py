@@ -1,4 +1,4 @@
-"""A judge behind an HTTP service (``kernel-coder serve``), with the interface of one in this process."""
+"""A judge behind an HTTP service (``kernel-coder serve``), with the interface of a judge in this process."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import httpx
 
 TOKEN_VARIABLE = "KERNEL_CODER_TOKEN"
-"""The environment variable with the service's token, for the service and for its clients."""
+"""Name of the environment variable with the service's token, for the service and its clients."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 15.0
-"""Seconds before the first and before the last repetitions of a request. The pause doubles each time, and a random half
-of it is left out, so that clients which were refused together do not come back together."""
+"""First and longest pause before a request is repeated, in seconds. The pause doubles each time, and a random part of
+up to a half is left out, so that clients which were refused together do not come back together."""
 
 TRY_AGAIN = frozenset({408, 425, 429, 499, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed: the queue was full, or the service was restarted."""
 
 
 class ServiceError(ValueError):
-    """The service refused a request, or could not be reached when the client was opened."""
+    """Raised if the service refuses a request, or cannot be reached when the client is opened."""
 
 
 class _Requests:
-    """What both clients share: bodies, addresses, pauses, and what an answer means."""
+    """The part that both clients share: bodies, addresses, pauses, and errors."""
 
     def __init__(self, url: str, token: str | None, patience_s: float, client_id: str | None) -> None:
         if not url.startswith(("http://", "https://")):
@@ -50,7 +50,7 @@ class _Requests:
             self.headers["Authorization"] = f"Bearer {token}"
 
     def settings(self, library: Any) -> dict[str, Any]:
-        """Arguments of httpx's clients."""
+        """Return the arguments of httpx's clients."""
         return {
             "headers": self.headers,
             "timeout": library.Timeout(self.patience_s, connect=10.0),
@@ -70,7 +70,7 @@ class _Requests:
 
     @staticmethod
     def pause_s(attempt: int, retry_after: str) -> float:
-        """Seconds until the next try, at least what the service asks for."""
+        """Return the seconds until the next attempt: at least what the service asks for."""
         longest = min(FIRST_PAUSE_S * 2**attempt, MAX_PAUSE_S)
         asked = float(retry_after) if retry_after.replace(".", "", 1).isdigit() else 0.0
         return max(longest * random.uniform(0.5, 1.0), min(asked, MAX_PAUSE_S))
@@ -93,7 +93,7 @@ class _Requests:
 
 
 class _Attempts:
-    """The tries of one request: what each answer means, and how long to wait before the next."""
+    """The attempts at one request: what each answer means, and how long to wait before the next attempt."""
 
     def __init__(self, requests: _Requests, task: Task, candidate: str, backend: str, device: str) -> None:
         self.body = requests.body(task, candidate, backend)
@@ -104,7 +104,7 @@ class _Attempts:
         self._count, self._why, self._retry_after = 0, "", ""
 
     def verdict_in(self, response: httpx.Response) -> Verdict | None:
-        """The verdict; None if the request is to be sent again."""
+        """Return the verdict; None if the request must be sent again."""
         if response.status_code == 200:
             return Verdict.from_json(response.text)
         if response.status_code != 202 and response.status_code not in TRY_AGAIN:
@@ -114,17 +114,17 @@ class _Attempts:
         return None
 
     def not_answered(self, error: Exception) -> None:
-        """The connection failed."""
+        """Record that the connection failed."""
         self._why, self._retry_after = str(error) or type(error).__name__, ""
 
     def pause_s(self) -> float | None:
-        """Seconds until the next try; None if the time is up."""
+        """Return the seconds until the next attempt; None if the time is up."""
         pause_s = self._requests.pause_s(self._count, self._retry_after)
         self._count += 1
         return None if time.monotonic() + pause_s > self._until else pause_s
 
     def given_up(self, reason: str | None = None) -> Verdict:
-        """The verdict where none came: the harness failed."""
+        """Return the verdict ``harness_failed``, because no verdict came."""
         reason = reason or f"no verdict came from {self.url} within {self._requests.patience_s:g} s: {self._why}"
         return unjudged(
             self._task,
@@ -148,19 +148,20 @@ def _httpx() -> Any:
 class Client:
     """A judge behind an HTTP service. It has the interface of :class:`kernel_coder.judge.Judge`.
 
-    A request that the service could not take (it is full, or being restarted) is sent again for `patience_s` seconds.
-    After that the verdict is ``harness_failed``, as for every failure that is not the candidate's.
+    A request that the service cannot take now, because it is full or being restarted, is repeated for `patience_s`
+    seconds. After that the verdict is ``harness_failed``, as for all failures that are not the candidate's.
 
     Args:
-        url: of the service, such as ``http://127.0.0.1:8400``.
-        backend: what candidates are written in, where a call does not say; None: what their task says.
-        config: fields that differ from the defaults must be the service's, which is asked when the client is opened.
-        token: None: the environment variable KERNEL_CODER_TOKEN.
-        patience_s: seconds for one verdict, repetitions included.
+        url: address of the service, such as ``http://127.0.0.1:8400``.
+        backend: the language of candidates, unless a call names another; None: that of their task.
+        config: fields that differ from the defaults must equal the service's. The client compares them when it is
+            opened.
+        token: the service's token; None: that of the environment variable KERNEL_CODER_TOKEN.
+        patience_s: time limit for one verdict in seconds, including repeated requests.
         client_id: the name under which the service queues this client; None: host name and process id.
 
     Raises:
-        ServiceError: the service cannot be reached, refuses the token, or judges by another configuration.
+        ServiceError: the service cannot be reached, refuses the token, or has another configuration.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Client:
         """Judge one candidate, as :meth:`kernel_coder.judge.Judge.evaluate` does.
 
         Raises:
-            ServiceError: the service refuses this request for good: a wrong token, a source that is too long.
+            ServiceError: the service will always refuse this request: a wrong token, or a source that is too long.
         """
         if self._is_closed:
             raise ValueError("the client is closed")
@@ -215,13 +216,13 @@ class Client:
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
     ) -> Iterator[Verdict]:
-        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order."""
+        """Judge several ``(task, candidate)`` or ``(task, candidate, backend)`` at a time. Yield verdicts in order."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(2 * self.at_once, thread_name_prefix="judge-client")
         return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def admit(self, task: Task | str) -> Admission:
-        """As :meth:`kernel_coder.judge.Judge.admit`."""
+        """Check a task, as :meth:`kernel_coder.judge.Judge.admit` does."""
         task = as_task(task)
         body = {"task": self._requests.body(task, "", None)["task"]}
         response = self._http.post(f"{self._requests.url}/v1/admit", json=body)
@@ -233,11 +234,11 @@ class Client:
         return Admission(**found, verdict=None if verdict is None else Verdict.from_json(json.dumps(verdict)))
 
     def give_up_waiting(self) -> None:
-        """Give up requests that wait in other threads: their verdict is the harness's failure."""
+        """Give up requests that wait in other threads: their verdict is ``harness_failed``."""
         self._gives_up = True
 
     def close(self, *, wait: bool = True) -> None:
-        """End the connections. The service goes on."""
+        """Close the connections. The service keeps running."""
         self._is_closed = True
         self._gives_up = self._gives_up or not wait
         if self._threads is not None:
@@ -269,9 +270,9 @@ class Client:
 
 
 class AsyncClient:
-    """The same for code that runs on an event loop: ``verdict = await client.evaluate(task, candidate)``.
+    """A client for code that runs on an event loop: ``verdict = await client.evaluate(task, candidate)``.
 
-    The arguments are those of :class:`Client`. Nothing is asked when it is made; ``aclose`` ends its connections.
+    The arguments are those of :class:`Client`. The constructor sends no request. ``aclose`` closes the connections.
     """
 
     def __init__(
@@ -289,10 +290,10 @@ class AsyncClient:
         self._http = self._httpx.AsyncClient(**self._requests.settings(self._httpx))
 
     async def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
-        """Judge one candidate; a service that cannot be reached in time is a verdict ``harness_failed``.
+        """Judge one candidate. If the service cannot be reached in time, the verdict is ``harness_failed``.
 
         Raises:
-            ServiceError: the service refuses this request for good.
+            ServiceError: the service will always refuse this request.
         """
         task = as_task(task)
         attempts = self._requests.attempts(task, candidate, backend or self.backend or task.backend, self._requests.url)
@@ -308,7 +309,7 @@ class AsyncClient:
             await asyncio.sleep(pause_s)
 
     async def aclose(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:
@@ -319,7 +320,7 @@ class AsyncClient:
 
 
 def _require_same(wanted: JudgeConfig | None, found: JudgeConfig, url: str) -> None:
-    """Refuses a configuration that the service does not have: it would be ignored without a word."""
+    """Raise ServiceError if the service has another configuration: the wanted one would be ignored silently."""
     if wanted is None:
         return
     for name in type(wanted).model_fields:

@@ -1,16 +1,16 @@
-"""Errors inside the Supervisor. None of them leaves the judge: each becomes a verdict."""
+"""Errors inside the Supervisor. The judge turns each of them into a verdict."""
 
 from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """The judge itself failed, so nothing is known about the candidate."""
+    """Raised if the judge itself failed, so that nothing is known about the candidate."""
 
 
 class ExaminerLost(HarnessError):
-    """The Examiner died, hung or ran out of memory, or the reference failed while it was timed. A candidate might
-    cause this."""
+    """Raised if the Examiner died, hung or ran out of memory, or if the reference failed while it was timed. A
+    candidate might cause this."""
 
 
 class TaskRefused(Exception):
-    """No candidate can be judged on this task. The text is the reason."""
+    """Raised if no candidate can be judged on this task. The text is the reason."""

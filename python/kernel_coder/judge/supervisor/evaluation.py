@@ -1,4 +1,4 @@
-"""One candidate on its way to a verdict: what the Examiner is asked, and what its findings mean."""
+"""One evaluation: the request to the Examiner about a candidate, and the verdict from its findings."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Evaluation:
     """One candidate that is being judged.
 
     Args:
-        task: what the candidate has to compute.
-        candidate: its source.
-        backend: the language that it is written in.
-        device: the judge's device, ``cpu`` or ``cuda:N``.
-        config: the judge's.
-        versions: of the packages that could change the verdict; part of every verdict.
+        task: the task that the candidate solves.
+        candidate: the candidate's source.
+        backend: the language of the candidate.
+        device: the device's name in the verdict. The Examiner reports it.
+        config: the judge's configuration.
+        versions: versions of the packages that could change the verdict. They become part of it.
 
     Attributes:
-        is_interpreted: the candidate's kernels are run by Triton's interpreter.
+        is_interpreted: Triton's interpreter runs the candidate's kernels.
         device: the device's name in the verdict, which the Examiner reports.
         task_key: equal for candidates whose task is prepared in the same way.
-        prepared_s: seconds that it took until the candidate's process was started.
+        prepared_s: seconds until the candidate's process was started.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Evaluation:
         self._versions = versions
 
     def restart_clock(self) -> None:
-        """Measure the time of the evaluation from now: it has a worker."""
+        """Restart the evaluation's clock, because a worker is now available."""
         self._began = time.monotonic()
 
     def request(self, lock: int | None) -> PrepareTask:
-        """The request to prepare the task. `lock` is the GPU's lock file."""
+        """Return the request to prepare the task. `lock` is a descriptor of the GPU's lock file."""
         task, config = self.task, self._config
         return PrepareTask(
             task={
@@ -89,7 +89,7 @@ class Evaluation:
     def verdict(
         self, outcome: Outcome, reason: str | None = None, told: str | None = None, compiled: bool = False, **found: Any
     ) -> Verdict:
-        """A verdict on this candidate. The feedback is `told`, or the reason if that is None."""
+        """Return a verdict on this candidate. The feedback is `told`, or the reason if `told` is None."""
         if outcome is Outcome.HARNESS_FAILED:
             told = ""
         text = reason if told is None else told
@@ -109,8 +109,8 @@ class Evaluation:
         )
 
     def verdict_of(self, found: Found, process_exit: ProcessExit | None) -> Verdict:
-        """The verdict that follows from the Examiner's findings. If the candidate's process ended too early,
-        `process_exit` says how, which makes the reason more exact."""
+        """Return the verdict that follows from the Examiner's findings. If the candidate's process ended too early,
+        `process_exit` makes the reason more exact."""
         outcome = Outcome(found.outcome)
         reason, told = found.reason, found.feedback
         if outcome is Outcome.CRASHED and process_exit is not None:
@@ -146,7 +146,7 @@ class Evaluation:
 
 
 def format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
-    """What is wrong with a candidate's source that can be seen without running it; None if nothing is."""
+    """Return what is wrong with a candidate's source as far as the text shows it; None if nothing is."""
     if not candidate.strip():
         return Outcome.FORMAT_ERROR, "the answer has no code"
     if (size := len(json.dumps(candidate))) > CANDIDATE_BYTES:
@@ -166,7 +166,7 @@ def format_problem(candidate: str, backend: str) -> tuple[Outcome, str] | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that could change a verdict."""
+    """Return the versions of Python and of the packages that could change a verdict."""
     found = {"python": sys.version.split()[0]}
     for name in ("kernel-coder", "torch", "triton"):
         with contextlib.suppress(metadata.PackageNotFoundError):

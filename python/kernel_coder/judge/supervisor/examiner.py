@@ -1,4 +1,4 @@
-"""The Supervisor's side of an Examiner: its process, and the requests that it answers."""
+"""The Supervisor's connection to an Examiner: its process, its requests and their answers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ LOG = logging.getLogger(__name__)
 A = TypeVar("A", bound=Answer)
 
 LAST_WORDS_S = 2.0
-"""Time to wait for the end of an Examiner's process that has closed its connection, in seconds."""
+"""Upper limit of the wait, in seconds, for the end of an Examiner's process that has closed its connection."""
 
 
 class Examiner:
-    """An Examiner's process.
+    """An Examiner's process, as the Supervisor sees it.
 
     Attributes:
-        is_interpreted: it was forked from the parent process with Triton's interpreter.
-        served: number of candidates that it was used for.
+        is_interpreted: it was forked from the parent process that has loaded Triton's interpreter.
+        served: number of candidates that it has examined.
     """
 
     def __init__(self, process: Process, connection: Connection, is_interpreted: bool) -> None:
@@ -49,14 +49,14 @@ class Examiner:
         """Send a request and wait for its answer. Time that the Examiner waits for the GPU does not count.
 
         Args:
-            request: what to do.
-            expected: the class of the answer.
-            timeout_s: limit in seconds.
-            candidate: the process to kill when the Examiner asks for that.
+            request: the request.
+            expected: class of the answer.
+            timeout_s: time limit in seconds.
+            candidate: the process to kill when the Examiner asks the Supervisor to.
 
         Raises:
             TaskRefused: the Examiner refuses the task.
-            ExaminerLost: there is no answer in time, or the Examiner or the reference failed in a way that a candidate
+            ExaminerLost: no answer came in time, or the Examiner or the reference failed in a way that a candidate
                 might cause.
             HarnessError: the Examiner failed in another way.
         """
@@ -65,7 +65,7 @@ class Examiner:
         except MessageTooLong as error:
             raise HarnessError(str(error)) from None
         except OSError as error:
-            raise ExaminerLost(f"the Examiner takes no request: {error}{self._last_words()}") from None
+            raise ExaminerLost(f"no request could be sent to the Examiner: {error}{self._last_words()}") from None
         until = time.monotonic() + timeout_s
         while True:
             answer = self._receive(until)
@@ -85,7 +85,7 @@ class Examiner:
                 raise HarnessError(f"the Examiner answered {type(request).__name__} with {type(answer).__name__}")
 
     def _receive(self, until: float) -> Message:
-        """The next message of the Examiner's; `until` is a time of `time.monotonic()`."""
+        """Return the Examiner's next message. `until` is a time of `time.monotonic()`."""
         asked = time.monotonic()
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
@@ -99,7 +99,7 @@ class Examiner:
         return message
 
     def _last_words(self) -> str:
-        """How the process ended and the last line that it printed, for an error message."""
+        """Return how the process ended and the last line that it printed, for an error message."""
         try:
             process_exit = self.process.wait(LAST_WORDS_S)
         except (TimeoutError, SandboxError) as error:

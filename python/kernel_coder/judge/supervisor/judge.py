@@ -1,7 +1,7 @@
-"""The Supervisor: starts, limits and kills the other processes, and makes verdicts from the Examiner's findings.
+"""The Supervisor starts, limits and kills the other processes, and makes verdicts from the Examiner's findings.
 
 It never touches a GPU, runs no reference and no candidate, and decodes nothing that a candidate's process sends. A
-failure that the candidate cannot have caused is the judge's own; a death that it can cause is the candidate's.
+failure that the candidate cannot have caused counts as the judge's; every other failure counts as the candidate's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernel_coder.tasks.task import BACKENDS, SOLUTION_CLASS, Task
 LOG = logging.getLogger(__name__)
 
 MAX_PROBES = 3
-"""How often in a row a device may fail at the simplest of tasks before it is given up."""
+"""Upper limit of the failed probes of a device, one after another, before the device is taken out of service."""
 
 PROBE = """
 import torch
@@ -62,25 +62,25 @@ class ModelNew(torch.nn.Module):
         square[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), BLOCK=128)
         return y
 """
-"""A solution of :data:`PROBE` for a judge that interprets Triton's kernels."""
+"""A solution of :data:`PROBE` for a judge that runs Triton kernels in the interpreter."""
 
 OPENING_PROBES = 2
-"""How often the simplest of tasks may fail when a judge is opened. A second try is for a machine that is very busy."""
+"""Number of attempts at the probe when a judge is opened. The second one is for a machine that is very busy."""
 
 PROBE_CHECKS = {
     **{"checks": 1, "families": ("own",), "hidden_shapes": "off", "null_candidates": False},
     **{"backward": False, "training": None, "ablation": False, "profile": False, "min_kernel_share": 0.0},
     **{"timing": False, "compile_baseline": False},
 }
-"""Fields of the configuration for the probe at the opening. It shows whether the judge's processes work, as fast as
-possible."""
+"""Fields of the configuration for the probe at the opening. It tests only whether the judge's processes work, as fast
+as possible."""
 
 KILL_AGAIN_S = 0.1
-"""How often a judge that is closed at once kills the Examiners of threads that still wait, in seconds."""
+"""Interval, in seconds, at which a judge that is closed at once kills Examiners for which threads still wait."""
 
 
 def as_task(task: Task | str) -> Task:
-    """The task itself, or a new one from the source of its reference.
+    """Return the task itself, or a new task from the source of a reference.
 
     >>> as_task("class Model: ...").id == sha256_text("class Model: ...")[:12]
     True
@@ -93,8 +93,8 @@ def as_task(task: Task | str) -> Task:
 class Judge:
     """Judges candidates against tasks.
 
-    ``with Judge(...)`` first judges the simplest of tasks. So a machine on which nothing can be judged is refused at
-    once, instead of failing at every candidate.
+    ``with Judge(...)`` first judges a probe, a very simple task. So a machine on which nothing can be judged is refused
+    at once, instead of failing for every candidate.
 
     >>> reference = '''
     ... import torch
@@ -113,17 +113,17 @@ class Judge:
 
     Args:
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        backend: the language that candidates are written in, unless a call names another; None: their task's.
-        config: what is checked, and the time limits.
-        sandbox: the user that Runners run as, and the files that they may open. If `config` requires layers, they are
-            required together with those of `sandbox`.
+        backend: the language of candidates, unless a call names another; None: that of their task.
+        config: the checks and the time limits.
+        sandbox: the user that Runners run as, and the files that they may open. The layers that `config` requires are
+            required in addition to those of `sandbox`.
         log: a file to print the sandbox's profile to at the start; None: it is not printed.
 
     Raises:
         ValueError: an unknown device or backend; the backend is Triton, and Triton is not installed, or its interpreter
             fails with the installed numpy.
         SandboxError: this machine lacks a required layer of the sandbox, or the GPU does not exist. On entering the
-            context: the simplest of tasks cannot be judged.
+            context: the probe cannot be judged.
     """
 
     def __init__(
@@ -168,10 +168,9 @@ class Judge:
         """Judge one candidate. The result is always a verdict, even if the candidate hangs or the judge itself fails.
 
         Args:
-            task: what the candidate has to compute; or the source of a reference with ``Model``, ``get_inputs`` and
-                ``get_init_inputs``.
+            task: the task, or the source of a reference with ``Model``, ``get_inputs`` and ``get_init_inputs``.
             candidate: source with ``ModelNew``.
-            backend: the language that it is written in; None: the judge's, or else the task's.
+            backend: the language of the candidate; None: the judge's, or else the task's.
 
         Raises:
             ValueError: an unknown backend, or the judge is closed.
@@ -197,14 +196,14 @@ class Judge:
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
     ) -> Iterator[Verdict]:
-        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time. Verdicts come in order.
+        """Judge several ``(task, candidate)`` or ``(task, candidate, backend)`` at a time. Yield verdicts in order.
 
-        `pairs` may be a generator. At most twice as many pairs as there are workers are taken from it before their
-        verdict is known, besides those whose verdict waits for an earlier one.
+        `pairs` may be a generator. It is read only as far as needed: at most twice as many candidates as there are
+        workers are submitted at a time. Finished verdicts may wait for an earlier one.
 
         Args:
-            pairs: what to judge.
-            progress: show a bar on stderr.
+            pairs: the candidates to judge.
+            progress: show a progress bar on stderr.
             total: the bar's length, if `pairs` has none.
         """
         if self._threads is None:
@@ -212,7 +211,7 @@ class Judge:
         return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def admit(self, task: Task | str) -> Admission:
-        """Whether candidates can be judged on a task: the reference has to pass, and null candidates have to fail."""
+        """Check whether candidates can be judged on a task: the reference must pass, and null candidates must fail."""
         task = as_task(task)
         source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
         verdict, prepared = self._judged(self._evaluation(task, source, "torch"))
@@ -231,12 +230,12 @@ class Judge:
     def give_up_waiting(self) -> None:
         """Give up the candidates that wait for a worker in other threads. Their verdict is ``harness_failed``.
 
-        Candidates that are being judged get their verdict. A run that is stopped calls this.
+        Candidates that are being judged still get their verdict. A run that is being stopped calls this.
         """
         self._queue.dismiss()
 
     def close(self, *, wait: bool = True) -> None:
-        """End every process. Candidates that are being judged get their verdict first, unless `wait` is false."""
+        """End all processes. Candidates that are being judged get their verdict first, unless `wait` is false."""
         if self._closed:
             return
         self._closed, self._abandoned = True, not wait
@@ -252,7 +251,7 @@ class Judge:
         self._processes.close()
 
     def _close_at_exit(self) -> None:
-        """Close a judge that was never closed. A fork of this process leaves it alone."""
+        """Close a judge that was not closed before the process ends. In a fork of the process, do nothing."""
         if os.getpid() == self._owner:
             self.close(wait=False)
 
@@ -271,10 +270,10 @@ class Judge:
         return Evaluation(task, candidate, backend, device=self.device, config=self.config, versions=self.versions)
 
     def _judged(self, evaluation: Evaluation) -> tuple[Verdict, Prepared | None]:
-        """The verdict, and what the Examiner said about the task.
+        """Return the verdict, and what the Examiner reported about the task.
 
-        Candidates that are judged at the same time share the GPU's memory. A candidate that finds too little of it is
-        judged again while no other holds any.
+        Candidates that are judged at the same time share the GPU's memory. A candidate that may have had too little of
+        it is judged again while no other candidate is.
         """
         with self._memory_gate.shared():
             found = self._in_a_slot(evaluation)
@@ -298,7 +297,7 @@ class Judge:
             self._queue.give_back(slot)
 
     def _evaluated(self, slot: Slot, evaluation: Evaluation) -> Verdict:
-        """The verdict, after as many retries as are configured if the judge itself fails."""
+        """Return the verdict. If the judge itself fails, retry as often as configured."""
         if self._out_of_service:
             return evaluation.verdict(Outcome.HARNESS_FAILED, self._out_of_service)
         failures: list[str] = []
@@ -316,17 +315,17 @@ class Judge:
                 slot.close()
                 if self._abandoned:
                     return evaluation.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
-        if lost_with_candidate > 1:  # a candidate that takes the Examiner down twice is taken to have caused it
+        if lost_with_candidate > 1:  # the Examiner was lost twice with this candidate, so the candidate caused it
             reason = f"the judge failed each time it ran: {failures[-1]}"
             return evaluation.verdict(Outcome.CRASHED, reason, compiled=False)
         self._probe_device(slot)
         return evaluation.verdict(Outcome.HARNESS_FAILED, failures[-1])
 
     def _probe_at_opening(self) -> None:
-        """Judge the simplest of tasks.
+        """Judge the probe.
 
         Raises:
-            SandboxError: that failed. The judge is closed.
+            SandboxError: the probe failed. The judge is closed.
         """
         task = Task(id="probe", source="judge", reference=PROBE)
         is_interpreted = self.device == "cpu" and self.backend in (None, "triton")
@@ -340,7 +339,7 @@ class Judge:
             evaluation = Evaluation(task, candidate, backend, device=self.device, config=config, versions=self.versions)
             slot = self._queue.take(evaluation.task_key)
             if slot is None:
-                return  # it is being closed
+                return  # the judge is being closed
             try:
                 verdict = slot.examine(evaluation)
                 if verdict.outcome in (Outcome.CORRECT, Outcome.OUT_OF_MEMORY):
@@ -355,7 +354,7 @@ class Judge:
         raise SandboxError(f"nothing can be judged on {self.device} here, not even the simplest of tasks: {found}")
 
     def _probe_device(self, slot: Slot) -> None:
-        """After a failure, try the simplest of tasks. A device that fails at it too is given up."""
+        """Judge the probe after a failure. If it fails too, take the device out of service."""
         task = Task(id="probe", source="judge", reference=PROBE)
         candidate = PROBE.replace("class Model", f"class {SOLUTION_CLASS}")
         failures: list[str] = []
@@ -374,11 +373,11 @@ class Judge:
             LOG.critical("%s; every further verdict of this judge is a failure of the harness", self._out_of_service)
 
     def _has_one_candidate(self) -> bool:
-        """Whether a single candidate is being judged."""
+        """Return whether exactly one candidate is being judged."""
         return self._queue.at_work == 1
 
     def _idle_slot(self) -> Slot:
-        """The next slot without work. A judge that is closed at once takes it from the thread that works with it."""
+        """Return the next slot without work. A judge that is closed at once interrupts the threads that use slots."""
         while self._abandoned:
             for slot in self._slots:
                 slot.kill()

@@ -1,4 +1,4 @@
-"""Candidates that are judged together share a GPU's memory. A candidate that finds too little is judged alone."""
+"""Lets a candidate that found too little GPU memory be judged again alone. Usually candidates share that memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernel_coder.judge.verdict import Outcome, Verdict
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemory|OUT_OF_MEMORY|no room for a shared buffer|ALLOC(ATION)?_FAILED|STATUS_NOT_INITIALIZED"
 )
-"""Found in the reason of a verdict that may be another one when more GPU memory is free. CUDA libraries report failed
-allocations under all these names."""
+"""Matches reasons of verdicts that may differ when more GPU memory is free. CUDA libraries report failed allocations
+under all these names."""
 
 
 class MemoryGate:
-    """Lets any number of threads in together, or one thread alone.
+    """Lets any number of threads enter together, or one thread alone.
 
-    A thread that wants to be alone waits until the others have left. No thread enters while it waits.
+    A thread that wants to be alone waits until the others have left. While it waits, no other thread can enter.
 
     >>> gate = MemoryGate()
     >>> with gate.shared(), gate.shared():
@@ -36,7 +36,7 @@ class MemoryGate:
 
     def __init__(self) -> None:
         self.inside = 0
-        self._exclusive = 0  # threads that are inside alone, or wait to be
+        self._exclusive = 0  # threads that are inside alone, or wait to enter alone
         self._changed = threading.Condition()
 
     @contextmanager
@@ -71,11 +71,11 @@ class MemoryGate:
 
 
 def is_out_of_memory(verdict: Verdict) -> bool:
-    """Whether too little memory was free: for the candidate, for the task, or for the Examiner."""
+    """Return whether too little memory was free for the candidate, the task or the Examiner."""
     return verdict.outcome is Outcome.OUT_OF_MEMORY or _OUT_OF_MEMORY.search(verdict.reason or "") is not None
 
 
 def may_lack_memory(verdict: Verdict) -> bool:
-    """Whether the verdict may be another one with more free memory. A profiler that finds no memory for its records
-    reports no error: it records nothing."""
+    """Return whether the verdict might differ with more free memory. A profiler that finds no memory for its records
+    reports no error: it just records nothing."""
     return is_out_of_memory(verdict) or feedback.UNRECORDED in (verdict.reason or "")

@@ -1,4 +1,4 @@
-"""Opens a judge wherever it works: in this process, on several GPUs, behind a URL, or on a Ray cluster."""
+"""Opens a judge: in this process, on several GPUs, behind a URL, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def open_judge(device: str = "cpu", backend: str | None = None, **options: Any) 
 
     Args:
         device: where the judge works.
-        backend: what candidates are written in, where a call does not say; None: what their task says.
+        backend: the language of candidates, unless a call names another; None: that of their task.
         options: arguments of the judge's class, such as ``config``.
 
     Raises:
-        ValueError: an unknown device, or a judge that cannot be opened there.
+        ValueError: the device is unknown, or a judge cannot be opened there.
     """
     if device.startswith(("http://", "https://")):
         return Client(device, backend, config=options.get("config"))

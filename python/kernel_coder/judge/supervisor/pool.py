@@ -1,4 +1,4 @@
-"""One judge over several GPUs. Each candidate goes to the GPU that is judging the fewest candidates."""
+"""One judge for several GPUs. Each candidate goes to the GPU that is judging the fewest candidates."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks.task import Task
 
 LOST = "is out of service"
-"""Text in the reason of every verdict of a judge that has given up its device."""
+"""Text in the reason of every verdict of a judge whose device is out of service."""
 
 
 class JudgePool:
-    """Judges on several devices, with the interface of one.
+    """Judges on several devices, with the interface of a single judge.
 
-    A device that is out of service gets no more candidates. The candidate that found it so is judged on another device,
-    if there is one left.
+    A device that is out of service gets no more candidates. The candidate during which it failed is judged again on
+    another device, if there is one left.
 
     Args:
-        devices: a Judge is opened on each of them.
+        devices: the devices. A Judge is opened on each of them.
         backend, options: arguments of every Judge.
-        make_judge: called instead of :class:`kernel_coder.judge.Judge` to open one.
+        make_judge: called to open each judge, instead of :class:`kernel_coder.judge.Judge`.
 
     Raises:
         ValueError, SandboxError: a Judge cannot be opened. Those that were opened before are closed.
@@ -71,7 +71,7 @@ class JudgePool:
                 return verdict
 
     def admit(self, task: Task | str) -> Admission:
-        """Whether candidates can be judged on a task, as :meth:`kernel_coder.judge.Judge.admit` finds out."""
+        """Check whether candidates can be judged on a task, as :meth:`kernel_coder.judge.Judge.admit` does."""
         with self._least_busy() as index:
             return self.judges[index].admit(task)
 
@@ -108,7 +108,7 @@ class JudgePool:
 
     @contextmanager
     def _least_busy(self) -> Iterator[int]:
-        """The index of the judge with the fewest candidates now; among equals, the one that had the fewest so far."""
+        """Give the index of the judge with the fewest candidates now; among equals, with the fewest so far."""
         with self._lock:
             left = [index for index in range(len(self.judges)) if index not in self._lost] or [0]
             index = min(left, key=lambda index: (self._running[index], self._begun[index]))
@@ -121,7 +121,7 @@ class JudgePool:
                 self._running[index] -= 1
 
     def _is_lost(self, verdict: Verdict, index: int) -> bool:
-        """Whether the verdict says that the device is out of service, and another device is left."""
+        """Return whether the verdict says that the device is out of service and another device is left."""
         if verdict.outcome is not Outcome.HARNESS_FAILED or LOST not in (verdict.reason or ""):
             return False
         with self._lock:

@@ -1,4 +1,4 @@
-"""Starts and ends the processes of a judge: Examiners and Runners, all of them forks of warm parents in the sandbox."""
+"""Starts and ends a judge's processes: sandboxed forks of parent processes that have loaded torch and Triton."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from kernel_coder.judge.wire.requests import Connection
 LOG = logging.getLogger(__name__)
 
 MAX_PROCESSES = 256
-"""Upper limit of a candidate's processes and threads, where it compiles C++ or runs on the CPU. A build needs far
-fewer. On a GPU, a candidate that builds nothing gets half. The limit leaves other candidates a share of the cores."""
+"""Upper limit of a candidate's processes and threads if it compiles C++ or runs on the CPU. A build needs far fewer. A
+candidate on a GPU that builds nothing gets half. The limit leaves other candidates a share of the cores."""
 
 WORK_BYTES = 1 << 30
 BUILD_WORK_BYTES = 4 << 30
-"""Upper limit of the files in a candidate's work directory, in bytes. The second one is for backends that compile."""
+"""Upper limits of the files in a candidate's work directory, in bytes. The second one is for backends that compile."""
 
 MAX_CONTEXTS = 4
-"""Upper limit of the Runners that create a CUDA context at the same time. The driver creates contexts one after
-another, and every other call to the driver waits for all that are under way."""
+"""Upper limit of the Runners that create a CUDA context at the same time. The driver creates one context after another,
+and every other call to the driver waits for all that were requested."""
 
 START_AHEAD_S = 30.0
-"""Time that a Runner which is started ahead may take to create its CUDA context, in seconds, and again to get ready."""
+"""Time limit, in seconds, for a Runner that is started ahead to create its CUDA context, and again for the rest."""
 
 _EXAMINER = "kernel_coder.judge.examiner.service:main"
 _RUNNER = "kernel_coder.judge.runner.process:main"
@@ -67,7 +67,7 @@ class Runner:
     channel: Channel
 
     def hand_over(self, *, plan: int, source: int, report: int, inputs: int, outputs: int) -> None:
-        """Send the descriptors of a task. An error is not reported here: the Examiner will get no answer from the
+        """Send the descriptors of a task. If that fails, nothing is raised: the Examiner gets no answer from the
         Runner, and decides what that means."""
         with contextlib.suppress(ChannelClosed):
             self.channel.send(int(Say.TASK))
@@ -84,8 +84,8 @@ class Processes:
 
     Args:
         device: ``cpu`` or ``cuda:N``.
-        config: the judge's.
-        sandbox: the user and the files of sandboxed processes; None for the default.
+        config: the judge's configuration.
+        sandbox: the user and the files of sandboxed processes; None: the default ones.
 
     Raises:
         SandboxError: this machine lacks a required layer of the sandbox.
@@ -114,7 +114,8 @@ class Processes:
                 base = replace(base, readable=(*base.readable, self._built.folder))
             require = frozenset(config.require) if config.require is not None else DEFAULT_REQUIRED
             self._sandbox = Sandbox(replace(base, require=base.require | require if sandbox else require, gpu=gpu))
-            # On a GPU, the seccomp filter lets no process send descriptors. The Examiner has to, and runs no candidate.
+            # On a GPU, the seccomp filter forbids sending descriptors. The Examiner must send some, and runs no
+            # candidate, so it has no filter.
             trusted = replace(self._sandbox.config, require=frozenset(), without=base.without | {"seccomp"})
             self._examiner_sandbox = self._sandbox if gpu is None else Sandbox(trusted)
             on_error.pop_all()
@@ -131,7 +132,7 @@ class Processes:
     # ---- starting
 
     def start_examiner(self, is_interpreted: bool) -> Examiner:
-        """Start an Examiner. It has no limit of its memory and its time: it is trusted."""
+        """Start an Examiner. It is trusted, so its memory and its time have no limit."""
         ours, theirs = Connection.pair()
         with contextlib.closing(theirs), contextlib.ExitStack() as on_error:
             on_error.callback(ours.close)
@@ -146,7 +147,7 @@ class Processes:
         return Examiner(process, ours, is_interpreted)
 
     def start_runner(self, is_interpreted: bool, limits: Limits, connections: int = CONNECTIONS) -> Runner:
-        """Start a Runner, which then waits for its task. `connections` is its number of hardware queues."""
+        """Start a Runner, which then waits for its task. `connections` is the number of its hardware queues."""
         ours, theirs = Channel.pair()
         with contextlib.closing(theirs), contextlib.ExitStack() as on_error:
             on_error.callback(ours.close)
@@ -157,11 +158,11 @@ class Processes:
         return Runner(process, ours)
 
     def start_ahead(self, is_interpreted: bool) -> Future[Runner | None]:
-        """Start a Runner in another thread, before there is a candidate for it. None if it does not get ready."""
+        """Start a Runner in another thread before there is a candidate for it. None if it does not get ready."""
         return self._starting.submit(self._start_and_warm, is_interpreted)
 
     def _start_and_warm(self, is_interpreted: bool) -> Runner | None:
-        """Start a Runner and wait until it is ready. It has run no candidate yet, so its answers can be trusted."""
+        """Start a Runner and wait until it is ready. Its answers can be trusted: it has run no candidate yet."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._contexts)
             runner = self.start_runner(is_interpreted, self.limits(None))
@@ -170,7 +171,7 @@ class Processes:
                 runner.channel.send(int(Say.PING))
                 runner.channel.receive(timeout_s=START_AHEAD_S, pidfd=runner.process.pidfd)  # its CUDA context exists
                 stack.close()
-                runner.channel.receive(timeout_s=START_AHEAD_S, pidfd=runner.process.pidfd)  # all else is loaded too
+                runner.channel.receive(timeout_s=START_AHEAD_S, pidfd=runner.process.pidfd)  # the rest is loaded too
                 return runner
             except (ChannelClosed, ChannelTimeout, ProtocolBreach) as error:
                 LOG.warning("a Runner that was started ahead cannot be used: %s", error)
@@ -178,7 +179,7 @@ class Processes:
                 return None
 
     def _server(self, is_interpreted: bool) -> ForkServer:
-        """The fork server whose parent has loaded Triton with its interpreter, or without."""
+        """Return the fork server whose parent process has loaded Triton, with or without its interpreter."""
         with self._servers_lock:
             if is_interpreted not in self._servers:
                 modules = [*_MODULES, *(_TRITON_MODULES if has_triton() else ())]
@@ -189,9 +190,9 @@ class Processes:
             return self._servers[is_interpreted]
 
     def environment(self, is_interpreted: bool, connections: int = CONNECTIONS) -> dict[str, str]:
-        """Environment variables of a process."""
+        """Return the environment variables of a process."""
         own = {"OMP_NUM_THREADS": str(self.config.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2"}
-        python_folder = os.path.dirname(sys.executable)  # ninja is there
+        python_folder = os.path.dirname(sys.executable)  # contains ninja
         own["PATH"] = f"{python_folder}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
         if is_interpreted:
             own["TRITON_INTERPRET"] = "1"
@@ -207,7 +208,7 @@ class Processes:
         return own
 
     def limits(self, life_s: float | None, backend: str = "torch") -> Limits:
-        """Limits of a process. `life_s` is a candidate's time limit in seconds; None for no limit."""
+        """Return the limits of a process. `life_s` is a candidate's time limit in seconds; None: no limit."""
         memory = self.config.memory_bytes
         has_cgroup = "memory_cgroup" in self.profile.active
         if self.lock_path:  # waiting for the GPU does not count, so the Supervisor cannot set a limit in advance
@@ -221,10 +222,10 @@ class Processes:
         )
 
     def open_lock(self, stack: contextlib.ExitStack) -> int | None:
-        """Open the GPU's lock file until the stack is closed; None on the CPU.
+        """Open the GPU's lock file until the stack is closed. Return None on the CPU.
 
-        It is opened anew for each candidate: a lock belongs to the open file, and is free once all processes that have
-        the descriptor have closed it.
+        It is opened anew for each candidate: a lock belongs to the open file, and is released when all processes that
+        have the descriptor have closed it.
         """
         if not self.lock_path:
             return None
@@ -235,7 +236,7 @@ class Processes:
     # ---- ending
 
     def retire(self, process: Process) -> Future[None]:
-        """Kill a candidate's tree, and wait for its end in another thread: it takes a while to end a CUDA context."""
+        """Kill a candidate's process tree, and wait in another thread for its end: a CUDA context takes long to end."""
         process.kill()
         ending: Future[None] = self._closing.submit(process.close)
         self._retired.add(ending)
@@ -248,7 +249,7 @@ class Processes:
             LOG.error("a candidate's process could not be ended: %s", error)
 
     def await_retired(self) -> None:
-        """Wait until no retired process is left."""
+        """Wait until all retired processes have ended."""
         futures.wait(tuple(self._retired))
 
     def close(self) -> None:
@@ -263,7 +264,7 @@ class Processes:
 
 
 def has_triton() -> bool:
-    """Whether Triton is installed."""
+    """Return whether Triton is installed."""
     try:
         return importlib.util.find_spec("triton") is not None
     except ImportError:

@@ -1,7 +1,7 @@
-"""Judges on every machine of a Ray cluster, behind the interface of one.
+"""Judges on every machine of a Ray cluster, with the interface of a single judge.
 
 Ray starts the processes and notices when they end. An actor holds a :class:`kernel_coder.judge.Judge` for one GPU, or
-for the CPUs of one machine. This module only chooses the actor for each candidate, and asks again where an actor died.
+for the CPUs of one machine. This module only chooses the actor for each candidate, and another one if it dies.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from kernel_coder.tasks.task import Task
 LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""Seconds between two looks at the cluster's nodes, for those that came or went."""
+"""Interval, in seconds, at which the pool looks for machines that joined or left the cluster."""
 
 PATIENCE_S = 300.0
-"""Seconds that a candidate waits for an actor where there is none, before its verdict is a failure of the harness."""
+"""Upper limit of a candidate's wait if there is no actor, in seconds. Then its verdict is ``harness_failed``."""
 
 NODE_ANSWER_S = 15.0
-"""Seconds that a machine has to run an empty task, after one of its actors ended. A machine that was killed does not
-answer, and Ray notices its end only after several missed checks of its health."""
+"""Time limit, in seconds, for a machine to run an empty task after one of its actors ended. A machine that was killed
+does not answer, and Ray notices its end only after several missed health checks."""
 
 MAX_LOSSES = 8
-"""Actors and machines that may end while they judge one candidate. After the last one its verdict is ``crashed``."""
+"""Number of actors and machines that end with the same candidate until its verdict is ``crashed``."""
 
 READY_TASKS = 4
-"""Tasks that are supposed to be ready in an actor's judge, per worker of it: candidates of these go there first."""
+"""Number of tasks that an actor is assumed to have prepared for each worker. Their candidates go to it first."""
 
 
 class JudgeActor:
-    """What runs in a Ray actor: one open judge.
+    """The code of a Ray actor: it has one open judge.
 
-    Verdicts travel as JSON, so that the two sides need not have the same version of every class.
+    Verdicts are sent as JSON, so the two sides need not have the same version of every class.
     """
 
     def __init__(self, make_judge: Callable[..., AnyJudge], device: str, backend: str | None, config: str) -> None:
@@ -56,24 +56,24 @@ class JudgeActor:
         self.judge.__enter__()
 
     def facts(self) -> dict[str, Any]:
-        """The judge's device, how many candidates it judges at a time, and its versions."""
+        """Return the judge's device, how many candidates it judges at a time, and its versions."""
         judge = self.judge
         return {"device": judge.device, "workers": judge.config.parallel(), "versions": judge.versions}
 
     def pid(self) -> int:
-        """The actor's process id on its machine."""
+        """Return the actor's process id on its machine."""
         return os.getpid()
 
     def evaluate(self, task: Task, candidate: str, backend: str | None) -> str:
-        """One verdict as JSON."""
+        """Judge one candidate and return the verdict as JSON."""
         return self.judge.evaluate(task, candidate, backend).to_json()
 
     def admit(self, task: Task) -> Admission:
-        """As :meth:`kernel_coder.judge.Judge.admit`."""
+        """Check a task, as :meth:`kernel_coder.judge.Judge.admit` does."""
         return self.judge.admit(task)
 
     def close(self) -> None:
-        """End the judge's processes. Ray kills an actor without calling anything in it, so this is asked before."""
+        """End the judge's processes. This must be called before Ray kills the actor, which calls nothing in it."""
         self.judge.close(wait=False)
 
 
@@ -86,7 +86,7 @@ class _Member:
     workers: int
     running: int = 0
     begun: int = 0
-    is_reserved: bool = False  # for a candidate that is judged beside no other
+    is_reserved: bool = False  # for one candidate that is judged without any other
     tasks: dict[str, None] = field(default_factory=dict)  # newest last
 
     def note(self, task: str) -> None:
@@ -97,25 +97,25 @@ class _Member:
 
 
 def _nothing() -> None:
-    """What a machine runs to show that it is there."""
+    """Do nothing. A machine runs this to show that it is alive."""
 
 
 class RayJudge:
-    """A judge for each GPU of a Ray cluster (for each machine, without GPUs), behind the interface of one.
+    """A judge for each GPU of a Ray cluster, or for each machine without GPUs, with the interface of a single judge.
 
-    Actors are made on machines that join and forgotten on those that leave. A candidate whose actor died is judged
-    again by another one. If that dies too, the candidate is judged in an actor that judges nothing else meanwhile; if
-    that one dies as well, the candidate has brought it down and its verdict is ``crashed``. The end of a whole machine
-    counts against no candidate.
+    Actors are started on machines that join, and forgotten on machines that leave. A candidate whose actor died is
+    judged again by another one. If that dies too, the candidate is judged in an actor that judges nothing else
+    meanwhile. If that dies as well, the candidate has caused it, and its verdict is ``crashed``. The end of a whole
+    machine is not counted against a candidate.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
-        backend: what candidates are written in, where a call does not say; None: what their task says.
-        config: of every judge; ``config.workers`` is per actor.
-        address: of the cluster, as ``ray.init`` takes it; None: the cluster that this process is connected to, or a
-            local one.
+        backend: the language of candidates, unless a call names another; None: that of their task.
+        config: the configuration of every judge; ``config.workers`` is the number for each actor.
+        address: address of the cluster, as ``ray.init`` takes it; None: the cluster that this process is connected to,
+            or a local one.
         cpus: CPUs that each actor reserves; None: none.
-        make_judge: in the place of :class:`kernel_coder.judge.Judge`, for tests. It must be importable in the actor.
+        make_judge: called instead of :class:`kernel_coder.judge.Judge`, for tests. It must be importable in the actor.
 
     Raises:
         ValueError: an unknown device, Ray is not installed, or no machine of the cluster has room for an actor.
@@ -145,9 +145,9 @@ class RayJudge:
         self.device, self.backend = device, backend
         self._cpus, self._make_judge, self._patience_s = cpus, make_judge, patience_s
         self._members: list[_Member] = []
-        self._coming: dict[Any, tuple[Any, str]] = {}  # the facts' reference -> actor and node
+        self._coming: dict[Any, tuple[Any, str]] = {}  # actor and node by Ray's reference to the actor's facts
         self._changed = threading.Condition()
-        self._failures: list[str] = []  # of judges that could not be opened
+        self._failures: list[str] = []  # error messages of judges that could not be opened
         self._is_closed = self._gives_up = False
         self._closing = threading.Event()
         self._suspects = threading.Lock()
@@ -170,18 +170,18 @@ class RayJudge:
 
     @property
     def config(self) -> JudgeConfig:
-        """Of every judge, with as many workers as all actors have that are there now."""
+        """The configuration of every judge, with the number of workers that all current actors have together."""
         return self._config.model_copy(update={"workers": self.at_once})
 
     @property
     def at_once(self) -> int:
-        """Candidates that are judged at a time, on all actors that are there now."""
+        """Number of candidates that all current actors judge at the same time."""
         return max(sum(member.workers for member in self._members), 1)
 
     # ---- the interface of a judge
 
     def evaluate(self, task: Task | str, candidate: str, backend: str | None = None) -> Verdict:
-        """As :meth:`kernel_coder.judge.Judge.evaluate`, by the actor that suits best."""
+        """Judge one candidate with the most suitable actor, as :meth:`kernel_coder.judge.Judge.evaluate` does."""
         task = as_task(task)
         chosen = backend or self.backend or task.backend
         deaths = losses = 0
@@ -202,7 +202,7 @@ class RayJudge:
             except self._ray.exceptions.RayTaskError:
                 if self._is_there(member):
                     raise
-                losses += 1  # another candidate found the actor lost, and its judge was closed meanwhile
+                losses += 1  # the actor ended during another candidate, and its judge was closed meanwhile
                 continue
             finally:
                 self._give_back(member)
@@ -213,7 +213,7 @@ class RayJudge:
                     if self._members:
                         continue
                 elif not self._is_there(member):
-                    losses += 1  # it was given up because its actor was
+                    losses += 1  # the candidate was given up together with its actor
                     continue
             return verdict
         return self._crashed(task, candidate, chosen, losses)
@@ -221,13 +221,13 @@ class RayJudge:
     def evaluate_many(
         self, pairs: Iterable[Sequence[Any]], *, progress: bool = False, total: int | None = None
     ) -> Iterator[Verdict]:
-        """Judge ``(task, candidate)`` or ``(task, candidate, backend)``, several at a time; verdicts in order."""
+        """Judge several ``(task, candidate)`` or ``(task, candidate, backend)`` at a time. Yield verdicts in order."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(2 * self.at_once, thread_name_prefix="ray-judge")
         return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def admit(self, task: Task | str) -> Admission:
-        """As :meth:`kernel_coder.judge.Judge.admit`."""
+        """Check a task, as :meth:`kernel_coder.judge.Judge.admit` does."""
         task = as_task(task)
         member = self._take(task.reference)
         if member is None:
@@ -239,13 +239,13 @@ class RayJudge:
             self._give_back(member)
 
     def give_up_waiting(self) -> None:
-        """Give up the candidates that wait for an actor: their verdict is the harness's failure."""
+        """Give up the candidates that wait for an actor: their verdict is ``harness_failed``."""
         with self._changed:
             self._gives_up = True
             self._changed.notify_all()
 
     def close(self, *, wait: bool = True) -> None:
-        """End every actor, its judge first. The cluster stays."""
+        """End every judge and its actor. The cluster keeps running."""
         if self._is_closed:
             return
         if self._threads is not None:
@@ -270,13 +270,13 @@ class RayJudge:
     # ---- actors
 
     def _watch(self) -> None:
-        # Asked anything after its shutdown, Ray starts a new cluster. So nothing is asked after `close`.
+        # A call to Ray after its shutdown would start a new cluster. So this loop ends with `close`.
         while not self._closing.wait(LOOK_S if self._members else 0.2):
             with contextlib.suppress(Exception):  # the cluster may be going down
                 self._look()
 
     def _look(self) -> None:
-        """Make an actor for each place that has none, and take those that are open now."""
+        """Start the actors that are missing, and add those whose judge is open now."""
         coming = list(self._coming)
         ready = self._ray.wait(coming, num_returns=len(coming), timeout=0)[0] if coming else []
         for reference in ready:
@@ -311,7 +311,7 @@ class RayJudge:
         self._coming[actor.facts.remote()] = actor, node
 
     def _actor(self, node: str) -> Any:
-        """A new actor on this machine."""
+        """Start an actor on this machine and return it."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         workers = self._config.parallel()
@@ -319,14 +319,14 @@ class RayJudge:
         made = self._ray.remote(JudgeActor).options(
             num_gpus=1 if self.device == "cuda" else 0,
             num_cpus=0 if self._cpus is None else self._cpus,
-            max_restarts=0,  # another actor is made, so that a candidate's second try is never with the first one's
+            max_restarts=0,  # a new actor is made instead, so that a candidate is never judged again in the same one
             max_concurrency=2 * workers + 2,
             scheduling_strategy=place,
         )
         return made.remote(self._make_judge, self.device, self.backend, self._config.model_dump_json())
 
     def _take(self, reference: str) -> _Member | None:
-        """The actor for a candidate of this task, once one has room; None if there is none in time."""
+        """Return an actor for a candidate of this task when one is free; None if there is no actor for too long."""
         chosen: list[_Member] = []
 
         def find() -> bool:
@@ -374,7 +374,7 @@ class RayJudge:
             self._ray.kill(actor)
 
     def _is_alone_or_gone(self, member: _Member) -> bool:
-        """Whether an actor has one candidate or has left. The caller holds the lock."""
+        """Return whether an actor has only one candidate or has left. The caller holds the lock."""
         return member.running == 1 or member not in self._members
 
     def _is_there(self, member: _Member) -> bool:
@@ -382,7 +382,7 @@ class RayJudge:
             return member in self._members
 
     def _is_node_alive(self, node: str) -> bool:
-        """Whether the machine still runs a task."""
+        """Return whether the machine still runs a task."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
@@ -396,9 +396,9 @@ class RayJudge:
     # ---- verdicts without an answer
 
     def _alone(self, task: Task, candidate: str, backend: str) -> Verdict:
-        """For a candidate that was there when two actors ended: one more try, in an actor that judges nothing else.
+        """Judge once more a candidate with which two actors have died, in an actor that judges nothing else.
 
-        If the actor's machine ends meanwhile, the try does not count.
+        If the actor's machine ends meanwhile, the attempt does not count.
         """
         with self._suspects:
             for _ in range(MAX_LOSSES):

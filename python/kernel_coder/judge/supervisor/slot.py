@@ -1,4 +1,4 @@
-"""One worker of a judge: an Examiner, the reference's Runner, and the Runner of the candidate that is judged."""
+"""One worker of a judge, with an Examiner, the reference's Runner, and the current candidate's Runner."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from kernel_coder.judge.wire.requests import (
 )
 
 LARGE_BYTES = 1 << 30
-"""Size of a task's shared memory, in bytes, above which the end of a candidate's process is waited for at once: as long
-as the process lives, the memory is not free."""
+"""Limit of a task's shared memory, in bytes, above which the judge waits at once until a candidate's process has ended:
+that memory is not free before."""
 
 MAX_TASKS = 200
-"""Number of candidates after which an Examiner is replaced. This bounds what references may leave behind in it."""
+"""Number of candidates after which an Examiner is replaced. This limits what references can leave behind in it."""
 
 EXIT_S = 1.0
-"""Time to wait for the end of a candidate's process that stopped answering, in seconds, to say how it ended."""
+"""Time limit, in seconds, to find out how a candidate's process ended that stopped answering."""
 
 PROCESS_WIDE = ("torch.backends", "torch.set_", "default_dtype", "default_device")
-"""Text in a reference that may change settings of its whole process. An Examiner that has run such a reference is used
-for no other."""
+"""Text in a reference that may change settings of its whole process. An Examiner that has run such a reference is not
+used for another one."""
 
 
 class Slot:
@@ -54,12 +54,12 @@ class Slot:
 
     Args:
         processes: starts and ends processes.
-        is_only_worker: says whether no other candidate is being judged.
+        is_only_worker: returns whether no other candidate is being judged.
 
     Attributes:
-        prepared: what the Examiner said about the task of the last candidate; None if it did not come to that.
-        candidate_ran: the last candidate's source was handed to a Runner.
-        ready: keys of the tasks that the Examiner has prepared; the one that was used last comes last.
+        prepared: the Examiner's answer about the task of the last candidate; None if there was none.
+        candidate_ran: the last candidate's source was sent to a Runner.
+        ready: keys of the tasks that the Examiner has prepared, the last one used at the end.
     """
 
     def __init__(self, processes: Processes, is_only_worker: Callable[[], bool]) -> None:
@@ -70,19 +70,19 @@ class Slot:
         self.ready: OrderedDict[Hashable, None] = OrderedDict()
         self._examiner: Examiner | None = None
         self._reference: Runner | None = None
-        self._next: Future[Runner | None] | None = None  # started ahead for the next candidate
+        self._next: Future[Runner | None] | None = None  # the Runner that is started ahead for the next candidate
         self._is_large = False
-        self._reference_source = ""  # of the last candidate's task
-        self._settings_of = ""  # the reference that may have changed settings of the Examiner's process
-        self._retired: dict[str, Future[None]] = {}  # by reference: the end of its last candidate's process
+        self._reference_source = ""  # source of the last candidate's reference
+        self._settings_of = ""  # source of the reference that may have changed settings of the Examiner's process
+        self._retired: dict[str, Future[None]] = {}  # by the reference's source: end of its last candidate's process
 
     @property
     def last(self) -> Hashable:
-        """The key of the task that was used last, if it is still prepared; else None."""
+        """The key of the task that was used last, if it is still prepared; otherwise None."""
         return next(reversed(self.ready), None)
 
     def examine(self, evaluation: Evaluation) -> Verdict:
-        """Prepare the task, start a Runner for the candidate, have it examined, and kill it.
+        """Prepare the task, start a Runner for the candidate, have the Examiner examine it, and kill it.
 
         Raises:
             TaskRefused: no candidate can be judged on this task.
@@ -136,7 +136,7 @@ class Slot:
             try:
                 found = examiner.ask(request, Found, timeout_s, runner.process)
             except TaskRefused as refused:
-                raise HarnessError(f"inputs that say nothing were drawn: {refused}") from None
+                raise HarnessError(f"the inputs that were drawn cannot be used: {refused}") from None
             process_exit = None
             if found.outcome == Outcome.CRASHED:
                 with contextlib.suppress(TimeoutError):
@@ -149,7 +149,7 @@ class Slot:
     # ---- the Examiner
 
     def _started_examiner(self, evaluation: Evaluation) -> Examiner:
-        """The Examiner, or a new one if there is none that this candidate can have."""
+        """Return the Examiner. Start a new one if there is none that may serve this candidate."""
         reference = evaluation.task.reference
         if self._examiner is not None and (
             self._examiner.served >= MAX_TASKS
@@ -165,7 +165,7 @@ class Slot:
         return self._examiner
 
     def _remember(self, task_key: Hashable, prepared: Prepared) -> None:
-        """Note that the Examiner has this task prepared, unless the task is so large that it will be forgotten."""
+        """Record that the Examiner has prepared this task, unless it is so large that it will be forgotten."""
         self.ready[task_key] = None
         self.ready.move_to_end(task_key)
         if prepared.is_large:
@@ -174,7 +174,7 @@ class Slot:
             self.ready.popitem(last=False)
 
     def _forget_task(self, failure: type[BaseException] | None, *_: object) -> None:
-        """Free a large task's memory for other Examiners. After a failure the whole slot is closed anyway."""
+        """Free a large task's memory for other Examiners. After a failure, the whole slot is closed anyway."""
         if failure is None and self._examiner is not None:
             self._close_reference()
             self._examiner.ask(ForgetTask(), Done, limits.GRACE_S)
@@ -184,8 +184,8 @@ class Slot:
     def _timed_reference(
         self, examiner: Examiner, evaluation: Evaluation, prepared: Prepared, lock: int | None
     ) -> Runner | None:
-        """The reference's Runner, if this candidate will be timed. The reference has been timed in it without a
-        candidate: that has to be done before the candidate's process gets its code and could disturb it."""
+        """Return the reference's Runner if this candidate is to be timed. First have the reference timed in it without
+        a candidate: as soon as the candidate's process has its code, it could disturb that."""
         if prepared.reference_report is None or prepared.reference_outputs is None:
             return None
         if self._reference is not None and not self._reference.process.running:
@@ -221,7 +221,7 @@ class Slot:
     # ---- candidates' Runners
 
     def _candidate_runner(self, evaluation: Evaluation, life_s: float) -> Runner:
-        """A Runner for the candidate. Where it takes long to create a CUDA context, it was started ahead, and the next
+        """Return a Runner for the candidate. If creating a CUDA context takes long, it was started ahead, and the next
         candidate's is started now."""
         processes, is_interpreted = self._processes, evaluation.is_interpreted
         has_streams = processes.device != "cpu" and speaks_of_streams(evaluation.candidate)
@@ -237,14 +237,14 @@ class Slot:
         return runner
 
     def _unlimited_runner(self, is_interpreted: bool) -> Runner:
-        """A Runner without a time limit of its own: the Examiner ends a candidate that takes too long."""
+        """Start a Runner without a time limit of its own: the Examiner ends a candidate that takes too long."""
         return self._processes.start_runner(is_interpreted, self._processes.limits(None))
 
     def _compiled(
         self, examiner: Examiner, evaluation: Evaluation, prepared: Prepared, source: SharedBuffer, found: Found
     ) -> Found:
-        """The findings about a correct candidate, after a Runner without Triton's interpreter has compiled it for the
-        configured architecture."""
+        """Have a Runner without Triton's interpreter compile a correct candidate for the configured architecture.
+        Return the findings about the candidate with its result."""
         life_s = self._config.life_s(evaluation.backend)
         with contextlib.ExitStack() as stack:
             runner = self._processes.start_runner(False, self._processes.limits(life_s, evaluation.backend))
@@ -271,8 +271,8 @@ class Slot:
         )
 
     def _retire(self, process: Process) -> None:
-        """Kill a candidate's tree. The next candidate of the same task waits for its end, since it could write to that
-        task's memory until then. On the CPU, and for large tasks, the end is waited for here."""
+        """Kill a candidate's process tree. The next candidate of the same task waits until it has ended, because until
+        then the tree could write to that task's memory. On the CPU, and for large tasks, wait here."""
         if self._processes.device == "cpu" or self._is_large:
             process.close()
         else:
@@ -282,7 +282,7 @@ class Slot:
     # ---- ending
 
     def kill(self) -> None:
-        """Kill the Examiner, so that a thread which waits for it gets an error."""
+        """Kill the Examiner. A thread that waits for its answer gets an error."""
         if (examiner := self._examiner) is not None:
             examiner.kill()
 
@@ -301,7 +301,7 @@ class Slot:
 
 
 def _buffer(text: str) -> SharedBuffer:
-    """Shared memory with a source in it."""
+    """Return shared memory that contains a source."""
     data = text.encode(errors="replace")
     buffer = SharedBuffer(len(data), "candidate")
     buffer.view[:] = data
@@ -320,7 +320,7 @@ def _hand_over(runner: Runner, prepared: Prepared, source: SharedBuffer) -> None
 
 
 def _pipe_until(runner: Future[Runner | None], stack: contextlib.ExitStack) -> int:
-    """The read end of a pipe whose write end is closed once the Runner is started."""
+    """Return the read end of a pipe whose write end is closed when the Runner has started."""
     read_end, write_end = os.pipe()
     stack.callback(os.close, read_end)
     runner.add_done_callback(lambda _: os.close(write_end))

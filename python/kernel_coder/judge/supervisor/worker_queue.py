@@ -1,4 +1,4 @@
-"""Which candidate is judged next, and by which worker: if possible by one that has the task prepared."""
+"""Chooses which candidate is judged next, and by which worker: if possible, by one that has its task prepared."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Worker(Protocol):
 
     @property
     def ready(self) -> Container[Hashable]:
-        """Tasks that are prepared."""
+        """Tasks that the worker has prepared."""
 
     @property
     def last(self) -> Hashable:
-        """The task of the last candidate. To go on with it takes least time."""
+        """The task of the worker's last candidate. Another candidate of this task takes the least time."""
 
 
 W = TypeVar("W", bound=Worker)
@@ -35,12 +35,12 @@ class _Caller(Generic[W]):
 class WorkerQueue(Generic[W]):
     """Workers, and the callers that wait for one.
 
-    A free worker goes to the first of these callers that is there:
+    A free worker goes to the first of these callers that exists:
 
     1. the first caller in the queue, if it was passed over as often as there are workers,
     2. a caller whose task the worker had last,
     3. a caller whose task the worker has prepared,
-    4. a caller whose task no other worker has prepared or is working on; for others a better worker will be free,
+    4. a caller whose task no busy worker works on or has prepared; others should wait for that worker,
     5. the first caller in the queue.
 
     >>> from types import SimpleNamespace
@@ -52,27 +52,27 @@ class WorkerQueue(Generic[W]):
 
     def __init__(self, workers: Sequence[W]) -> None:
         self._workers = tuple(workers)
-        self._free = list(workers)  # the worker that was given back last comes last and is taken first
-        self._tasks: dict[int, Hashable] = {}  # tasks that are being worked on, by the worker's index
+        self._free = list(workers)  # the worker that was given back last is the last one, and is taken first
+        self._tasks: dict[int, Hashable] = {}  # tasks of the busy workers, by the worker's index
         self._waiting: list[_Caller[W]] = []
         self._changed = threading.Condition()
         self._is_closed = False
 
     @property
     def at_work(self) -> int:
-        """Number of workers that a caller has."""
+        """Number of busy workers."""
         with self._changed:
             return len(self._tasks)
 
     def take(self, task: Hashable) -> W | None:
-        """Wait for a worker, which the caller has to give back. None after :meth:`dismiss` or :meth:`close`."""
+        """Wait for a worker. The caller must give it back. Return None after :meth:`dismiss` or :meth:`close`."""
         caller: _Caller[W] = _Caller(task)
         with self._changed:
             self._waiting.append(caller)
             self._serve()
             try:
                 self._changed.wait_for(lambda: caller.worker is not None or caller.is_dismissed or self._is_closed)
-            except BaseException:  # Ctrl-C: this caller will not give the worker back
+            except BaseException:  # for example Ctrl-C: this caller will not give the worker back
                 if caller.worker is not None:
                     self._free_again(caller.worker)
                 raise
@@ -88,22 +88,22 @@ class WorkerQueue(Generic[W]):
             self._free_again(worker)
 
     def take_idle(self, timeout_s: float | None = None) -> W | None:
-        """Take a free worker out for good, once no caller waits; None if that takes longer than `timeout_s`."""
+        """Remove a free worker for good when no caller waits; None if that takes more than `timeout_s`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free and not self._waiting, timeout_s):
                 return None
             return self._free.pop()
 
     def dismiss(self) -> None:
-        """Let all callers that wait go without a worker. Later callers get one."""
+        """Make all waiting calls of :meth:`take` return None. Later callers get a worker."""
         with self._changed:
             for caller in self._waiting:
                 caller.is_dismissed = True
-            self._waiting.clear()  # now, so that a worker which is given back does not go to one of them
+            self._waiting.clear()  # now, so that no worker that is given back goes to one of them
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let all callers go without a worker, those that wait and later ones."""
+        """Make all waiting and later calls of :meth:`take` return None."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -125,7 +125,7 @@ class WorkerQueue(Generic[W]):
             self._changed.notify_all()
 
     def _match(self) -> tuple[_Caller[W], W]:
-        """The caller that comes next, and its worker."""
+        """Return the next caller and its worker."""
         first = self._waiting[0]
         if first.passed_over >= len(self._workers):
             return first, self._with_task_ready(first.task) or self._free[-1]
@@ -144,6 +144,6 @@ class WorkerQueue(Generic[W]):
         return next((worker for worker in reversed(self._free) if task in worker.ready), None)
 
     def _for_new_task(self, task: Hashable) -> W | None:
-        """Any free worker, unless a worker that is busy works on the task or has it prepared."""
+        """Return a free worker, unless a busy worker works on the task or has it prepared."""
         is_known = task in self._tasks.values() or any(task in self._workers[index].ready for index in self._tasks)
         return None if is_known else self._free[-1]

@@ -1,4 +1,4 @@
-"""How a sandboxed process exchanges data with others: frames of one fixed size, and shared memory.
+"""How a sandboxed process exchanges data with other processes: frames of one fixed size, and shared memory.
 
 Nothing that an untrusted process sends is decoded into an object: a frame is a kind, a status and seven integers.
 """
@@ -30,15 +30,15 @@ class Frame(NamedTuple):
 
 
 class ChannelTimeout(Exception):
-    """No frame came in time."""
+    """Raised if no frame came in time."""
 
 
 class ChannelClosed(Exception):
-    """The other end was closed, or its process ended."""
+    """Raised if the other end was closed, or its process ended."""
 
 
 class ProtocolBreach(Exception):
-    """A message came that has not the size of a frame."""
+    """Raised if a message came that has not the size of a frame."""
 
 
 class Channel:
@@ -56,12 +56,12 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Both ends of a new channel."""
+        """Return both ends of a new channel."""
         first, second = _C.sandbox.make_channel()
         return cls(first), cls(second)
 
     def send(self, kind: int, *, status: int = 0, values: tuple[int, ...] = (), timeout_s: float = 10.0) -> None:
-        """Send a frame with at most 7 values; missing ones are 0. ChannelClosed if the other end is closed."""
+        """Send a frame with at most 7 values; missing ones are 0. Raise ChannelClosed if the other end is closed."""
         if len(values) > 7:
             raise ValueError(f"a frame carries at most 7 values; got {len(values)}")
         frame = _FRAME.pack(kind, status, *values, *(0,) * (7 - len(values)))
@@ -69,7 +69,7 @@ class Channel:
             raise ChannelClosed("the other end of the channel is closed")
 
     def receive(self, *, timeout_s: float, pidfd: int = -1) -> Frame:
-        """Wait for the next frame. With `pidfd`, the end of that process is noticed at once, not at the timeout.
+        """Wait for the next frame. If `pidfd` is given, return at once when that process ends.
 
         Raises:
             ChannelTimeout: no frame came within `timeout_s`.
@@ -87,7 +87,7 @@ class Channel:
         raise ProtocolBreach(f"a message of another size than {_C.sandbox.FRAME_BYTES} bytes came")
 
     def receive_at_once(self, *, timeout_s: float, pidfd: int = -1, awake_s: float = 0.02) -> Frame:
-        """Wait for the next frame like :meth:`receive`, but without sleeping for the first `awake_s` seconds. Waking up
+        """Wait for the next frame like :meth:`receive`, but do not sleep for the first `awake_s` seconds. Waking up
         takes time, which would be part of a timed request."""
         until = time.perf_counter() + min(awake_s, timeout_s)
         while time.perf_counter() < until:
@@ -96,7 +96,7 @@ class Channel:
         return self.receive(timeout_s=timeout_s, pidfd=pidfd)
 
     def wait(self, *, timeout_s: float, pidfd: int = -1) -> bool:
-        """Wait until a frame can be received, or the other end or the process has ended. False if the time is up."""
+        """Wait until a frame can be received, or the other end or the process has ended; False if the time is up."""
         poller = select.poll()
         for fd in (self.fd, pidfd):
             if fd >= 0:
@@ -104,7 +104,7 @@ class Channel:
         return bool(poller.poll(1000 * max(timeout_s, 0.0)))
 
     def send_descriptors(self, fds: Sequence[int]) -> None:
-        """Send copies of descriptors, which the other end takes by :meth:`receive_descriptors`."""
+        """Send copies of descriptors, which the other end receives with :meth:`receive_descriptors`."""
         with self._socket() as connection:
             try:
                 socket.send_fds(connection, [b"fds"], list(fds))
@@ -112,8 +112,8 @@ class Channel:
                 raise ChannelClosed("the other end of the channel is closed") from None
 
     def receive_descriptors(self, count: int) -> list[int]:
-        """Wait for `count` descriptors, which the caller has to close. There is no time limit, so a frame has to
-        announce them."""
+        """Wait for `count` descriptors, which the caller must close. There is no time limit, so a frame must announce
+        them."""
         with self._socket() as connection:
             message, fds, _, _ = socket.recv_fds(connection, 3, count)
         if not message:
@@ -142,11 +142,11 @@ class Channel:
 class SharedBuffer:
     """Host memory behind a descriptor, whose size no process can change. A context manager.
 
-    The size is sealed because a process that could shrink the file would kill its reader by SIGBUS.
+    The size is sealed because a process that shrinks the file could kill its readers with SIGBUS.
 
     Attributes:
-        size: in bytes.
-        fd: the descriptor, for other processes; -1 once the buffer is closed.
+        size: size in bytes.
+        fd: the descriptor, to be sent to other processes; -1 after the buffer is closed.
         view: the memory.
 
     >>> with SharedBuffer(4096, "doctest") as buffer:

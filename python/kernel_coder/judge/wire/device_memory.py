@@ -1,7 +1,7 @@
 """GPU memory that two processes share by a file descriptor, even if they run as different users.
 
-``torch.multiprocessing`` uses the handles of CUDA's interprocess calls, which open for one user only. A descriptor of
-memory that was made by the driver's virtual memory calls opens in every process that it was sent to. Importing this
+``torch.multiprocessing`` uses CUDA's interprocess handles, which only processes of the same user can open. A descriptor
+of memory from the driver's virtual memory functions can be opened by every process that it was sent to. Importing this
 module does not touch CUDA; making a buffer does.
 """
 
@@ -18,7 +18,7 @@ from kernel_coder import _C
 from kernel_coder.judge.gpu.nvml import device_index
 
 DeviceMemoryError = _C.sandbox.DeviceMemoryError
-"""A RuntimeError: there is no driver, there is no such GPU, or the driver refused. The message says which."""
+"""A RuntimeError: the driver or the GPU is missing, or the driver refused. The message says which."""
 
 DeviceOutOfMemory = _C.sandbox.DeviceOutOfMemory
 """A DeviceMemoryError: the GPU has too little free memory for the buffer. The message has both sizes."""
@@ -38,7 +38,7 @@ class DeviceBuffer:
     The contents of a new buffer are undefined.
 
     Args:
-        size: in bytes, positive. The driver rounds it up, mostly to a multiple of 2 MiB.
+        size: size in bytes, positive. The driver rounds it up, mostly to a multiple of 2 MiB.
         device: the index of a GPU in this process, ``"cuda:0"``, or a ``torch.device``.
 
     Raises:
@@ -49,7 +49,7 @@ class DeviceBuffer:
     Attributes:
         size: as given.
         device: the GPU's index.
-        fd: the descriptor, which the buffer closes; -1 after that.
+        fd: the descriptor. :meth:`close` closes it and sets this to -1.
         pointer: the address in this process.
     """
 
@@ -67,7 +67,7 @@ class DeviceBuffer:
     def open(cls, fd: int, size: int, device: int | str | torch.device = 0) -> DeviceBuffer:
         """Map the buffer that another process has made with this size on the same GPU.
 
-        The new buffer closes the descriptor; if there is an error, the caller has to.
+        The new buffer closes the descriptor. If there is an error, the caller must close it.
 
         Raises:
             DeviceMemoryError: as above; or the descriptor is not one of GPU memory, or the memory is smaller.
@@ -91,7 +91,7 @@ class DeviceBuffer:
 
     @property
     def pointer(self) -> int:
-        """The address in this process. ValueError once the buffer is closed."""
+        """The address in this process. Raises ValueError after the buffer is closed."""
         return int(self._open_memory().pointer)
 
     def _open_memory(self) -> _C.sandbox.DeviceMemory:
@@ -102,16 +102,16 @@ class DeviceBuffer:
     def tensor(
         self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
     ) -> Tensor:
-        """A tensor over the buffer's own bytes. Nothing is copied. The tensor stays valid when the buffer is closed.
+        """Return a tensor over the buffer's bytes, without a copy. It stays valid when the buffer is closed.
 
         Args:
             dtype: any dtype.
             shape: any shape that fits, with sizes of 0 allowed.
-            offset: of the first element, in bytes; a multiple of the element's size.
-            strides: in elements, not negative; None for a contiguous tensor.
+            offset: offset of the first element in bytes; a multiple of the element's size.
+            strides: strides in elements, not negative; None: those of a contiguous tensor.
 
         Raises:
-            ValueError: it does not fit into the buffer, or the offset is not aligned.
+            ValueError: the tensor does not fit into the buffer, or the offset is not aligned.
         """
         strides = contiguous_strides(shape) if strides is None else tuple(strides)
         end = offset + extent(shape, strides) * dtype.itemsize
@@ -151,7 +151,7 @@ class DeviceBuffer:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor, in elements.
+    """Return the strides of a contiguous tensor, in elements.
 
     >>> contiguous_strides((2, 3, 4)), contiguous_strides(())
     ((12, 4, 1), ())
@@ -160,7 +160,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Number of elements from the first to the last in memory, both included.
+    """Return the number of elements from the first to the last in memory, both included.
 
     >>> extent((2, 3), (3, 1)), extent((2, 3), (0, 5)), extent((2, 0), (1, 1)), extent((), ())
     (6, 11, 0, 1)

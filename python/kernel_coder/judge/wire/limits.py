@@ -1,44 +1,44 @@
 """Limits that the Supervisor and the Examiner must agree on: sizes of messages, and how long each waits for the other.
 
-Where both wait for the same work, the Supervisor's limit is derived from the Examiner's and is longer, so that the
-Examiner can still say what went wrong.
+Where both wait for the same work, the Supervisor's limit is the Examiner's plus a margin, so that the Examiner can
+still report what went wrong.
 """
 
 MESSAGE_BYTES = 1 << 20
 """Upper limit of one message between the Supervisor and the Examiner, as JSON, in bytes. A SEQPACKET socket delivers a
-message whole, so the receiver needs a buffer of this size."""
+message as a whole, so the receiver needs a buffer of this size."""
 
 MESSAGE_DESCRIPTORS = 16
-"""Upper limit of the file descriptors that travel with one message. The largest request carries six."""
+"""Upper limit of the file descriptors that are sent with one message. The largest request has six."""
 
 CANDIDATE_BYTES = MESSAGE_BYTES // 2
-"""Upper limit of a candidate's source as JSON, in bytes. The source is part of a message, beside the other fields."""
+"""Upper limit of a candidate's source as JSON, in bytes. The source is one field of a message."""
 
 PREPARE_S = 120.0
-"""Time that the Examiner may take to prepare a task, in seconds. Waiting for GPU memory does not count."""
+"""Time limit, in seconds, for the Examiner to prepare a task. Waiting for GPU memory does not count."""
 
 BASELINE_S = 120.0
-"""Time that the reference's Runner may take to be timed without a candidate, in seconds."""
+"""Time limit, in seconds, for timing the reference without a candidate."""
 
 BASELINE_ANSWER_S = BASELINE_S + 30.0
-"""Time that the Supervisor waits for this measurement, in seconds."""
+"""Time, in seconds, that the Supervisor waits for this measurement."""
 
 COMPILE_S = 120.0
-"""Time that the reference may take under ``torch.compile``, in seconds: its first call compiles."""
+"""Time limit, in seconds, for the reference under ``torch.compile``: its first call compiles."""
 
 COMPILE_ANSWER_S = COMPILE_S + 30.0
-"""Time that the Supervisor waits longer for findings where the reference is compiled too, in seconds."""
+"""Additional time, in seconds, that the Supervisor waits for findings if the reference is compiled too."""
 
 GRACE_S = 20.0
-"""Time beyond a candidate's time limit that the Supervisor waits for the Examiner, in seconds. An Examiner that needs
-longer counts as hung."""
+"""Time, in seconds, that the Supervisor waits for the Examiner beyond a candidate's time limit. After it the Examiner
+counts as hung."""
 
 REFERENCE_GRACE_S = 10.0
-"""Time beyond a candidate's time limit that the reference's Runner may still answer, in seconds. It is above 0, so that
-the candidate's own limit ends first, and below :data:`GRACE_S`, so that the Examiner notices before the Supervisor."""
+"""Time, in seconds, that the reference's Runner may answer beyond the candidate's time limit. It is above 0, so that
+the candidate's own limit ends first, and below :data:`GRACE_S`, so that the Examiner reacts first."""
 
 AFTERWARDS_S = 20.0
-"""Time that the Examiner may use after a timed candidate was killed, in seconds: it times the reference alone."""
+"""Time limit, in seconds, for timing the reference alone after a timed candidate was killed."""
 
 READY_TASKS = 8
-"""Number of tasks that an Examiner keeps prepared. The Supervisor remembers which, to choose an Examiner for a task."""
+"""Number of tasks that an Examiner keeps prepared. The Supervisor knows which they are when it chooses an Examiner."""

@@ -1,8 +1,8 @@
 """The messages between the Examiner and a Runner.
 
-Frames (:mod:`kernel_coder.judge.wire.channel`) carry a kind, a status and seven integers. Tensors are bytes in shared
+A frame (:mod:`kernel_coder.judge.wire.channel`) has a kind, a status and seven integers. Tensors are bytes in shared
 memory; the plan says where each one is. The plan is JSON that the Examiner writes and the Runner reads. Nothing that a
-Runner sends is decoded into an object. The only text that it sends, about an error, stays text.
+Runner sends is decoded into an object. The only text that a Runner sends is about an error, and stays text.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ ALIGNMENT = 512
 """Alignment of tensors in shared memory, in bytes: each one begins at a multiple of this."""
 
 REPORT_BYTES = 1 << 16
-"""Size of the shared memory for a Runner's text, in bytes. It has to hold an exception with its traceback."""
+"""Size of the shared memory for a Runner's text, in bytes. It must hold an exception with its traceback."""
 
 TASK_DESCRIPTORS = 5
-"""Number of descriptors that hand a task to a Runner: plan, source, report, inputs, outputs."""
+"""Number of descriptors that a task needs: plan, source, report, inputs, outputs."""
 
 MAX_SLOTS = 64
 """Upper limit of the calls in one request. Each has a slot in shared memory for its inputs and outputs."""
 
-
 HIDDEN = "past the dispatcher: "
-"""Begins a line of an audit's text that names a library function which built code calls unseen."""
-
+"""Prefix of a line of an audit's text that names a library function which is called past torch's dispatcher."""
 
 ALIASED = "an output shares memory with an input"
-"""A line of an audit's text."""
+"""Line of an audit's text that says that an output shares memory with an input."""
 
 
 class Say(IntEnum):
-    """Kinds of frames. The Runner's answer has the kind of the request, except that TASK is answered with BUILT."""
+    """Kinds of frames. The Runner's answer has the kind of the request, except that the answer to TASK is BUILT."""
 
     BUILT = 1  # from the Runner: the module is built; values: how the reference's state was loaded (Loaded)
     CALL = 2  # call the module; values: first slot, number of calls, shape variant, mode, 1 if timed, gate number or 0
@@ -45,22 +43,22 @@ class Say(IntEnum):
     TRAINING = 7  # switch to another mode; values: 0 eval, 1 train, 2 as it was
     RELOAD = 6  # load the state in shared memory again; values: 1 for another instance first, its seed
     TASK = 4  # the next message carries the descriptors of a task: plan, source, report, inputs, outputs
-    QUEUED = 5  # from the Runner, before its answer: all work of the request waits on the device behind the gate
+    QUEUED = 5  # from the Runner, before its answer: all work of the request is in line behind the gate
 
 
 class Mode(IntEnum):
-    """How a call is made. "Own kernels" are those that the candidate brings, not those of torch."""
+    """How a call is made. "Own kernels" are the candidate's, not torch's."""
 
     PLAIN = 0
     ABLATED = 1  # own kernels do nothing, and fresh memory is full of NaN
     SPOILED = 6  # own kernels do nothing, and fresh memory is full of numbers that could be a result
     AUDITED = 2  # launches are observed; values of the answer: Audit
-    UNDONE = 7  # own kernels run; then what each wrote is overwritten with one of its inputs that is as large
-    GRADIENTS = 8  # gradients are switched on, as they are for a user who does not switch them off
+    UNDONE = 7  # own kernels run; then each result is overwritten with an input of the same size
+    GRADIENTS = 8  # gradients are on, which is torch's default
     COMPILED = 4  # the reference runs under torch.compile
-    EMPTY = 9  # the module is not called; the copies of its outputs are made
+    EMPTY = 9  # the module is not called; only its outputs are copied
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
-    FOR_TARGET = 5  # own kernels are compiled for a GPU that is not there, and not launched; values: their number
+    FOR_TARGET = 5  # own kernels are compiled for another GPU, and not launched; values: their number
 
 
 class Status(IntEnum):
@@ -91,10 +89,10 @@ class Audit(NamedTuple):
         launches: number of launches of own kernels.
         moving: launches that only copied or filled memory.
         library_ops: operators of torch that computed something.
-        hidden: functions of libraries that built code calls past torch's dispatcher, where no audit sees them.
-        reached: number of outputs that contain data from own kernels.
-        replays: replays of CUDA graphs. Only a profile shows their kernels.
-        library_work: operations of the library's operators, as :mod:`kernel_coder.judge.wire.op_work` counts them.
+        hidden: library functions that built code calls past torch's dispatcher, where no audit sees them.
+        reached: number of outputs that contain data of own kernels.
+        replays: replays of CUDA graphs. Only a profile shows the kernels of these.
+        library_work: operations of torch's operators, counted by :mod:`kernel_coder.judge.wire.op_work`.
     """
 
     launches: int
@@ -107,7 +105,7 @@ class Audit(NamedTuple):
 
 
 class TensorSpec(NamedTuple):
-    """A tensor in shared memory: shape, dtype, and offset of its first byte."""
+    """Shape, dtype, and offset of the first byte of a tensor in shared memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -115,7 +113,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch's object."""
+        """The dtype as a ``torch.dtype``."""
         return dtype_named(self.dtype)
 
     @property
@@ -125,7 +123,7 @@ class TensorSpec(NamedTuple):
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The dtype with this name. ValueError if there is none.
+    """Return the dtype with this name. Raise ValueError if there is none.
 
     >>> dtype_named("bfloat16")
     torch.bfloat16
@@ -137,17 +135,17 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype, such as ``float32``."""
+    """Return the name of a dtype, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def round_up(size: int, to: int = ALIGNMENT) -> int:
-    """The smallest multiple of `to` that is not below `size`."""
+    """Return the smallest multiple of `to` that is not below `size`."""
     return (size + to - 1) // to * to
 
 
 def laid_out(tensors: list[Tensor], offset: int = 0) -> tuple[list[TensorSpec], int]:
-    """Place tensors one after another, from `offset` on. Returns their specs, and the offset after the last one."""
+    """Place tensors one after another, beginning at `offset`. Return their specs, and the offset after the last one."""
     specs = []
     for tensor in tensors:
         specs.append(TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), offset))
@@ -156,11 +154,11 @@ def laid_out(tensors: list[Tensor], offset: int = 0) -> tuple[list[TensorSpec], 
 
 
 class Unsendable(ValueError):
-    """A value that cannot be handed to a Runner."""
+    """Raised for a value that cannot be sent to a Runner."""
 
 
 class Number(NamedTuple):
-    """A number that a module returned. Its tensor is compared as others are; a tensor in its place is another type."""
+    """A number that a module returned. Its tensor is compared like others; a tensor in its place is another type."""
 
     tensor: Tensor
 
@@ -169,7 +167,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def encode(value: Any, tensors: list[Tensor]) -> Any:
-    """Turn a tree of plain values and tensors into JSON. Each tensor is appended to the list, and its index is encoded.
+    """Turn a tree of plain values and tensors into JSON. Append each tensor to `tensors` and encode its index.
 
     >>> found = []
     >>> encode([torch.zeros(2), {"p": (1, None)}, torch.float16], found)
@@ -203,7 +201,7 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def is_named(value: Any) -> bool:
-    """Whether a value is a named tuple, of Python's kind or of torch's, such as ``torch.max`` returns.
+    """Return whether a value is a named tuple, of Python's kind or of torch's, as ``torch.max`` returns it.
 
     >>> is_named(torch.ones(2).max(0)), is_named(Number(torch.ones(2))), is_named((1, 2))
     (True, True, False)
@@ -212,7 +210,7 @@ def is_named(value: Any) -> bool:
 
 
 def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:
-    """Turn JSON from :func:`encode` back into a tree. `tensors` returns the tensor with an index."""
+    """Turn JSON from :func:`encode` back into a tree. `tensors` returns the tensor with a given index."""
     kind, what = tree
     if kind == "tensor":
         return tensors(what)
@@ -234,7 +232,7 @@ def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:
 
 
 def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
-    """The name of each tensor of an encoded tree in texts for people, in the order of :func:`encode`.
+    """Return the name of each tensor of an encoded tree for messages, in the order of :func:`encode`.
 
     >>> names_of_leaves(encode(torch.zeros(1), []))
     ['output']
@@ -254,7 +252,7 @@ def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
 
 
 def same_structure(tree: Any, other: Any) -> bool:
-    """Whether two encoded trees have the same containers and equal plain values. A list counts as a tuple."""
+    """Return whether two encoded trees have the same containers and equal plain values. A list counts as a tuple."""
     kind, what = tree
     other_kind, other_what = other
     if kind in ("list", "tuple") and other_kind in ("list", "tuple"):

@@ -1,4 +1,4 @@
-"""How a module is built, gets its state and is called. The reference and candidates are treated alike."""
+"""Builds a module, loads its state and calls it. The reference and candidates are treated alike."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMPUTE = {
 
 
 def set_math_mode(precision: str, threads: int) -> None:
-    """Set the task's math mode in this process. By torch's default, convolutions may use TF32.
+    """Set the task's math mode in this process. By default, torch allows TF32 in convolutions.
 
     Args:
-        precision: the task's; TF32 is allowed if it is ``tf32``.
+        precision: the task's precision; TF32 is allowed if it is ``tf32``.
         threads: number of CPU threads.
     """
     tf32 = precision == "tf32"
@@ -36,7 +36,7 @@ def set_math_mode(precision: str, threads: int) -> None:
 
 
 def arguments_of(init_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of a constructor from what ``get_init_inputs`` returns, as KernelBench and KernelBook write it.
+    """Return a constructor's arguments from ``get_init_inputs``, in the forms of KernelBench and KernelBook.
 
     >>> arguments_of([3, 4]), arguments_of([[3], {"bias": False}]), arguments_of([[3, 4]])
     (([3, 4], {}), ([3], {'bias': False}), ([[3, 4]], {}))
@@ -62,13 +62,13 @@ def built(
 
 
 def set_training(module: torch.nn.Module, training: bool | None) -> None:
-    """Call ``train(training)``, unless that is None."""
+    """Call ``train(training)``, unless `training` is None."""
     if training is not None:
         module.train(training)
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, including buffers that are not saved. A shared tensor comes under each name."""
+    """Return parameters and buffers by name, also buffers that are not saved. A shared tensor has several names."""
     named: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     named.update(module.named_buffers(remove_duplicate=False))
     return named
@@ -82,19 +82,18 @@ def load_state(
     initial: Mapping[str, float | None] | None = None,
     own_initial: Mapping[str, float | None] | None = None,
 ) -> Loaded | None:
-    """Load the reference's state into a candidate: by name, or else in order. Returns how, or None if neither fits.
+    """Load the reference's state into a candidate: by name, or else in order. Return how, or None if neither fits.
+    Other parameters and buffers of the candidate stay as they are.
 
     Args:
         module: the candidate.
         state: the reference's state.
-        random_only: all of that state comes from random numbers that are drawn at construction. A candidate that draws
-            the same numbers may then keep its state in any form.
+        random_only: whether the whole state comes from random numbers drawn at construction. If so, a candidate that
+            draws the same numbers may keep its state in any form.
         optional: names of constant buffers that the candidate may lack.
-        initial: the one value that a parameter's elements have at first, by name; None if they differ. It tells a gain
-            from a bias of the same shape where the names are others.
-        own_initial: the same of the candidate's; None: its elements are as they were at first.
-
-    Further parameters and buffers of the candidate stay as they are.
+        initial: the one value that all elements of a parameter have after construction, by name; None if they differ.
+            It distinguishes a gain from a bias of the same shape if the names differ.
+        own_initial: the same for the candidate; None: its parameters still have their initial values.
     """
     own = state_of(module)
     floats = {name: value for name, value in state.items() if floating(value)}
@@ -122,8 +121,8 @@ def load_state(
 
 
 def _load_named(module: torch.nn.Module, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Load by name, as ``load_state_dict`` does with its hooks; what it does not know, such as buffers that are not
-    saved, is copied."""
+    """Load by name with ``load_state_dict``, so that hooks run. Copy what that does not know, such as buffers that are
+    not saved."""
     saved = set(module.state_dict())
     try:
         module.load_state_dict({name: value for name, value in state.items() if name in saved}, strict=False)
@@ -135,8 +134,8 @@ def _load_named(module: torch.nn.Module, own: Mapping[str, Tensor], state: Mappi
 
 
 def _loads_itself(module: torch.nn.Module, state: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> bool:
-    """Load by the module's own ``load_state_dict``, if parts of it are the candidate's, such as a hook that joins three
-    parameters into one. Returns whether it took all that is needed."""
+    """Load with the module's ``load_state_dict`` if the candidate customised it, for example with a hook that joins
+    three parameters into one. Return whether all that is needed was loaded."""
     plain = torch.nn.Module
     is_custom = any(
         getattr(type(one), name) is not getattr(plain, name)
@@ -160,8 +159,8 @@ def _in_order(
     initial: Mapping[str, float | None],
     own_initial: Mapping[str, float | None],
 ) -> list[tuple[str, str]] | None:
-    """Pairs of a candidate's and the reference's names: those of the same shape and initial value in order, or else
-    those of the same shape; None if the shapes are others."""
+    """Return pairs of a candidate's and the reference's names: those with the same shape and initial value in order, or
+    else those with the same shape; None if the shapes differ."""
     if len(mine) != len(theirs):
         return None
     first = {name: (tuple(own[name].shape), own_initial.get(name)) for name in mine}
@@ -180,7 +179,7 @@ def _in_order(
 
 
 def one_value(tensor: Tensor) -> float | None:
-    """The value that all elements of a tensor of floats have; None if they differ.
+    """Return the value that all elements of a floating-point tensor have; None if they differ.
 
     >>> one_value(torch.ones(3)), one_value(torch.tensor([1.0, 2.0]))
     (1.0, None)
@@ -192,7 +191,7 @@ def one_value(tensor: Tensor) -> float | None:
 
 
 def outputs_of(value: Any, device: torch.device | None = None) -> Any:
-    """What a forward returned, with each number as a :class:`Number` whose tensor is on the device.
+    """Return the result of a forward with each number as a :class:`Number` whose tensor is on the device.
 
     >>> outputs_of([torch.ones(2).max(0), 3])
     [(tensor(1.), tensor(0)), Number(tensor=tensor(3))]
@@ -206,12 +205,12 @@ def outputs_of(value: Any, device: torch.device | None = None) -> Any:
             return tuple(outputs_of(one, device) for one in value)
         return type(value)(outputs_of(one, device) for one in value)
     if isinstance(value, dict):
-        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # their order does not count
+        return {key: outputs_of(value[key], device) for key in sorted(value, key=str)}  # the order of keys is ignored
     return value
 
 
 def device_of(args: Iterable[Any]) -> torch.device | None:
-    """The device of the first tensor; None if there is none."""
+    """Return the device of the first tensor; None if there is none."""
     return next((one.device for one in args if isinstance(one, Tensor)), None)
 
 
@@ -221,14 +220,14 @@ def called(
     """Call a module.
 
     Args:
-        module: what is called.
-        args: the forward's arguments.
-        cotangents: a tensor for each floating-point output; None to compute no gradients, as in inference.
-        parameters: what gradients are computed for, besides the floating-point inputs.
+        module: the module to call.
+        args: arguments of ``forward``.
+        cotangents: a tensor for each floating-point output; None: compute no gradients, as in inference.
+        parameters: tensors that gradients are computed for, in addition to the floating-point inputs.
 
     Returns:
         The outputs. With cotangents a pair: the outputs, and the gradients of ``sum(output * cotangent)`` with respect
-        to inputs and parameters, zeros where there is no dependence.
+        to inputs and parameters; zeros for tensors that do not matter.
 
     Raises:
         RuntimeError: with cotangents, if no output requires a gradient.

@@ -1,4 +1,4 @@
-"""How much arithmetic torch's operators do, to compare what a candidate leaves to the library with its reference."""
+"""Counts the arithmetic of torch's operators, to compare what a candidate leaves to the library with its reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVING_OPERATORS = frozenset(_MOVES.split())
 
 
 def only_moves_data(operator: str) -> bool:
-    """Whether an operator computes nothing.
+    """Return whether an operator computes nothing.
 
     >>> only_moves_data("aten::clone"), only_moves_data("aten::mm")
     (True, False)
@@ -38,16 +38,16 @@ def work_of(
     products: bool = True,
     others: bool = True,
 ) -> int:
-    """Operations of one call of an operator, about.
+    """Return the approximate number of operations in one call of an operator.
 
     Products and convolutions count their multiplications and additions. Any other operator counts the elements of its
     largest argument or result. Views, copies, allocations and fills count 0.
 
     Args:
         operator: an ``OpOverload``.
-        args: its arguments.
-        kwargs: its named arguments.
-        result: what it returned.
+        args: the arguments.
+        kwargs: the named arguments.
+        result: the operator's result.
         products: whether products and convolutions count.
         others: whether all other operators count.
     """
@@ -75,7 +75,7 @@ class WorkCounter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # with True, torch imports its compiler at the first operator, which takes seconds
+        return False  # True would make torch import its compiler at the first operator, which takes seconds
 
     def __init__(self, products: bool = True, others: bool = True) -> None:
         super().__init__()

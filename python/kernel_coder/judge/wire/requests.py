@@ -20,16 +20,16 @@ from typing import Annotated, Any, get_args, get_type_hints
 from kernel_coder.judge.wire.limits import MESSAGE_BYTES, MESSAGE_DESCRIPTORS
 
 Descriptor = Annotated[int, "descriptor"]
-"""A file descriptor. The receiver gets a copy of its own, under another number."""
+"""A file descriptor. The receiver gets a copy of it with another number."""
 
 
 class MessageTooLong(ValueError):
-    """A message that has more than :data:`MESSAGE_BYTES` bytes as JSON."""
+    """Raised for a message that has more than :data:`MESSAGE_BYTES` bytes as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What all messages have in common."""
+    """The base class of all messages."""
 
     def close_descriptors(self) -> None:
         """Close the descriptors of a message that was received."""
@@ -48,7 +48,7 @@ class PrepareTask(Message):
     Attributes:
         task: `reference`, `entry_point`, `precision` and `families` of the task.
         config: the fields of the :class:`kernel_coder.judge.JudgeConfig`.
-        device: `cpu` or `cuda:0`, as the Examiner counts its GPUs.
+        device: `cpu` or `cuda:0`, in the Examiner's numbering of its GPUs.
         backend: the language that the candidate is written in.
         is_timed: whether the candidate will be timed, so that the reference needs a Runner too.
         lock: the GPU's lock file, through which Examiners take turns; None without a GPU.
@@ -64,10 +64,10 @@ class PrepareTask(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeReference(Message):
-    """Time the reference while there is no candidate that could disturb it. The answer is :class:`Done`.
+    """Time the reference while no candidate runs that could disturb it. The answer is :class:`Done`.
 
     Attributes:
-        is_new: the reference was handed to its Runner just now, and has to be built first.
+        is_new: the reference was sent to its Runner just now, and must be built first.
         reference_channel: the channel of the reference's Runner.
         reference_process: the pidfd of that Runner.
         lock: the GPU's lock file; None without a GPU.
@@ -81,7 +81,7 @@ class TimeReference(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeCandidate(Message):
-    """Examine the candidate that was handed to a Runner. The answer is :class:`Found`.
+    """Examine the candidate that was sent to a Runner. The answer is :class:`Found`.
 
     Attributes:
         backend: the language that the candidate is written in.
@@ -92,8 +92,8 @@ class JudgeCandidate(Message):
         lock: the GPU's lock file; None without a GPU.
         reference_channel: the channel of the reference's Runner; None if the candidate is not timed.
         reference_process: the pidfd of that Runner; likewise.
-        next_runner: the read end of a pipe that closes once the next candidate's Runner is up. Until then nothing is
-            timed. None if no Runner is being started.
+        next_runner: the read end of a pipe that closes when the next candidate's Runner has started. Nothing is timed
+            before. None if no Runner is being started.
     """
 
     backend: str
@@ -109,8 +109,8 @@ class JudgeCandidate(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileCandidate(Message):
-    """Have a correct candidate's kernels compiled for the configured architecture, by a second Runner without
-    Triton's interpreter. The answer is :class:`Compiled`.
+    """Have a second Runner without Triton's interpreter compile a correct candidate's kernels for the configured
+    architecture. The answer is :class:`Compiled`.
 
     Attributes:
         backend, source, life_s, channel, process: as in :class:`JudgeCandidate`, of the second Runner.
@@ -125,7 +125,7 @@ class CompileCandidate(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetTask(Message):
-    """Free the last task and its memory, which other Examiners wait for. The answer is :class:`Done`."""
+    """Free the last task and its memory, because other Examiners wait for it. The answer is :class:`Done`."""
 
 
 Request = PrepareTask | TimeReference | JudgeCandidate | CompileCandidate | ForgetTask
@@ -138,16 +138,16 @@ class Prepared(Message):
     """The task is prepared.
 
     Attributes:
-        is_new: the last candidate was one of another task.
-        was_ready: the task was kept ready since an earlier candidate.
-        has_baseline: the reference has been timed without a candidate.
+        is_new: the candidate's task is not the last candidate's.
+        was_ready: the task was still prepared from an earlier candidate.
+        has_baseline: a measurement of the reference without a candidate can still be used.
         families: the families of inputs that candidates are checked on.
         skipped: the other families, each with the reason.
-        hidden_sizes: the second sizes that candidates are checked with; None if the task allows none.
+        hidden_sizes: other sizes that candidates are checked with; None if the task allows none.
         device: the device's name.
         shared_bytes: size of the shared memory for inputs and outputs.
         is_large: the task takes so much GPU memory that it must be forgotten after its candidate.
-        plan: shared memory with the plan: what the Runner has to build, and where tensors are.
+        plan: shared memory with the plan, which tells the Runner what to build and where tensors are.
         report: shared memory for texts of the candidate's Runner.
         inputs: shared memory for inputs, in the order of the plan.
         outputs: shared memory for the candidate's outputs.
@@ -173,7 +173,7 @@ class Prepared(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Found(Message):
-    """What the Examiner found out about a candidate. Fields have the names and meanings of those of a
+    """The Examiner's findings about a candidate. Fields have the names and meanings of those of a
     :class:`kernel_coder.judge.Verdict`."""
 
     outcome: str
@@ -205,10 +205,10 @@ class Found(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled(Message):
-    """How compiling the candidate's kernels for the configured architecture ended.
+    """The result of compiling the candidate's kernels for the configured architecture.
 
     Attributes:
-        kernels: facts about each kernel, one line each; empty if they do not compile.
+        kernels: facts about each kernel, one line for each; empty if they do not compile.
         outcome, reason, feedback: those of the verdict if they do not compile, else None.
     """
 
@@ -220,7 +220,7 @@ class Compiled(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Done(Message):
-    """The request was carried out, and there is nothing to say about it."""
+    """The request was carried out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ class Failure(Message):
 
     Attributes:
         traceback: the end of the exception's traceback.
-        is_of_reference: the reference's Runner failed, which a candidate may have caused: both see the same inputs.
+        is_of_reference: the reference's Runner failed; a candidate may have caused it, since both share the inputs.
     """
 
     traceback: str
@@ -262,7 +262,7 @@ class EndCandidate(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateEnded(Message):
-    """The Supervisor's answer: no process of the candidate's is left."""
+    """The Supervisor's answer: all processes of the candidate have ended."""
 
 
 _KINDS: dict[str, type[Message]] = {
@@ -273,7 +273,6 @@ _KINDS: dict[str, type[Message]] = {
         *(Waited, EndCandidate, CandidateEnded),
     )
 }
-
 
 _DESCRIPTORS: dict[str, list[str]] = {  # names of the fields that are descriptors
     name: [
@@ -286,7 +285,7 @@ _DESCRIPTORS: dict[str, list[str]] = {  # names of the fields that are descripto
 
 
 class Connection:
-    """One end of the socket between the Supervisor and the Examiner. It keeps the bounds of messages (SEQPACKET).
+    """One end of the socket between the Supervisor and the Examiner. It keeps messages apart (SEQPACKET).
 
     >>> supervisor, examiner = Connection.pair()
     >>> supervisor.send(ForgetTask())
@@ -302,21 +301,21 @@ class Connection:
 
     @classmethod
     def pair(cls) -> tuple[Connection, Connection]:
-        """Two connected ends, with buffers that hold the longest message."""
+        """Return two connected ends, with buffers that hold the longest message."""
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in ends:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
         return cls(ends[0]), cls(ends[1])
 
     def fileno(self) -> int:
-        """The socket's descriptor, for ``poll``; -1 once it is closed."""
+        """Return the socket's descriptor, for ``poll``; -1 after it is closed."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
         """Send a message with copies of its descriptors.
 
         Raises:
-            MessageTooLong: it is longer than :data:`MESSAGE_BYTES`.
+            MessageTooLong: the message is longer than :data:`MESSAGE_BYTES`.
             OSError: the other end is closed.
         """
         values = {one.name: getattr(message, one.name) for one in fields(message)}
@@ -330,7 +329,7 @@ class Connection:
         socket.send_fds(self._socket, [data], list(given.values()))
 
     def receive(self) -> Message | None:
-        """Wait for the next message; None once the other end is closed. Its descriptors are the caller's to close."""
+        """Wait for the next message; None if the other end is closed. The caller closes its descriptors."""
         data, received, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, MESSAGE_DESCRIPTORS)
         if not data:
             return None

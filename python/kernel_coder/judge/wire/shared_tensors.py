@@ -1,4 +1,4 @@
-"""Memory of the host or of a GPU that two processes share, as tensors."""
+"""Memory of the host or of a GPU that two processes share, used as tensors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from kernel_coder.judge.wire.device_memory import DeviceBuffer
 from kernel_coder.judge.wire.messages import ALIGNMENT, TensorSpec, round_up
 
 KEPT_BYTES = 2 << 30
-"""Upper limit of the unused GPU memory that torch's allocator keeps in the Examiner, in bytes. A Runner may need it."""
+"""Upper limit of the unused GPU memory that torch's allocator keeps, in bytes. Other processes may need it."""
 
 DIRTY = 0x7F
-"""The byte that fills memory before a candidate gets it. Four of them are 3.4e38 as a float32."""
+"""Byte that memory is filled with before a candidate gets it. Four of them are 3.4e38 as a float32."""
 
 SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
 """Size in bytes and number of the small blocks that are filled. torch keeps blocks of at most a MiB in a pool of their
 own, so large blocks do not serve small tensors."""
 
 LARGE_BLOCK = 64 << 20
-"""Size of the large block that is filled before there is a task, in bytes."""
+"""Size in bytes of the large block that is filled before there is a task."""
 
 MOST_DIRTY = 1 << 30
 """Upper limit of the block that is filled for a task's outputs, in bytes."""
 
 
 def has_much_to_free(device: torch.device) -> bool:
-    """Whether torch's allocator keeps more than :data:`KEPT_BYTES` of unused GPU memory in this process."""
+    """Return whether torch's allocator keeps more than :data:`KEPT_BYTES` of unused GPU memory in this process."""
     return device.type == "cuda" and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT_BYTES
 
 
 def free_memory(device: torch.device) -> bool:
-    """Give unused GPU memory back to the driver if it is much. Returns whether it was."""
+    """Give unused GPU memory back to the driver if there is much of it. Return whether that was so."""
     if not has_much_to_free(device):
         return False
     torch.cuda.empty_cache()
@@ -44,9 +44,9 @@ def free_memory(device: torch.device) -> bool:
 
 
 def dirty_device_memory(device: torch.device) -> None:
-    """Fill GPU memory and leave it to torch's allocator. New tensors then are not zero, as fresh memory is.
+    """Fill GPU memory and leave it to torch's allocator. Fresh memory is zero; new tensors then are not.
 
-    It is enough for small tensors and one of 64 MiB. This is done before there is a task, since allocations take long
+    This is enough for small tensors and one of 64 MiB. It is done before there is a task, since allocations take long
     when many processes make them at once. :func:`dirty_for_outputs` does the rest.
     """
     if device.type == "cuda":
@@ -54,20 +54,20 @@ def dirty_device_memory(device: torch.device) -> None:
 
 
 def dirty_for_outputs(device: torch.device, output_bytes: int) -> None:
-    """Do the same for a tensor as large as all outputs; at most a GiB, and at most an eighth of the free memory."""
+    """Do the same for a tensor as large as all outputs, but at most a GiB, and at most an eighth of the free memory."""
     if device.type == "cuda" and output_bytes > LARGE_BLOCK:
         _dirty(device, [min(output_bytes, MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)])
 
 
 def _dirty(device: torch.device, sizes: list[int]) -> None:
     held = []
-    with suppress(torch.OutOfMemoryError):  # other processes hold it, which is not the candidate's fault
+    with suppress(torch.OutOfMemoryError):  # other processes use the memory, which is not the candidate's fault
         for size in sizes:
             held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY))
 
 
 def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
-    """The tensor at `base + spec.offset` in a tensor of bytes. Nothing is copied.
+    """Return the tensor at `base + spec.offset` in a tensor of bytes. Nothing is copied.
 
     >>> tensor_at(torch.zeros(16, dtype=torch.uint8), TensorSpec((2,), "float32", 8))
     tensor([0., 0.])
@@ -81,13 +81,13 @@ def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:
 
 
 class Arena:
-    """Shared memory of one device, in which tensors are placed. A context manager.
+    """Shared memory of one device that holds tensors. A context manager.
 
     Attributes:
-        size: in bytes, rounded up.
-        device: where it is.
-        fd: the descriptor, for another process.
-        bytes: all of it, as a tensor of bytes.
+        size: size in bytes, rounded up.
+        device: the device of the memory.
+        fd: the descriptor, to be sent to another process.
+        bytes: the whole memory as a tensor of bytes.
 
     >>> with Arena(1024, torch.device("cpu")) as arena:
     ...     arena.at(TensorSpec((2, 3), "float32", 512)).fill_(1)
@@ -98,7 +98,7 @@ class Arena:
     """
 
     def __init__(self, size: int, device: torch.device, fd: int | None = None) -> None:
-        """Make shared memory; or, with `fd`, map memory that another process has made."""
+        """Create shared memory; or, with `fd`, map memory that another process has created."""
         self.size = round_up(max(size, ALIGNMENT))
         self.device = device
         self._map: mmap.mmap | None = None
@@ -114,11 +114,11 @@ class Arena:
             self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def at(self, spec: TensorSpec, base: int = 0) -> Tensor:
-        """The tensor at `base + spec.offset`."""
+        """Return the tensor at `base + spec.offset`."""
         return tensor_at(self.bytes, spec, base)
 
     def apart(self, spec: TensorSpec, base: int = 0) -> Tensor:
-        """The same tensor, on the host with a storage of its own: its neighbours cannot be reached through it."""
+        """Return the same tensor; on the host with its own storage, through which its neighbours cannot be reached."""
         if self._map is None or spec.nbytes == 0:
             return self.at(spec, base)
         start, count = base + spec.offset, spec.nbytes // spec.torch_dtype.itemsize

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def floating(tensor: Tensor) -> bool:
-    """Whether a tensor is of real or complex floating-point numbers."""
+    """Return whether a tensor has real or complex floating-point numbers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors of a tree, in order."""
+    """Return all tensors of a tree, in order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
@@ -25,7 +25,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with `change` applied to each tensor."""
+    """Return the same tree with `change` applied to each tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

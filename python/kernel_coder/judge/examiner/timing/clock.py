@@ -1,15 +1,16 @@
 """The clock: sends one request and measures it.
 
-On a GPU two time stamps on the Examiner's own stream measure a request. Everything between them is in line before the
-clock starts, so neither process's Python is measured, nor how busy the machine's cores are:
+On a GPU two time stamps in the Examiner's stream measure a request. Everything between them is enqueued before the
+clock starts, so the time does not depend on either process's Python or on how busy the machine's cores are:
 
-1. The Examiner's stream waits at a gate (:mod:`kernel_coder.judge.gpu.stream_gate`). Behind it come the first time
-   stamp, the copy of the inputs to shared memory, a flush of the cache, and a number that lets the Runner's stream go.
-2. The Runner's stream waits for that number. Behind it come the calls, and the same number at another place.
-3. The Examiner's stream waits for that one. Behind it come a look at random bytes of the outputs, so that work which a
-   Runner puts off is either waited for or missing, and the second time stamp.
+1. The Examiner's stream waits at a gate (:mod:`kernel_coder.judge.gpu.stream_gate`). Then it takes the first time
+   stamp, copies the inputs to shared memory, flushes the cache, and writes a number that the Runner's stream waits for.
+2. The Runner's stream waits for that number. Then it runs the calls, and writes the same number at another place.
+3. The Examiner's stream waits for the second number. Then it reads random bytes of the outputs, and takes the second
+   time stamp. If the Runner postponed some work, these bytes are not there yet.
 
-Then the gate opens. Without a GPU the host's clock runs from the request to the look at the outputs.
+When all this is enqueued, the gate opens. Without a GPU, the host's clock runs from the request until these bytes are
+read.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ from kernel_coder.judge.wire.messages import Mode, Say, Status
 
 
 class Answer(NamedTuple):
-    """What came of a request."""
+    """The answer to a request."""
 
     taken_s: float
     launching_s: float
-    """Seconds until all launches were in line, where the clock did not wait for that; 0.0 where it did."""
+    """Seconds until all launches were in line, if the clock included that time; otherwise 0.0."""
 
     request: Request | None = None
-    """None for an empty request, and once it is checked."""
+    """The request; None for an empty request, and once the answer is checked."""
 
     found: Tensor | None = None
-    """Bytes: outputs of all calls."""
+    """The outputs of all calls, as bytes."""
 
     seen: Tensor | None = None
     """Some of these bytes, as they were when the clock stopped."""
 
     hashes: Tensor | None = None
-    """Of the inputs after the request."""
+    """Hashes of the inputs after the request."""
 
 
 class RequestClock:
-    """Measures requests to a candidate's Runner and to the reference's. The caller has a turn on the device."""
+    """Measures requests to the candidate's Runner and to the reference's. The caller must have a turn on the device."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker, self.task = checker, checker.task
         self.device, self.variant = self.task.device, self.task.variants[0]
         self.flushed: Tensor | None = None
-        """On a GPU: written to flush the cache."""
+        """On a GPU: memory that is written to flush the cache."""
 
         self._looked_at = torch.empty(CANARIES, dtype=torch.uint8, device=self.device)
         if self.device.type == "cuda":
@@ -69,11 +70,11 @@ class RequestClock:
                 self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
                 self._side = torch.cuda.Stream(self.device)
                 self._stamps = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                for one in self._stamps:  # the first record creates the event, which may wait for the GPU
+                for one in self._stamps:  # the first record() creates the CUDA event, which may wait for the GPU
                     one.record()
 
     def draw_places(self, calls: int) -> None:
-        """Draw the places of the canaries. If the candidate knew them, it could compute those bytes first."""
+        """Draw the places of the canaries. A candidate that knew them could compute those bytes first."""
         size = calls * self.variant.output_stride
         drawn = torch.frombuffer(bytearray(secrets.token_bytes(8 * CANARIES)), dtype=torch.int64)
         self.places = drawn.remainder(size).to(self.device)
@@ -82,14 +83,14 @@ class RequestClock:
         """Send a request and measure it.
 
         Args:
-            link: to the Runner.
-            calls: of the request.
-            request: inputs, and what is expected; None: the calls compute nothing.
-            mode: of the calls.
+            link: the link to the Runner.
+            calls: number of calls of the request.
+            request: inputs and expected outputs; None: an empty request.
+            mode: mode of the calls.
 
         Raises:
             Judged: the candidate failed.
-            ReferenceFailed: the reference did.
+            ReferenceFailed: the reference failed.
         """
         region = self.task.memory.region(self.variant, calls)
         staged = torch.empty_like(region) if request is None else request.staged
@@ -109,7 +110,7 @@ class RequestClock:
     def _on_host(
         self, link: Link, calls: int, region: Tensor, staged: Tensor, mode: Mode
     ) -> tuple[float, float, Frame]:
-        """Seconds of a request, 0.0, and its answer."""
+        """Return the seconds of a request on the host's clock, 0.0, and the Runner's answer."""
         region.copy_(staged)
         started = time.perf_counter()
         link.ask(Say.CALL, 0, calls, 0, int(mode), 1)
@@ -118,13 +119,13 @@ class RequestClock:
         return time.perf_counter() - started, 0.0, frame
 
     def _on_gpu(self, link: Link, calls: int, region: Tensor, staged: Tensor, mode: Mode) -> tuple[float, float, Frame]:
-        """Seconds of a request on the GPU, of launching as far as the clock did not wait for it, and the answer."""
+        """Return the seconds of a request on the GPU's clock, of launching if the clock included it, and the answer."""
         assert self.flushed is not None
         gate = gate_of(self.device)
         assert gate is not None
         number, memory = 1 + secrets.randbelow(0xFFFF_FFFF), link.outputs.bytes
         go_at, done_at = memory.data_ptr() + self.task.memory.gate_at, memory.data_ptr() + self.task.memory.done_at
-        # What is launched behind the shut gate has been launched before: a first launch may wait for the GPU.
+        # Launch this kernel once before the gate is shut: the first launch of a kernel may wait for the GPU.
         torch.index_select(memory, 0, self.places, out=self._looked_at)
         is_in_line, asked_at = False, time.perf_counter()
         try:
@@ -145,7 +146,7 @@ class RequestClock:
                 gate.open()
             frame = link.answer(Say.CALL, AWAKE_S, link.max_request_s)
         finally:
-            with torch.cuda.stream(self._side):  # a Runner that failed has not written it, and this stream waits for it
+            with torch.cuda.stream(self._side):  # if the Runner failed, the main stream still waits for this number
                 write_later(done_at, number, self.device)
         queued_at = time.perf_counter() if link.queued_at is None else link.queued_at
         self._stamps[1].synchronize()
@@ -153,7 +154,7 @@ class RequestClock:
         return taken_s, 0.0 if is_in_line else queued_at - asked_at, frame
 
     def load(self) -> float:
-        """How many times as long as alone a piece of work takes now on the GPU; 1 on a CPU."""
+        """Return how many times as long as on a free GPU a piece of work takes now; 1 on a CPU."""
         return 1.0 if self.flushed is None else load_probe_of(self.device).now(self._flush)
 
     def _flush(self) -> None:

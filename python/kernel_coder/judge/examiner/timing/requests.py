@@ -1,4 +1,4 @@
-"""Timed requests: calls on inputs that the candidate has not seen before, and the outputs that are expected."""
+"""Timed requests: calls on inputs that the candidate has not seen before, and their expected outputs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from kernel_coder.judge.wire.trees import tensors_of
 
 
 class Request(NamedTuple):
-    """Calls to one Runner."""
+    """The calls of one request to a Runner."""
 
     calls: int
     staged: Tensor
-    """Bytes: inputs of all calls, to be copied to shared memory."""
+    """The inputs of all calls, as bytes that are copied to shared memory."""
 
     is_candidate: bool
     is_kept: bool
-    """Whether it waits in memory beside other requests. Then nothing of it may stay in shared memory, where the next
-    one will be."""
+    """Whether the request is made beforehand, beside other requests. Then its outputs are copied, because the next
+    request overwrites the shared memory."""
 
     expected: list[Tensor]
-    """Each output of all calls, [calls, ...]; nothing for the reference, with which nothing is compared."""
+    """Each expected output for all calls, as [calls, ...]; empty for the reference, whose outputs are not compared."""
 
     strange: tuple[int, Sample] | None
-    """A call on inputs of another kind than the task's own."""
+    """Index and sample of a call on inputs of another family."""
 
     hashes: Tensor | None
-    """Of the inputs; None for the reference."""
+    """Hashes of the inputs; None for the reference."""
 
     def for_reference(self) -> Request:
-        """The same calls, to the reference's Runner."""
+        """Return a request for the same calls to the reference's Runner."""
         return self._replace(is_candidate=False, expected=[], hashes=None)
 
 
@@ -49,8 +49,8 @@ class RequestMaker:
 
     def __init__(self, checker: Checker) -> None:
         self.task, self.variant = checker.task, checker.task.variants[0]
-        # In a timed call outputs are compared with the reference's. A tolerance is the distance from the oracle, and
-        # the reference is within it as well, so twice the tolerance is allowed.
+        # In a timed call outputs are compared with the reference's, not the oracle's. Each may be a tolerance away from
+        # the oracle, so they may be two tolerances apart.
         self.tolerances = [
             Tolerance(2 * one.rtol, 2 * one.atol, 2 * one.relative, one.reference_error)
             for one in self.task.own_tolerances
@@ -58,7 +58,7 @@ class RequestMaker:
         self._until_strange = secrets.randbelow(STRANGE_EVERY)
 
     def make(self, calls: int, is_candidate: bool, is_kept: bool) -> Request:
-        """A request of `calls` calls on fresh inputs."""
+        """Return a request of `calls` calls on fresh inputs."""
         task, variant, reference = self.task, self.variant, self.task.reference
         task.draws.seed_torch()
         staged = torch.empty_like(task.memory.region(variant, calls))
@@ -89,12 +89,12 @@ class RequestMaker:
         )
 
     def bytes_of(self, calls: int) -> int:
-        """Bytes of a round while it is kept: inputs of two requests, and twice the outputs of one."""
+        """Return the bytes of a round in the Examiner: inputs of two requests, and the outputs of one twice."""
         return 2 * calls * (self.variant.input_stride + self.variant.output_stride)
 
     def _is_strange(self) -> bool:
-        """Whether the candidate's next request has a call on inputs of another kind. At secret places, but one of
-        :data:`STRANGE_EVERY` requests in a row does."""
+        """Return whether the candidate's next request has a call on inputs of another family. The places are secret,
+        but at least one of :data:`STRANGE_EVERY` consecutive requests has one."""
         self._until_strange -= 1
         if self._until_strange >= 0:
             return False
@@ -107,7 +107,7 @@ class RequestMaker:
 
 
 def each_call(memory: Tensor, spec: TensorSpec, stride: int, calls: int) -> Tensor:
-    """One tensor of each call, as [calls, ...] in memory where each call has `stride` bytes. Nothing is copied.
+    """Return one tensor of all calls as [calls, ...], in memory where each call has `stride` bytes. Nothing is copied.
 
     >>> each_call(torch.zeros(32, dtype=torch.uint8), TensorSpec((2,), "float32", 4), 16, 2)
     tensor([[0., 0.],

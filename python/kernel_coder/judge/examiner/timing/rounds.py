@@ -1,8 +1,8 @@
-"""Requests to both Runners, one after another, with every output of the candidate compared.
+"""Sends requests to both Runners, one after another, and compares every output of the candidate.
 
-No other process may use the device while it is timed, so as little as possible is done then. Inputs and expected
-outputs of several requests are made beforehand, in the Examiner's own memory. They are copied to shared memory one
-request at a time. The candidate's outputs are copied back, and compared afterwards.
+No other process may use the device during timing, so as little as possible is done then. Inputs and expected outputs
+of several requests are made beforehand, in the Examiner's own memory. They are copied to shared memory one request at
+a time. The candidate's outputs are copied back, and compared afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 
 class Requester:
-    """Sends requests to a candidate's Runner and to the reference's, and checks the answers."""
+    """Sends requests to the candidate's Runner and to the reference's, and checks the answers."""
 
     def __init__(self, checker: Checker, reference: Link) -> None:
         self.checker, self.reference, self.turns = checker, reference, checker.turns
@@ -36,7 +36,7 @@ class Requester:
         self._prepared = 0
 
     def room(self, calls: int) -> int:
-        """Rounds of so many calls that can be made beforehand."""
+        """Return how many rounds of `calls` calls can be made beforehand."""
         return self._staged_bytes // self.maker.bytes_of(calls)
 
     def answers(
@@ -47,16 +47,16 @@ class Requester:
         timed: bool = True,
         around: Callable[[], None] | None = None,
     ) -> list[Answer]:
-        """Answers to one request for each of `parties`, in this order.
+        """Send one request for each of `parties`, in this order, and return the answers.
 
         Args:
-            parties: what each request is sent for.
-            calls: of each request.
-            timed: whether the device is taken alone for them.
-            around: called before and after the requests, while the device is taken.
+            parties: purpose of each request.
+            calls: number of calls of each request.
+            timed: whether no other process may use the device meanwhile.
+            around: called before and after the requests, while no other process may use the device.
 
         Raises:
-            Judged: an output of the candidate's is wrong.
+            Judged: an output of the candidate is wrong.
         """
         self._prepare(calls)
         is_kept = self.room(calls) > 0
@@ -79,7 +79,7 @@ class Requester:
         return answers
 
     def _prepare(self, calls: int) -> None:
-        """Have the Runners prepare for so many calls."""
+        """Ask the Runners to prepare for this many calls."""
         if calls > self._prepared:
             for link in dict.fromkeys((self.reference, self.checker.link)):
                 link.ask(Say.PING, 0, calls, 0)
@@ -87,10 +87,10 @@ class Requester:
             self._prepared = calls
 
     def _requests(self, parties: Sequence[Party], calls: int, turn: Turn) -> list[Request | None]:
-        """Requests that are made beforehand. The reference is given inputs that the candidate has been given before, so
-        that they need not be made twice; never the other way round."""
+        """Make requests beforehand. To save work, the reference gets inputs that the candidate has had before; the
+        candidate never gets the reference's."""
         requests: list[Request | None] = []
-        known: Request | None = None  # one that the candidate will have answered by then
+        known: Request | None = None  # a request that the candidate answers earlier
         for party in parties:
             turn.pause()
             request: Request | None = None
@@ -103,8 +103,8 @@ class Requester:
         return requests
 
     def _answered(self, parties: Sequence[Party], calls: int, requests: list[Request | None] | None) -> list[Answer]:
-        """Send the requests. Those that are not made beforehand are made one at a time, and the answer to each is
-        checked before the next one is made."""
+        """Send the requests and return the answers. Requests that were not made beforehand are made one at a time, and
+        the answer to each is checked before the next one is made."""
         answers: list[Answer] = []
         for place, party in enumerate(parties):
             request = requests[place] if requests is not None else None
@@ -119,7 +119,7 @@ class Requester:
         return answers
 
     def _check(self, answers: list[Answer]) -> None:
-        """Compare all outputs of the candidate, as they were when the clock stopped. Raises Judged if one is wrong."""
+        """Compare all outputs of the candidate, as they were when the clock stopped. Raise Judged if one is wrong."""
         own = [(one, one.request, one.found) for one in answers if one.request is not None and one.found is not None]
         if not own:
             return
@@ -128,7 +128,7 @@ class Requester:
         for _, request, found in own:
             stride = maker.variant.output_stride
             outputs = [each_call(found, spec, stride, request.calls) for spec in specs]
-            if request.strange is not None:  # compared apart
+            if request.strange is not None:  # its outputs are compared with its own sample
                 call, sample = request.strange
                 for output, expected, wanted, allowed in zip(
                     outputs, request.expected, sample.expected, sample.tolerances, strict=True
@@ -154,7 +154,7 @@ class Requester:
                 raise Judged(Outcome.WRONG_OUTPUT, "it wrote to an input in a timed call")
 
     def _refuse(self, family: str, tolerances: Sequence[Tolerance], results: list[ComparisonResult]) -> None:
-        """Raise Judged if an output is too far from what is expected. The comparison is of all calls of a request."""
+        """Raise Judged if an output is too far from the expected one. Each comparison covers all calls of a request."""
         specs = self.maker.variant.output_specs
         of_call = [
             one

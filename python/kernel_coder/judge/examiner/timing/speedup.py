@@ -1,4 +1,4 @@
-"""The speedup and how sure it is, from what was measured."""
+"""Computes the speedup and its confidence interval from the measured times."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Interval(NamedTuple):
 
 
 def order_of_bound(count: int, confidence: float = CONFIDENCE) -> int:
-    """Index of the lower bound of a median's interval in `count` sorted values. It is 0 if even the interval from the
-    least to the most value has less than this confidence.
+    """Return the index of the lower bound of a median's confidence interval in `count` sorted values. It is 0 if even
+    the interval from the least to the largest value has less than this confidence.
 
     The number of values below the median is binomial(count, 1/2), so the values at index k and count - 1 - k enclose it
     with probability 1 - 2 P(fewer than k + 1 below). Source: any text on order statistics.
@@ -47,7 +47,7 @@ def order_of_bound(count: int, confidence: float = CONFIDENCE) -> int:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The median of independent measurements and its distribution-free confidence interval.
+    """Return the median of independent measurements and its distribution-free confidence interval.
 
     >>> median_interval([1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 5.0])
     Interval(median=1.0, low=0.9, high=5.0)
@@ -60,7 +60,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def noise_of(values: Sequence[float]) -> float:
-    """Relative difference between the medians of the even and of the odd measurements; at least RESOLUTION.
+    """Return the relative difference between the medians of the even and of the odd measurements; at least RESOLUTION.
 
     >>> noise_of([1.0, 1.02] * 10), noise_of([1.0, 1.0])
     (0.02, 0.005)
@@ -70,14 +70,14 @@ def noise_of(values: Sequence[float]) -> float:
 
 
 def speedup_interval(reference: Sequence[float], candidate: Sequence[float], known: float = 0.0) -> Interval:
-    """The speedup from paired times, and its interval.
+    """Return the speedup from paired times, and its confidence interval.
 
-    The interval of the ratios is widened by the noise of the reference against itself, or by `known`, if that is more.
+    The interval of the ratios is widened by the noise of the reference's own times, or by `known` if that is more.
 
     Args:
-        reference: its times.
-        candidate: its times, each measured beside the reference's of the same place.
-        known: relative error of the speedup that is known from elsewhere.
+        reference: times of the reference.
+        candidate: times of the candidate, each from the same round as the reference's at the same index.
+        known: relative error of the speedup that is known already.
 
     >>> speedup_interval([2.0] * 20, [1.0] * 20)  # doctest: +ELLIPSIS
     Interval(median=2.0, low=1.99..., high=2.0...)
@@ -91,17 +91,17 @@ def speedup_interval(reference: Sequence[float], candidate: Sequence[float], kno
 
 @dataclass(frozen=True)
 class Speedup:
-    """What the times of candidate and reference in turn, and of the reference alone, say about the speedup."""
+    """Computes the speedup from the times in turn and the reference's times without a candidate."""
 
     rounds: Rounds
     before: Baseline
-    """The reference alone, before the candidate was there."""
+    """Times of the reference before the candidate started."""
 
     afterwards: Baseline | None = None
-    """The same when the candidate's processes have ended, if that was measured."""
+    """Times of the reference after the candidate's processes have ended; None if they were not measured."""
 
     fastest_s: float = math.inf
-    """Shortest median of a call of the reference on a GPU that no other program used, also for other candidates."""
+    """Shortest median time of a call of the reference on a GPU without other programs, for any candidate."""
 
     could_reach_runner: bool = False
     """Whether the candidate's code could reach the Runner in its process (``source_checks.reaches_out``)."""
@@ -110,36 +110,36 @@ class Speedup:
 
     @property
     def _known_s(self) -> float:
-        """Seconds of an empty request, by those before and after the candidate was there."""
+        """Seconds of an empty request without a candidate."""
         return min(one.costs.of(self.rounds.calls) for one in (self.before, self.afterwards) if one is not None)
 
     @property
     def empty_s(self) -> float:
-        """Seconds of an empty request in turn. A candidate could increase them, so they count up to a limit."""
+        """Seconds of an empty request in turn. A candidate could increase them, so they have an upper limit."""
         return min(self._known_s + DRIFT_S, statistics.median(self.rounds.taken_s["empty"]))
 
     def calls_s(self, party: Party, empty_s: float) -> list[float]:
-        """Seconds of a call in each round, if an empty request takes `empty_s`."""
+        """Return the seconds of a call in each round, if an empty request takes `empty_s`."""
         return [call_time(one, empty_s, self.rounds.calls) for one in self.rounds.taken_s[party]]
 
     # ---- the reference
 
     @property
     def _alone(self) -> list[Baseline]:
-        """Times before and afterwards, as far as no other program used the GPU; all of them if one always did."""
+        """Times of the reference without a candidate in which no other program used the GPU; if there are none, all."""
         found = [one for one in (self.before, self.afterwards) if one is not None]
         return [one for one in found if one.is_quiet] or found
 
     def _slowest_s(self, alone_s: float) -> float:
-        """Seconds of a call of the reference in turn with the candidate above which it was slowed down, if it takes
-        `alone_s` alone. Both times may be off by the noise of a request."""
+        """Return the limit of the reference's time of a call in turn above which it was slowed down, if a call takes
+        `alone_s` without a candidate. Both times may be off by the noise of a request."""
         device = TIMING[self.before.kind]
         return max(device.slow * alone_s, alone_s + 2 * device.request_noise_s / self.rounds.calls)
 
     @property
     def is_slow(self) -> bool:
-        """Whether the reference surely was slowed down in turn with the candidate. Then another program uses the
-        device, or the candidate does while it is not asked. A few slow requests, as processes that start make them, are
+        """Whether the reference was certainly slowed down in turn with the candidate. Then another program uses the
+        device, or the candidate does without being asked to. A few slow requests, caused by processes that start, are
         not enough."""
         in_turn_s = median_interval(self.calls_s("reference", self.empty_s)).low
         return in_turn_s > self._slowest_s(min(self.before.call_s, self.fastest_s))
@@ -150,11 +150,11 @@ class Speedup:
         return self.fastest_s < math.inf or self._alone[0].is_quiet
 
     def _reference_scale(self, in_turn_s: float) -> float:
-        """Factor on the reference's times in turn. It is below 1 if the reference was slowed down.
+        """Return the factor on the reference's times in turn. It is below 1 if the reference was slowed down.
 
-        A reference that was fast before the candidate came, and again when it had ended, counts as the slower of both.
-        Without a measurement afterwards, only some requests were slow; the reference then counts as slow as it may be
-        without being called slowed down.
+        If the reference was fast before the candidate started and again after it ended, the slower of both times
+        counts. Without a measurement afterwards, only some requests were slow. Then the reference's time counts up to
+        the limit above which it was slowed down.
         """
         if self.afterwards is None:
             return min(1.0, self._slowest_s(min(self.before.call_s, self.fastest_s)) / in_turn_s)
@@ -164,8 +164,8 @@ class Speedup:
     # ---- the speedup
 
     def _noise(self, call_s: float) -> float:
-        """Relative error of the speedup, since two processes that run the same code differ; `call_s` is the faster
-        one's time of a call."""
+        """Return the relative error of the speedup that comes from differences between two processes that run the same
+        code. `call_s` is the time of a call of the faster one."""
         device, calls = TIMING[self.before.kind], self.rounds.calls
         launching = self.rounds.launching_s
         late_s = max(statistics.median(launching[party] or [0.0]) for party in ("reference", "candidate"))
@@ -173,16 +173,17 @@ class Speedup:
         return host + device.call_noise + (device.request_noise_s / calls + device.call_noise_s) / call_s
 
     def findings(self) -> dict[str, Any]:
-        """Fields of the verdict.
+        """Return fields of the verdict.
 
-        The interval is that of the times in turn, widened by what is not sure. It holds for what empty requests took in
-        turn and for what they took without a candidate. The lower bound also holds
+        The interval is that of the times in turn, widened by the noise. It includes the results for both times of an
+        empty request: the one in turn and the one without a candidate. The lower bound also includes
 
-        * for the fastest time that the reference ever had without a candidate;
-        * for a candidate that answers early and does not copy its outputs, if its code could do that. On a CPU such a
-          candidate is not surely faster at all: it could also save the time that Python takes around each call, and
-          that time is not known;
-        * below 1, if the reference was never alone on the GPU.
+        * the fastest time that the reference ever had without a candidate;
+        * what a candidate gains that answers early and does not copy its outputs, if its code could do that. On a CPU
+          the lower bound of such a candidate stays below 1: it could also save the time that Python takes around each
+          call, and that time is not known.
+
+        If the reference was never alone on the GPU, the lower bound stays below 1.
         """
         empty_s = self.empty_s
         references, candidates = self.calls_s("reference", empty_s), self.calls_s("candidate", empty_s)

@@ -1,6 +1,6 @@
-"""How much faster a candidate is: its requests and the reference's in turn, through the same protocol, all compared.
+"""Times a candidate and the reference in turn, with the same protocol.
 
-The reference is timed before the candidate is there, in turn with it, and, if it was slowed down, after the candidate's
+The reference is timed before the candidate starts, in turn with it, and, if it was slowed down, after the candidate's
 processes have ended. What a request costs by itself is measured on the reference's Runner and subtracted from both
 times.
 """
@@ -49,13 +49,13 @@ from kernel_coder.judge.wire.shared_tensors import free_memory, has_much_to_free
 
 
 class Timer:
-    """Times one candidate against the reference, or the reference before a candidate is there."""
+    """Times one candidate and the reference, or the reference alone before a candidate starts."""
 
     def __init__(self, checker: Checker, reference: Link) -> None:
         """
         Args:
-            checker: of the candidate; of the reference itself if there is no candidate yet.
-            reference: to the reference's own Runner.
+            checker: the candidate's checker; before a candidate starts, one for the reference's Runner.
+            reference: the link to the reference's own Runner.
         """
         self.checker, self.task, self.turns = checker, checker.task, checker.turns
         self.candidate, self.reference = checker.link, reference
@@ -71,18 +71,18 @@ class Timer:
     # ---- without a candidate
 
     def measure_baseline(self) -> Baseline:
-        """The reference, before there is a candidate."""
+        """Time the reference before a candidate starts."""
         self._measure_gpu()
         self._free_memory()
         known = self.task.known
         if known.calls == 0:
-            self.requester.answers(["reference", "empty"], 1, timed=False)  # makes what later requests use
+            self.requester.answers(["reference", "empty"], 1, timed=False)  # warm-up
             taken_s = [one.taken_s for one in self.requester.answers(["reference", "empty"] * 3, 1)]
             call_s = call_time(min(taken_s[::2]), min(taken_s[1::2]), 1)
             known.calls = self._in_line("reference", self._wanted_calls(call_s))
         while True:
             found = self._timed_alone(known.calls)
-            wanted = self._wanted_calls(found.call_s)  # more, if another program disturbed the first look
+            wanted = self._wanted_calls(found.call_s)  # more calls, if another program disturbed the first measurement
             if not found.is_quiet or wanted <= 2 * known.calls:
                 return found
             if (calls := self._in_line("reference", wanted)) <= known.calls:
@@ -90,21 +90,21 @@ class Timer:
             known.calls = calls
 
     def measure_afterwards(self) -> None:
-        """The reference, once the candidate's processes have ended."""
+        """Time the reference after the candidate's processes have ended."""
         self.reference.life_s += AFTERWARDS_S
         self.afterwards = self._timed_alone(self.rounds.calls)
         if self.config.compile_baseline:
             self.compiled_s = self._compiled_call_s()
 
     def _measure_gpu(self) -> None:
-        """Measure the bandwidth of a GPU that is not in the table, before a candidate could disturb that."""
+        """Measure the bandwidth of a GPU that is not in the table, before a candidate could disturb the measurement."""
         if self.kind == "cuda" and known_bandwidth(torch.cuda.get_device_name(self.device)) is None:
             with self.turns.alone():
                 gpu_facts(self.device)
 
     def _timed_alone(self, calls: int) -> Baseline:
-        """Time the reference. If another program used the GPU, do it again, since that program may have ended by then.
-        The task remembers the reference's fastest time on a GPU that no other program used, and what requests cost."""
+        """Time the reference without a candidate. If another program used the GPU, try again, because that program may
+        have ended by then. Without such a program, remember the reference's fastest time and what requests cost."""
         for left in reversed(range(1 if self._is_gpu_busy else QUIET_TRIES)):
             found = self._timed_in_pieces(calls)
             if found.is_quiet or not left:
@@ -123,7 +123,7 @@ class Timer:
         return found
 
     def _timed_in_pieces(self, calls: int) -> Baseline:
-        """The same, once."""
+        """Time the reference without a candidate once, in several measurements."""
         taken: dict[Party, list[float]] = {"reference": [], "empty": [], "single": []}
         loads: list[float] = []
         until = time.monotonic() + BASELINE_S
@@ -136,32 +136,32 @@ class Timer:
         is_quiet = sum(one >= LOADED for one in loads) <= SHARED_PROBES * len(loads)
         if self.kind != "cpu":
             is_quiet &= all(statistics.median(some) <= STEADY * min(some) for some in taken.values())
-        empty_s, single_s = min(taken["empty"]), min(taken["single"])  # a program beside it can only increase them
+        empty_s, single_s = min(taken["empty"]), min(taken["single"])  # another program can only increase them
         costs = Costs(single_s, max(empty_s - single_s, 0.0) / max(calls - 1, 1))
         call_s, fastest_s = (
             call_time(one, empty_s, calls) for one in (statistics.median(taken["reference"]), min(taken["reference"]))
         )
-        # On a CPU a process is faster or slower than usual for seconds.
+        # On a CPU a process may be faster or slower than usual for several seconds.
         fastest_s = call_s if self.kind == "cpu" else fastest_s
         return Baseline(call_s, fastest_s, costs, time.monotonic(), self.kind, is_quiet)
 
     def _load(self) -> float:
-        """How many times as long as alone a piece of work takes now on the GPU."""
+        """Return how many times as long as on a free GPU a piece of work takes now."""
         return self.requester.clock.load()
 
     @property
     def _is_gpu_busy(self) -> bool:
-        """Whether another program used the GPU for long, a short while ago. Then nothing waits for it to end."""
+        """Whether another program used the GPU for long, a short while ago. Then waiting for its end is no use."""
         return time.monotonic() < self.turns.busy_until
 
     def _compiled_call_s(self) -> float | None:
-        """Seconds of a call of the reference under torch.compile; None if it does not compile."""
+        """Return the seconds of a call of the reference under torch.compile; None if it does not compile."""
         self.reference.life_s += COMPILE_S
         clock, maker, calls = self.requester.clock, self.requester.maker, self.rounds.calls
         try:
             with self.turns.shared():
                 request = maker.make(calls, False, False)
-            clock.measure(self.reference, calls, request, Mode.COMPILED)  # compiles, which takes long, beside others
+            clock.measure(self.reference, calls, request, Mode.COMPILED)  # compiles, while others may use the device
             with self.turns.alone():
                 taken_s = [
                     clock.measure(self.reference, calls, maker.make(calls, False, False), Mode.COMPILED).taken_s
@@ -175,38 +175,38 @@ class Timer:
     # ---- how many calls a request has
 
     def _wanted_calls(self, call_s: float) -> int:
-        """So many calls that a request takes long enough, as far as there is memory; but no more than
-        :data:`REQUEST_S`."""
+        """Return how many calls a request needs to take long enough, as far as there is memory for them and they take
+        at most :data:`REQUEST_S`."""
         device = TIMING[self.kind]
         room = min(math.ceil(device.least_s / call_s), self.requester.room(1), device.max_calls // device.min_rounds)
         return max(1, min(max(self._least_calls, room), self.variant.slots, round(REQUEST_S / call_s)))
 
     @property
     def _least_calls(self) -> int:
-        """Calls of a request that make as many as are wanted in all."""
+        """Number of calls a request needs so that all rounds have as many calls as the configuration asks for."""
         return math.ceil(self.config.timed_calls / TIMING[self.kind].min_rounds)
 
     def _in_line(self, party: Party, calls: int) -> int:
-        """At most `calls`, so few that their launches get in line before the gate opens; but not fewer than are wanted.
-        A GPU holds about a thousand launches."""
+        """Return at most `calls`, so few that all their launches get in line before the gate opens, but at least
+        `_least_calls`. A GPU holds about a thousand launches."""
         while calls > self._least_calls and self.requester.answers([party], calls, timed=False)[0].launching_s:
             calls = max(calls // 4, self._least_calls)
         return calls
 
-    # ---- in turn
+    # ---- candidate and reference in turn
 
     def measure(self, before: Baseline) -> None:
         """Time candidate and reference in turn.
 
         Args:
-            before: the reference before the candidate was there.
+            before: times of the reference before the candidate started.
 
         Raises:
             Judged: an output was wrong, or the candidate is faster than its outputs can be written.
         """
         self.before = before
         self._free_memory()
-        # The first requests make what later ones use. They are made beside others; alone the candidate may be faster.
+        # Warm-up. Other processes may use the device meanwhile, so the candidate may be faster later.
         parties: list[Party] = ["empty", "reference", "candidate", "candidate", "candidate"]
         firsts = self.requester.answers(parties, 1, timed=False)
         first_s = min(one.taken_s for one in firsts[-2:])
@@ -225,8 +225,8 @@ class Timer:
         self._refuse_below_floor()
 
     def _measure_rounds(self, count: int) -> None:
-        """Rounds, at least one, while other processes are kept from the device; each in a secret order. Every second
-        one has an empty request."""
+        """Measure `count` rounds, at least one, while other processes may not use the device. The order within each
+        round is secret. Every second round has an empty request."""
         of_round: list[Party] = ["reference", "candidate", "empty"]
         sizes = [3 - place % 2 for place in range(max(1, count))]
         parties = [party for size in sizes for party in secrets.SystemRandom().sample(of_round[:size], size)]
@@ -237,8 +237,8 @@ class Timer:
     def _refuse_below_floor(self) -> None:
         """Raise Judged if a call is faster than its outputs can be written to memory.
 
-        Only outputs that do not fit into the cache count: a solution may read less than the reference does, and compute
-        less. Where even the reference is faster than that, too much was subtracted from its time, and so from the
+        Only outputs that do not fit into the cache count: a candidate may read and compute less than the reference
+        does. If even the reference is faster than that, too much was subtracted from its time, and so from the
         candidate's.
         """
         if self.kind != "cuda":
@@ -257,7 +257,7 @@ class Timer:
             )
 
     def _free_memory(self) -> None:
-        """Give unused memory back to the GPU, if it is much. Later the driver would do it while something is timed."""
+        """Return unused memory to the GPU if there is much. The driver could do it later, during timing."""
         if has_much_to_free(self.device):
             with self.turns.shared():
                 free_memory(self.device)
@@ -266,27 +266,27 @@ class Timer:
 
     @property
     def speedup(self) -> Speedup:
-        """The speedup by what has been measured so far."""
+        """The speedup according to the times measured so far."""
         assert self.before is not None
         return Speedup(self.rounds, self.before, self.afterwards, self.task.known.fastest_s, self.could_reach_runner)
 
     @property
     def needs_reference_alone(self) -> bool:
-        """Whether the reference has to be timed again, once the candidate's processes have ended."""
+        """Whether the reference must be timed again after the candidate's processes have ended."""
         return self.speedup.is_slow or not self.speedup.is_sure
 
     def findings(self) -> dict[str, Any]:
-        """Fields of the verdict."""
+        """Return fields of the verdict."""
         compiled_ms = None if self.compiled_s is None else self.compiled_s * 1e3
         return {**self.speedup.findings(), "reference_compile_ms": compiled_ms}
 
 
 def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
-    """Seconds that writing takes at least, if the cache keeps what it can.
+    """Return the shortest time in which outputs can be written, in seconds, if the cache keeps as much as it can.
 
     Args:
-        written: bytes.
-        l2_bytes: size of the cache.
+        written: bytes of the outputs.
+        l2_bytes: size of the cache in bytes.
         bandwidth: bytes a second.
 
     >>> least_time_s(150 * 10**6, 50 * 10**6, 1e12), least_time_s(10, 50, 1e12)
