@@ -19,7 +19,7 @@ BACKENDS = ("file", "nccl", "ipc")
 
 
 def parser() -> FlagParser:
-    """The command's flags."""
+    """Return the command's flags."""
     made = FlagParser(prog="kernel-coder serve-model", description=__doc__)
     made.add_argument("model", help="folder of the model and its tokenizer, or a hub id; nano: the packaged model")
     made.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default 8000)")

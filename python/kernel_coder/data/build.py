@@ -156,7 +156,7 @@ class Report:
     complete: bool = True
 
     def table(self) -> list[tuple[str, str, str, int]]:
-        """Source, stage, reason without its numbers, count; the most frequent first."""
+        """Return source, stage, reason without its numbers, count; the most frequent first."""
         drops = [*self.drops, *self.negative_drops]
         counts = Counter((drop["source"], drop["stage"], kind_of(drop["reason"])) for drop in drops)
         return [(*kind, number) for kind, number in counts.most_common()]
@@ -260,7 +260,7 @@ def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generato
 
 
 def _stream(plan: Plan) -> Iterator[Attempt]:
-    """The files' tasks and unusable rows, then the generator's tasks."""
+    """Yield the files' tasks and unusable rows, then the generator's tasks."""
     for source in plan.files:
         tasks = load_tasks(source)
         for problem in tasks.problems:
@@ -294,7 +294,7 @@ def _sized(task: Task, max_size: int | None) -> Task:
 
 
 def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements: int | None) -> Iterator[Attempt]:
-    """Where a task has no solution, Inductor's, rewritten to be read; in order."""
+    """Yield where a task has no solution, Inductor's, rewritten to be read; in order."""
     waiting: deque[Attempt] = deque()
     jobs: deque[Attempt] = deque()
 
@@ -449,7 +449,7 @@ def _negatives(
     journal: Journal,
     report: Report,
 ) -> list[dict[str, Any]]:
-    """Planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
+    """Return planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
     planted: list[dict[str, Any]] = []
     for one, source in zip(rows, sources, strict=True):
         rng = Random(f"bugs {plan.seed} {one['uuid']}")

@@ -135,12 +135,13 @@ class DistillReport:
         return self.judged == self.wanted
 
     def table(self) -> list[tuple[str, str, int]]:
-        """(stage, reason, number) of dropped answers, the most frequent first. Wrong answers are counted by outcome."""
+        """Return (stage, reason, number) of dropped answers, the most frequent first. Wrong answers are counted by
+        outcome."""
         counts = Counter((drop["stage"], drop.get("outcome") or kind_of(drop["reason"])) for drop in self.drops)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
     def not_asked_table(self) -> list[tuple[str, str, int]]:
-        """(stage, reason, number) of questions that were not asked, the most frequent first."""
+        """Return (stage, reason, number) of questions that were not asked, the most frequent first."""
         counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in self.not_asked)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
@@ -327,7 +328,7 @@ class Finding:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages that can change a verdict."""
+    """Return the versions of the packages that can change a verdict."""
     return {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
 
 
@@ -451,7 +452,8 @@ class Distillation:
                 self.progress.advance("verdicts")
 
     def _open(self, one: Asked) -> str | None:
-        """The hash of a pair that must be judged; None if its result is known or it is dropped without the judge."""
+        """Return the hash of a pair that must be judged; None if its result is known or it is dropped without the
+        judge."""
         pair = self._reading(one)
         if not isinstance(pair, Pair):
             return None
@@ -464,7 +466,7 @@ class Distillation:
         return pair
 
     def _reading(self, one: Asked) -> Pair | Drop:
-        """The pair in the answer, or the reason why it is dropped without the judge."""
+        """Return the pair in the answer, or the reason why it is dropped without the judge."""
         if one.key not in self._read:
             self._read[one.key] = self._fresh_reading(one)
         return self._read[one.key]
@@ -517,7 +519,7 @@ class Distillation:
         return report
 
     def _rows(self, report: DistillReport) -> Iterable[dict[str, Any]]:
-        """The rows in the order of the questions. Dropped answers go into the report."""
+        """Yield the rows in the order of the questions. Dropped answers go into the report."""
         screen = Screen(per_structure=self.plan.per_structure)
         pairs: set[tuple[str, str]] = set()
         uuids: set[int] = set()

@@ -36,7 +36,8 @@ INPUTS = ("x", "y", "z")
 
 
 def plain_names(code: str, solution: str | None = None, *, inputs: bool = False) -> str:
-    """The code with its one kernel called ``kernel``; with `inputs` also up to three inputs called ``x``, ``y``, ``z``.
+    """Return the code with its one kernel called ``kernel``; with `inputs` also up to three inputs called ``x``, ``y``,
+    ``z``.
 
     A kernel's name says nothing that its module does not, nor do its inputs' names, and a small model has to learn to
     repeat them. The names are looked up in `solution`, of which `code` may be a broken form (None: in `code`). Names

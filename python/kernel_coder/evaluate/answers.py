@@ -74,7 +74,7 @@ class Model(Protocol):
 
 
 def candidate(text: str) -> tuple[str | None, str | None]:
-    """The code of an answer, or the reason why it holds none: (code, None) or (None, reason).
+    """Return the code of an answer, or the reason why it holds none: (code, None) or (None, reason).
 
     The code is the first code block. The tags that :func:`kernel_coder.ops.parse_response` describes are optional, so
     that models that were not trained on them can be evaluated. Text before ``</think>`` is skipped.

@@ -20,7 +20,7 @@ OPEN, CLOSE, END = "open", "close", "end"
 
 
 def on_this_rank(config: EvaluateConfig) -> EvaluateConfig:
-    """The config with this rank's GPU as its device, if it names no other."""
+    """Return the config with this rank's GPU as its device, if it names no other."""
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     if device == "cuda":

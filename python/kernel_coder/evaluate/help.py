@@ -60,7 +60,7 @@ def show_help(
 
 
 def field_of(model: type[BaseModel], name: str) -> FieldInfo:
-    """The field with a dotted name.
+    """Return the field with a dotted name.
 
     >>> from kernel_coder.evaluate.config import EvaluateConfig
     >>> field_of(EvaluateConfig, "judge.seed").description is not None
@@ -75,7 +75,7 @@ def field_of(model: type[BaseModel], name: str) -> FieldInfo:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """``; did you mean X?`` for a misspelt name, or nothing.
+    """Return ``; did you mean X?`` for a misspelt name, or nothing.
 
     >>> suggestion("nanoo", ["nano", "tiny"]), suggestion("gpt2", ["nano", "tiny"])
     ('; did you mean nano?', '')

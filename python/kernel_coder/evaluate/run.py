@@ -133,7 +133,7 @@ def add_to_library(library: Library, results: Results) -> None:
 
 
 def select_tasks(config: EvaluateConfig) -> TaskSet:
-    """The config's tasks, set to its backend and precision."""
+    """Return the config's tasks, set to its backend and precision."""
     try:
         tasks = load_tasks(
             config.tasks,
@@ -160,7 +160,7 @@ def _in_our_flags(message: str) -> str:
 
 
 def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tuple[Refused, ...]]:
-    """The tasks to evaluate, and those that the packaged admission list refuses.
+    """Return the tasks to evaluate, and those that the packaged admission list refuses.
 
     The list covers only tasks in fp32 whose text it holds.
     """
@@ -181,7 +181,7 @@ def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tu
 
 
 def make_requests(tasks: Sequence[Task], config: EvaluateConfig, library: Library | None = None) -> list[Request]:
-    """A request for each answer, task by task. Examples from a library are never those of the task itself."""
+    """Return a request for each answer, task by task. Examples from a library are never those of the task itself."""
     requests: list[Request] = []
     for task in tasks:
         try:
@@ -370,7 +370,7 @@ def arriving(arrived: queue.SimpleQueue[Item | None]) -> Iterator[Item | None]:
 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
-    """The verdict on an answer without code, which needs no judge."""
+    """Return the verdict on an answer without code, which needs no judge."""
     problem = sample.problem or "the answer holds no code"
     feedback = f"{problem}: put the whole module, with its class ModelNew, into one code block."
     names = {"backend": task.backend, "device": config.judged_on}

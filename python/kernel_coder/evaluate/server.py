@@ -99,7 +99,7 @@ class Server:
                 self.loop.run_until_complete(asyncio.wait(running))
 
     async def _ask(self, request: Asked) -> Answer:
-        """One answer. A reply that is no chat completion is retried like a failed request."""
+        """Return one answer. A reply that is no chat completion is retried like a failed request."""
         openai, problem = self.openai, ""
         began = time.monotonic()
         for attempt in range(self.config.max_retries + 1):
@@ -179,7 +179,8 @@ class Server:
 
 
 def api_key(variable: str | None) -> str:
-    """The API key in the environment variable. Raises :class:`UsageError` if the variable is missing or empty."""
+    """Return the API key in the environment variable. Raises :class:`UsageError` if the variable is missing or
+    empty."""
     if variable is None:
         return NO_KEY
     key = os.environ.get(variable, "").strip()

@@ -50,7 +50,7 @@ class Sample:
 
     @classmethod
     def of(cls, request: Request, answer: Answer) -> Sample:
-        """The record of an answer.
+        """Return the record of an answer.
 
         >>> from kernel_coder.tasks import Task
         >>> request = Request(Task(id="t", source="example", reference="..."), 0, (), seed=1)
@@ -167,7 +167,7 @@ class Store:
 
 
 def read_records(path: Path) -> Sequence[Any]:
-    """The objects of a JSON lines file. An incomplete last line, which a crash leaves, is removed from the file.
+    """Return the objects of a JSON lines file. An incomplete last line, which a crash leaves, is removed from the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

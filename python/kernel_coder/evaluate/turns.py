@@ -67,7 +67,7 @@ def next_requests(
     verdicts: Mapping[Key, Verdict],
     turn: int,
 ) -> list[Request]:
-    """The requests of a later turn.
+    """Return the requests of a later turn.
 
     A refused prompt gets none, nor does a correct answer with ``stop_when_correct``. After ``harness_failed`` there is
     no feedback, so the same prompt is repeated.
@@ -97,7 +97,7 @@ def next_requests(
 
 
 def shortened(text: str, reasoning: str) -> str:
-    """An answer as the prompts of later turns show it; ``reasoning`` is ``config.earlier_reasoning``.
+    """Return an answer as the prompts of later turns show it; ``reasoning`` is ``config.earlier_reasoning``.
 
     >>> shortened("<think>Hm.</think>\\n<thinking>Two loads.</thinking><answer>x</answer>", "drop")
     '<answer>x</answer>'

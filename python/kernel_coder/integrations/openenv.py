@@ -123,7 +123,7 @@ class KernelEnvironment(Environment[Answer, Told, KernelState]):
 
 
 def make_app(judge: AnyJudge, tasks: Sequence[Task], rewards: Any = "kevin", **options: Any) -> Any:
-    """The FastAPI application of the server; `options` are those of :class:`KernelEnvironment`."""
+    """Return the FastAPI application of the server; `options` are those of :class:`KernelEnvironment`."""
     return create_app(
         lambda: KernelEnvironment(judge, tasks, rewards, **options),
         Answer,

@@ -55,7 +55,7 @@ async def compute_score(
     rewards: Any = "kevin",
     **_: Any,
 ) -> dict[str, Any]:
-    """The reward of one answer, as verl calls it.
+    """Return the reward of one answer, as verl calls it.
 
     Args:
         data_source: the name of the data set; not used.
@@ -101,7 +101,7 @@ def _rewards_of(name: str, rewards: Any) -> Any:
 
 
 def rows(path: str, template: str = "kernel_coder", split: str = "train") -> list[dict[str, Any]]:
-    """The tasks of a data set as rows in verl's columns.
+    """Return the tasks of a data set as rows in verl's columns.
 
     >>> row = rows("packaged:pointwise", "nano")[0]
     >>> sorted(row), row["prompt"][0]["role"]

@@ -74,7 +74,7 @@ class KernelModule(nn.Module):
 
 
 def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module], Any]:
-    """The class ``Kernel`` of an exported package, and its custom op.
+    """Return the class ``Kernel`` of an exported package, and its custom op.
 
     Args:
         package: the import name of the package, which holds ``kernel`` and ``reference``.
@@ -184,7 +184,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return _called(self._twin, self._names, inputs, state, self._static())
 
         def _static(self) -> list[Any]:
-            """The arguments in the order of forward; TENSOR stands for a tensor."""
+            """Return the arguments in the order of forward; TENSOR stands for a tensor."""
             return list(self._verified["static"])
 
         def _run(self, inputs: list[Tensor], state: list[Tensor]) -> list[Tensor]:
@@ -205,7 +205,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return fresh
 
         def problem(self, inputs: Sequence[Tensor]) -> tuple[str, str] | None:
-            """Why the kernel cannot be used for these inputs: a kind (``device``, ``shape``) and a reason."""
+            """Return why the kernel cannot be used for these inputs: a kind (``device``, ``shape``) and a reason."""
             device = _device_problem(facts, inputs[0].device if inputs else torch.device("cpu"))
             if device is not None:
                 return "device", device
@@ -223,7 +223,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return None
 
         def _candidate(self, device: torch.device) -> nn.Module:
-            """The verified module on this device. Its own parameters are never used."""
+            """Return the verified module on this device. Its own parameters are never used."""
             with self._lock:
                 if device not in self._candidates:
                     module = importlib.import_module(f"{package}.kernel")
@@ -267,14 +267,15 @@ _NUMBERS: list[str] = []
 
 
 def _init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in a result of ``get_init_inputs``: positional ones, or a pair of positional ones and a dict."""
+    """Return the arguments in a result of ``get_init_inputs``: positional ones, or a pair of positional ones and a
+    dict."""
     if len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict):
         return list(given[0]), dict(given[1])
     return list(given), {}
 
 
 def _shapes(reference: Any, twin: nn.Module, names: Sequence[str]) -> tuple[dict[str, Any], list[bool], bool]:
-    """The verified inputs, which of them are tensors, and whether the output is a single tensor."""
+    """Return the verified inputs, which of them are tensors, and whether the output is a single tensor."""
     # The modules under test must not see other random numbers because a kernel was imported.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -301,7 +302,7 @@ def _state(module: nn.Module) -> list[tuple[str, Tensor]]:
 def _called(
     module: nn.Module, names: Sequence[str], inputs: Sequence[Tensor], state: Sequence[Tensor], static: list[Any]
 ) -> list[Tensor]:
-    """The outputs of the module with these parameters and buffers, as a list."""
+    """Return the outputs of the module with these parameters and buffers, as a list."""
     known = {key for key, _ in _state(module)}
     given = {key: one for key, one in zip(names, state, strict=True) if key in known}
     waiting = iter(inputs)
@@ -318,7 +319,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _device_problem(facts: Mapping[str, Any], device: torch.device) -> str | None:
-    """Why the kernel cannot be used on this device; None if it was verified there."""
+    """Return why the kernel cannot be used on this device; None if it was verified there."""
     if facts["interpreted"]:
         if device.type != "cpu":
             return f"it was verified by Triton's interpreter on the CPU, not on {_device_name(device)}"
@@ -418,7 +419,7 @@ class _Using:
 
 
 def _tuned(package: str, key: str, run: Callable[[], list[Tensor]], device: torch.device) -> dict[str, dict[str, int]]:
-    """The fastest block sizes for this device and these sizes, from the cache or by trying.
+    """Return the fastest block sizes for this device and these sizes, from the cache or by trying.
 
     One block size after another is changed. A change stays if the outputs are still close to those of the verified
     block sizes and the whole module is faster.
@@ -461,7 +462,7 @@ def _close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The median time of a call in seconds."""
+    """Return the median time of a call in seconds."""
     times = []
     for _ in range(REPEATS):
         if device.type == "cuda":

@@ -103,7 +103,8 @@ class Entry:
 
 
 def default_path() -> Path:
-    """The library that commands use if none is named: ``$KERNEL_CODER_LIBRARY``, else ``runs/library.sqlite``."""
+    """Return the library that commands use if none is named: ``$KERNEL_CODER_LIBRARY``, else
+    ``runs/library.sqlite``."""
     return Path(os.environ.get(VARIABLE) or USUAL_PATH)
 
 
@@ -245,7 +246,7 @@ class Library:
         return is_new
 
     def get(self, number: int) -> Entry:
-        """The kernel with this number. Raises UsageError if there is none."""
+        """Return the kernel with this number. Raises UsageError if there is none."""
         found = self._select("k.id = ?", (number,), limit=1)
         if not found:
             raise UsageError(f"library {self.path} has no kernel {number}; kernel-coder library search lists them")
@@ -254,7 +255,7 @@ class Library:
     def search(
         self, text: str = "", *, backend: str | None = None, device: str | None = None, limit: int = 20
     ) -> list[Entry]:
-        """The kernels whose task id, reference or source hold all words of ``text``; the fastest ones first.
+        """Return the kernels whose task id, reference or source hold all words of ``text``; the fastest ones first.
 
         Args:
             text: words, in any order; upper and lower case are the same. Empty: all kernels.
@@ -279,7 +280,7 @@ class Library:
     def nearest(
         self, task: Task, count: int, *, same: bool = True, backend: str | None = None, precision: str | None = None
     ) -> list[Entry]:
-        """The best kernels of the ``count`` tasks that are most like a task, the nearest task first.
+        """Return the best kernels of the ``count`` tasks that are most like a task, the nearest task first.
 
         The similarity is Jaccard's, of token shingles of the two modules. One kernel a task is returned, the fastest
         one.

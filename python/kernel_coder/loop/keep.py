@@ -29,12 +29,13 @@ class Solved:
     speedup: float | None
 
     def row(self) -> dict[str, Any]:
-        """The row for ``kernel-coder sft``, in TRL's format."""
+        """Return the row for ``kernel-coder sft``, in TRL's format."""
         return {"prompt": self.prompt, "completion": self.completion, "task": self.task}
 
 
 def solved_answers(samples: Path) -> Iterator[Solved]:
-    """The correct answers to first prompts in the ``samples.jsonl`` of a training run, without those to held-out tasks.
+    """Yield the correct answers to first prompts in the ``samples.jsonl`` of a training run, without those to held-out
+    tasks.
 
     An answer that follows feedback is left out: supervised training would learn it without what it replies to.
     """
@@ -55,7 +56,7 @@ def solved_answers(samples: Path) -> Iterator[Solved]:
 
 
 def keep(answers: Iterable[Solved], config: KeepConfig, seed: int) -> list[Solved]:
-    """The answers to learn, task by task. Each text counts once for each task.
+    """Return the answers to learn, task by task. Each text counts once for each task.
 
     >>> answers = [Solved("relu", [], f"answer {n}", thinking=n, speedup=None) for n in (30, 10, 20, 10)]
     >>> [one.thinking for one in keep(answers, KeepConfig(per_task=2), seed=0)]

@@ -107,7 +107,7 @@ class Loop:
         write_report(self.folder, self.config, self.rounds())
 
     def rounds(self) -> list[Round]:
-        """The rounds so far, for the report; round 0 is the starting policy."""
+        """Return the rounds so far, for the report; round 0 is the starting policy."""
         stages = ("rl", "keep", "sft", "evaluate")
         found = []
         for number in range(self.config.run.rounds + 1):
@@ -171,7 +171,8 @@ class Loop:
 
 
 def rl_facts(folder: Path) -> dict[str, Any]:
-    """The answers of a round's reinforcement learning: how many, how many of them correct, and how many different."""
+    """Return the answers of a round's reinforcement learning: how many, how many of them correct, and how many
+    different."""
     answers = correct = 0
     texts: set[tuple[str, str]] = set()
     with (folder / "samples.jsonl").open("rb") as lines:
@@ -187,7 +188,7 @@ def rl_facts(folder: Path) -> dict[str, Any]:
 
 
 def evaluation_facts(results: Results) -> dict[str, Any]:
-    """pass@k, variety and speed of a policy on held-out tasks.
+    """Return pass@k, variety and speed of a policy on held-out tasks.
 
     ``different`` is the share of different texts among the answers to a task, averaged over tasks.
     ``different_correct`` is the mean number of different correct texts of a task.

@@ -9,7 +9,8 @@ from kernel_coder.ops._inputs import Numbers, tensor_of
 
 
 def group_order(groups: int | Numbers, members: int, kind: str, device: torch.device) -> tuple[Tensor | None, Tensor]:
-    """``order`` (None: as they lie) and ``offsets`` of ``members`` rewards or rollouts; ``kind`` is which, in singular.
+    """Return ``order`` (None: as they lie) and ``offsets`` of ``members`` rewards or rollouts; ``kind`` is which, in
+    singular.
 
     With ids there are as many groups as members, the last ones empty: to count them would mean to wait for a GPU.
 

@@ -25,7 +25,7 @@ Numbers = Tensor | Sequence[Any]
 
 
 def plain_tensor(name: str, value: object) -> Tensor:
-    """``value`` if an op can take it: a tensor of one process.
+    """Return ``value`` if an op can take it: a tensor of one process.
 
     >>> plain_tensor("ids", [1, 2])
     Traceback (most recent call last):
@@ -57,20 +57,21 @@ def _without_gradient(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def token_numbers(dtype: torch.dtype, **tensors: Tensor | None) -> list[Tensor | None]:
-    """:func:`as_numbers` of named arguments that must be tensors or None."""
+    """Return :func:`as_numbers` of named arguments that must be tensors or None."""
     given = tuple(None if value is None else plain_tensor(name, value) for name, value in tensors.items())
     return as_numbers(given, dtype)
 
 
 def as_advantages(advantages: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Advantages as a tensor; a list or an array, which has one a sequence or one a token, goes to the device."""
+    """Return advantages as a tensor; a list or an array, which has one a sequence or one a token, goes to the
+    device."""
     if isinstance(advantages, Tensor):
         return _without_gradient(plain_tensor("advantages", advantages), dtype)
     return tensor_of("advantages", advantages, dtype).to(device, non_blocking=True)
 
 
 def tensor_of(name: str, numbers: Any, dtype: torch.dtype) -> Tensor:
-    """A list, a tuple or an array as a tensor of the CPU. None among rewards stands for NaN: not scored.
+    """Return a list, a tuple or an array as a tensor of the CPU. None among rewards stands for NaN: not scored.
 
     >>> tensor_of("rewards", [1, None], torch.float32)
     tensor([1., nan])
@@ -88,14 +89,15 @@ def _none_as_nan(numbers: Any) -> Any:
 
 
 def as_bounds(name: str, bounds: Numbers | None, device: torch.device) -> Tensor | None:
-    """``cu_seqlens`` or ``cu_turns``: int32 and int64 tensors are taken where they lie, lists go to the device."""
+    """Return ``cu_seqlens`` or ``cu_turns``: int32 and int64 tensors are taken where they lie, lists go to the
+    device."""
     if bounds is None or isinstance(bounds, Tensor):
         return None if bounds is None else plain_tensor(name, bounds)
     return tensor_of(name, bounds, torch.int64).to(device, non_blocking=True)
 
 
 def as_mask(mask: Tensor | None) -> Tensor | None:
-    """A mask as bool; an integer one, as tokenizers and TRL make them, counts where it is not 0."""
+    """Return a mask as bool; an integer one, as tokenizers and TRL make them, counts where it is not 0."""
     if mask is None or plain_tensor("mask", mask).dtype is torch.bool:
         return mask
     if mask.dtype.is_floating_point or mask.dtype.is_complex:
@@ -104,7 +106,7 @@ def as_mask(mask: Tensor | None) -> Tensor | None:
 
 
 def as_spec(spec: LossSpec | str) -> LossSpec:
-    """A spec, or the preset of that name."""
+    """Return a spec, or the preset of that name."""
     if isinstance(spec, LossSpec):
         return spec
     if isinstance(spec, str):
@@ -113,7 +115,7 @@ def as_spec(spec: LossSpec | str) -> LossSpec:
 
 
 def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
-    """The temperature as the ops take it: a tensor in the dtype that the rows are computed in.
+    """Return the temperature as the ops take it: a tensor in the dtype that the rows are computed in.
 
     A number becomes a tensor of the CPU, which the op reads before it launches anything.
     """
@@ -126,7 +128,7 @@ def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
 
 
 def as_denominator(denominator: float | Tensor | None, device: torch.device) -> Tensor | None:
-    """The denominator as the ops take it: a 0-D float64 tensor, made without waiting for the device."""
+    """Return the denominator as the ops take it: a 0-D float64 tensor, made without waiting for the device."""
     if denominator is None:
         return None
     if isinstance(denominator, Tensor):
@@ -137,12 +139,13 @@ def as_denominator(denominator: float | Tensor | None, device: torch.device) -> 
 
 
 def sums_of(tensor: Tensor) -> torch.dtype:
-    """The dtype in which the ops compute and return numbers of a token."""
+    """Return the dtype in which the ops compute and return numbers of a token."""
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32
 
 
 def number_tensor(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A 0-D tensor of the CPU; of ``device`` in a graph that is being compiled, which has no use for two devices."""
+    """Return a 0-D tensor of the CPU; of ``device`` in a graph that is being compiled, which has no use for two
+    devices."""
     if torch.compiler.is_compiling():
         return torch.full((), value, dtype=dtype, device=device)
     if torch._C._len_torch_dispatch_stack() > 0:  # a mode may make its own kind of tensor
@@ -165,7 +168,7 @@ def without_autograd(op: Callable[..., R], *arguments: Any) -> R:
 
 
 def carries_gradient(*tensors: Tensor | None) -> bool:
-    """Whether autograd must know of a call with these inputs."""
+    """Return whether autograd must know of a call with these inputs."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 

@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 
 
 def read_comparisons(comparisons: Sequence[Comparison]) -> list[ComparisonResult]:
-    """The numbers of several comparisons made on one device, in one transfer.
+    """Return the numbers of several comparisons made on one device, in one transfer.
 
     >>> a, b = torch.zeros(2), torch.tensor([0.0, 1.0])
     >>> [result.mismatches for result in read_comparisons([compare(a, a), compare(a, b)])]
@@ -103,7 +103,7 @@ def _unpacked(row: Sequence[float]) -> ComparisonResult:
 
 
 def _element(kind: str, first: float, second: float) -> int | float | complex:
-    """An element from its two numbers: an integer is their sum, since a float64 holds no int64."""
+    """Return an element from its two numbers: an integer is their sum, since a float64 holds no int64."""
     if kind == "real":
         return first
     return complex(first, second) if kind == "complex" else int(first) + int(second)

@@ -154,7 +154,7 @@ def _(
 
 
 def _like_loss(logits: Tensor, dtype: torch.dtype, numbers: int) -> tuple[Tensor, ...]:
-    """A loss, its metrics and some numbers a token, as the ops shape them."""
+    """Return a loss, its metrics and some numbers a token, as the ops shape them."""
     metrics = logits.new_empty(len(LOSS_METRICS), dtype=torch.float64)
     tokens = [logits.new_empty(logits.shape[:-1], dtype=dtype) for _ in range(numbers)]
     return logits.new_empty((), dtype=dtype), metrics, *tokens
@@ -164,7 +164,7 @@ _ENTROPY_COEF = [name for name, _, _ in _C.LOSS_SPEC_FIELDS].index("entropy_coef
 
 
 def has_entropy_term(spec: list[float]) -> bool:
-    """Whether a packed spec's loss depends on the entropy."""
+    """Return whether a packed spec's loss depends on the entropy."""
     return spec[_ENTROPY_COEF] != 0
 
 

@@ -178,7 +178,8 @@ def without_zero_advantage(
     cu_seqlens: Tensor | None,
     denominator: float | Tensor | None,
 ) -> tuple[Tensor | None, float | Tensor | None]:
-    """The mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts them.
+    """Return the mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts
+    them.
 
     ``shape`` is that of the tokens; the mask comes back flat. On the CPU if all of these lie there, else on the GPU,
     without waiting for it.
@@ -252,7 +253,7 @@ def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ..
 
 
 def _is_last_backward() -> bool:
-    """Whether the running backward frees its graph, so that what the forward saved may be given away."""
+    """Return whether the running backward frees its graph, so that what the forward saved may be given away."""
     keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return keeps_graph is not None and not keeps_graph() and not torch.is_grad_enabled()
 

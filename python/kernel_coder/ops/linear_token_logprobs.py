@@ -128,7 +128,7 @@ def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[floa
 
 
 def rounds(name: str, dtype: torch.dtype | None, hidden: Tensor) -> bool:
-    """Whether ``dtype``, that of the sums (None) or that of ``hidden``, is the latter."""
+    """Return whether ``dtype``, that of the sums (None) or that of ``hidden``, is the latter."""
     sums = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if dtype is not None and dtype not in (sums, hidden.dtype):
         raise ValueError(f"{name} must be {sums}, the dtype of hidden ({hidden.dtype}), or None; got {dtype}")

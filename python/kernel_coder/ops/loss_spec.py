@@ -197,7 +197,7 @@ class LossSpec(_Packed):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> LossSpec:
-        """The published loss of that name, with some fields changed. ``LossSpec.presets()`` lists the names."""
+        """Return the published loss of that name, with some fields changed. ``LossSpec.presets()`` lists the names."""
         _require(name in PRESETS, f"preset must be one of {', '.join(sorted(PRESETS))}; got '{name}'")
         unknown = sorted(set(changes) - {field.name for field in dataclasses.fields(cls)})
         _require(not unknown, f"LossSpec has no field {', '.join(unknown)}")
@@ -205,7 +205,7 @@ class LossSpec(_Packed):
 
     @classmethod
     def from_trl(cls, config: object | None = None, /, **arguments: Any) -> LossSpec:
-        """The loss that TRL 1.16's ``GRPOConfig`` with these arguments stands for.
+        """Return the loss that TRL 1.16's ``GRPOConfig`` with these arguments stands for.
 
         Args:
             config: a ``GRPOConfig``, or any object with such attributes.
@@ -242,7 +242,7 @@ class LossSpec(_Packed):
 
     @staticmethod
     def presets() -> tuple[str, ...]:
-        """The names that :meth:`preset` knows."""
+        """Return the names that :meth:`preset` knows."""
         return tuple(sorted(PRESETS))
 
     @property
@@ -256,7 +256,7 @@ class LossSpec(_Packed):
         )
 
     def pack(self) -> list[float]:
-        """The numbers that cross the dispatcher, in the order of the C++ struct."""
+        """Return the numbers that cross the dispatcher, in the order of the C++ struct."""
         try:
             return self._packed
         except AttributeError:  # the first call

@@ -38,7 +38,7 @@ class LossOutput(NamedTuple):
     entropy: Tensor | None
 
     def as_dict(self) -> dict[str, float]:
-        """The metrics as numbers by name. Waits for the device once.
+        """Return the metrics as numbers by name. Waits for the device once.
 
         >>> out = policy_loss(torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 0.0]), LossSpec.preset("dapo"))
         >>> out.as_dict()["tokens"], out.as_dict()["loss"]

@@ -14,7 +14,7 @@ MOST_THREADS = 2**31 - 1  # there are never more than pairs
 
 
 def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
-    """``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, the same bits, some hundred times sooner.
+    """Return ``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, the same bits, some hundred times sooner.
 
     ``2 * M / (len(a) + len(b))``, and 1 for two empty texts. ``M`` is the number of characters in matching blocks: the
     longest common substring (of several the first in ``a``, then the first in ``b``), and the same again to the left

@@ -32,7 +32,7 @@ def token_logprobs(
     mask: Tensor | None = None,
     entropy: bool = False,
 ) -> TokenLogprobs:
-    """The log-probability of one token a row, ``log softmax(logits / temperature)[ids]``, and the row's entropy.
+    """Return the log-probability of one token a row, ``log softmax(logits / temperature)[ids]``, and the row's entropy.
 
     With ``z = logits / temperature``, ``p = softmax(z)`` and ``y`` the token::
 

@@ -59,7 +59,7 @@ def packed_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence, and from answers to their shared prompt.
+    """Return the causal attention within each sequence, and from answers to their shared prompt.
 
     It has the signature of transformers' ``AttentionInterface``. ``cu_seq_lens_q`` (int32 [S + 1]) are the starts of
     the sequences, ``max_length_q`` is the length of the longest, and ``layout`` also describes shared prompts. Returns
@@ -121,7 +121,8 @@ def attention_by_spans(
 
 
 def _band(length: int, before: int, window: int | None, device: torch.device) -> Tensor:
-    """A mask, bool [length, before + length]: each token sees itself and the tokens before it, within the window."""
+    """Return a mask, bool [length, before + length]: each token sees itself and the tokens before it, within the
+    window."""
     distance = torch.arange(before, before + length, device=device)[:, None] - torch.arange(
         before + length, device=device
     )
@@ -194,7 +195,7 @@ def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 
 
 def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
-    """The queries, the keys, and the starts and longest lengths of both.
+    """Return the queries, the keys, and the starts and longest lengths of both.
 
     ``own``: every piece of the row attends to itself; otherwise the answers attend to their prompts.
     """
@@ -208,7 +209,7 @@ def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
 def _flash_forward(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, *, own: bool
 ) -> tuple[Tensor, ...]:
-    """The result, its log-sum-exp [heads, tokens], and two tensors that the backward pass needs."""
+    """Return the result, its log-sum-exp [heads, tokens], and two tensors that the backward pass needs."""
     queries, keys, cut = _places(layout, own)
     return torch.ops.aten._flash_attention_forward(
         query[queries], key[keys], value[keys], *cut, 0.0, own, False, scale=scale
@@ -246,7 +247,7 @@ def _flash_backward(
 
 @functools.cache
 def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether :func:`shared_flash` agrees with torch's attention, gradients included, on a small example."""
+    """Return whether :func:`shared_flash` agrees with torch's attention, gradients included, on a small example."""
     layout = layout_of([70, 33], [[5, 64, 130], [40, 1]], [77], device)
     rng = torch.Generator(device=device).manual_seed(0)
     tokens = int(layout.cu_seqlens[-1])
@@ -295,7 +296,7 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 
 def packed_inputs(ids: Tensor, positions: Tensor, layout: Layout) -> dict[str, Any]:
-    """The arguments of the model's forward pass for a packed row; ids and positions are int64 [T]."""
+    """Return the arguments of the model's forward pass for a packed row; ids and positions are int64 [T]."""
     found = {
         "input_ids": ids[None],
         "position_ids": positions[None],

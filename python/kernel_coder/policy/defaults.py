@@ -44,7 +44,7 @@ class ModelDefaults(BaseModel):
 
 
 def defaults_of(model: str) -> dict[str, Any]:
-    """The values that a model's folder states, by name; empty for a hub id and for a folder without the file.
+    """Return the values that a model's folder states, by name; empty for a hub id and for a folder without the file.
 
     Raises:
         UsageError: the file cannot be read.
@@ -85,7 +85,7 @@ def write_defaults(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def task_path(path: str | None) -> str | None:
-    """A task set as it can be found from every folder: the absolute path of a file, any other name unchanged.
+    """Return a task set as it can be found from every folder: the absolute path of a file, any other name unchanged.
 
     >>> task_path("packaged:pointwise")
     'packaged:pointwise'

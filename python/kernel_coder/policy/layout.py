@@ -44,7 +44,7 @@ class Layout:
 def layout_of(
     prompts: Sequence[int], answers: Sequence[Sequence[int]], others: Sequence[int], device: torch.device
 ) -> Layout:
-    """The layout of a row.
+    """Return the layout of a row.
 
     Args:
         prompts: length of each shared prompt.

@@ -85,11 +85,12 @@ class Policy:
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that training changes, by name: all of them, or the adapters."""
+        """Return the parameters that training changes, by name: all of them, or the adapters."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def whole(self) -> dict[str, Tensor]:
-        """The parameters that training changes. If they are divided, whole copies on the CPU of rank 0, none elsewhere.
+        """Return the parameters that training changes. If they are divided, whole copies on the CPU of rank 0, none
+        elsewhere.
 
         All ranks must then call this at the same time.
         """
@@ -153,11 +154,12 @@ class Policy:
         copy_whole(self.trainable(), copy.trainable())
 
     def divided(self, config: ParallelConfig, device: torch.device) -> Policy:
-        """The policy with its weights divided between the ranks, in place; see :mod:`kernel_coder.policy.sharding`."""
+        """Return the policy with its weights divided between the ranks, in place; see
+        :mod:`kernel_coder.policy.sharding`."""
         return replace(self, root=shard(self.model, config, device), parallel=config)
 
     def copied(self, device: torch.device) -> Policy:
-        """A whole copy of the policy on a device, to sample from while this one is divided."""
+        """Return a whole copy of the policy on a device, to sample from while this one is divided."""
         return replace(self, model=copy.deepcopy(self.model).to(device).eval(), recomputation=None)
 
     @contextmanager
@@ -241,7 +243,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_reference(policy: Policy) -> Policy | None:
-    """A frozen copy of the policy as it is now, for the KL term. None for LoRA: use ``policy.as_reference``."""
+    """Return a frozen copy of the policy as it is now, for the KL term. None for LoRA: use ``policy.as_reference``."""
     if policy.is_peft:
         return None
     model = copy.deepcopy(policy.model).requires_grad_(False)
@@ -361,7 +363,7 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
+    """Return the device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
 
     If several processes work on the run, ``auto`` and ``cuda`` mean the GPU with the process's local rank.
 

@@ -34,7 +34,7 @@ COMPARED = 4000
 
 
 def cell_of(attempt: Attempt, axes: Sequence[str]) -> tuple[str, ...]:
-    """The cell of an answer with code: one value for each axis.
+    """Return the cell of an answer with code: one value for each axis.
 
     ``speedup``: its range, or the outcome of an answer that is not correct. ``memory``: how the kernels reach memory.
     ``tile``: the largest block size, as a power of two. ``kernels``: the number of kernels.
@@ -57,7 +57,7 @@ def _speedup(attempt: Attempt) -> str:
 
 
 def memory_access(code: str) -> str:
-    """How the kernels of a source reach memory, by its most elaborate means.
+    """Return how the kernels of a source reach memory, by its most elaborate means.
 
     >>> memory_access("tl.load(x + offsets)"), memory_access("tl.load(x + i[:, None] * n + j[None, :])")
     ('vector', 'matrix')
@@ -78,7 +78,8 @@ def memory_access(code: str) -> str:
 
 
 def tile(code: str) -> str:
-    """The largest power of two from 16 to 65,536 that stands in a source, where block sizes stand; else ``none``.
+    """Return the largest power of two from 16 to 65,536 that stands in a source, where block sizes stand; else
+    ``none``.
 
     >>> tile("BLOCK = 256\\nx = 1000")
     '256'
@@ -89,7 +90,7 @@ def tile(code: str) -> str:
 
 
 def number_of_kernels(code: str) -> str:
-    """The number of Triton or CUDA kernels that a source defines, up to ``4+``.
+    """Return the number of Triton or CUDA kernels that a source defines, up to ``4+``.
 
     >>> number_of_kernels("@triton.jit\\ndef f(x): ...\\n@triton.jit\\ndef g(x): ...")
     '2'
@@ -112,7 +113,7 @@ class Archive:
 
     @classmethod
     def of(cls, attempts: Iterable[Attempt], axes: Sequence[str]) -> Archive:
-        """The archive of the judged answers that hold code."""
+        """Return the archive of the judged answers that hold code."""
         archive = cls(tuple(axes))
         for attempt in attempts:
             archive.add(attempt)
@@ -135,7 +136,8 @@ class Archive:
         return sorted(self.cells.values(), key=lambda one: (*(-part for part in rank(one.verdict)), one.key))
 
     def novelties(self) -> dict[Key, float]:
-        """The mean distance of each elite to its nearest others, from 0 to 1. A distance is 1 - ``difflib``'s ratio."""
+        """Return the mean distance of each elite to its nearest others, from 0 to 1. A distance is 1 - ``difflib``'s
+        ratio."""
         elites = self.elites
         texts = [(one.code or "")[:COMPARED] for one in elites]
         pairs = [(i, j) for i in range(len(elites)) for j in range(i)]

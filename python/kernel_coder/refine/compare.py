@@ -67,7 +67,7 @@ class CompareConfig:
     search: RefineConfig
 
     def search_config(self, strategy: str, seed: int, folder: Path) -> RefineConfig:
-        """The config of one search."""
+        """Return the config of one search."""
         given = self.search.model_dump(exclude={"judge", "turns"}, exclude_unset=True) | {"judge": self.search.judge}
         budget = {
             "strategy": STRATEGIES[strategy],
@@ -79,7 +79,7 @@ class CompareConfig:
 
 
 def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
-    """The config of a command line, and whether it resumes an earlier comparison."""
+    """Return the config of a command line, and whether it resumes an earlier comparison."""
     parser = argparse.ArgumentParser(prog="kernel-coder evaluate", description=__doc__, allow_abbrev=False)
     parser.add_argument("--strategy", required=True, help="strategies, as in evolve,serial,parallel,turns")
     parser.add_argument("--tasks", default="packaged", help="task set, as for evaluate without --strategy")
@@ -127,7 +127,7 @@ class Progress:
     timed: bool
 
     def after(self, evaluations: int) -> float:
-        """The best speedup after so many candidates; a search that ended earlier keeps its last one."""
+        """Return the best speedup after so many candidates; a search that ended earlier keeps its last one."""
         return self.best[min(evaluations, len(self.best)) - 1] if self.best else 0.0
 
 
@@ -216,7 +216,7 @@ def progress_of(trajectory: Any, task: str, seed: int) -> Progress:
 
 
 def points(evaluations: int) -> list[int]:
-    """The numbers of candidates at which results are reported: powers of two, and the budget.
+    """Return the numbers of candidates at which results are reported: powers of two, and the budget.
 
     >>> points(48)
     [1, 2, 4, 8, 16, 32, 48]
@@ -225,7 +225,7 @@ def points(evaluations: int) -> list[int]:
 
 
 def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[str, Any]:
-    """The content of summary.json: for each strategy and number of candidates the share of solved tasks and the
+    """Return the content of summary.json: for each strategy and number of candidates the share of solved tasks and the
     geometric mean of the best speedup, with bootstrap intervals over tasks. An unsolved task has the speedup 1, since
     its reference stays in use."""
     import numpy as np
@@ -304,7 +304,7 @@ def write_results(config: CompareConfig, summary: dict[str, Any]) -> None:
 
 
 def table(summary: dict[str, Any]) -> list[list[str]]:
-    """The header and the rows of the table: the solved share, and the speedup where something was timed."""
+    """Return the header and the rows of the table: the solved share, and the speedup where something was timed."""
     from kernel_coder.pages import percent, times
 
     at = [str(one) for one in points(summary["evaluations"])]
@@ -326,7 +326,7 @@ def _cells(curve: Sequence[dict[str, Any]], value: str, shown: Callable[[float],
 
 
 def chart_of(summary: dict[str, Any], value: str) -> dict[str, Any] | None:
-    """The lines of a chart against the logarithm of the number of candidates; None if nothing was measured."""
+    """Return the lines of a chart against the logarithm of the number of candidates; None if nothing was measured."""
     curves = {name: [one[value] for one in found["curve"]] for name, found in summary["strategies"].items()}
     known = [one for curve in curves.values() for one in curve if one is not None]
     if not known:

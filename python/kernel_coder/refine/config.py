@@ -107,13 +107,13 @@ class RefineConfig(AnswerConfig):
         return Path(self.output or f"runs/refine-{Path(self.module).stem}")
 
     def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
-        """The config of the model client."""
+        """Return the config of the model client."""
         shared = self.model_dump(include={*AnswerConfig.model_fields, "model"} - {"judge"})
         return validated(EvaluateConfig, {**shared, "device": device, "dtype": dtype, "tasks": self.module})
 
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
-    """The config of a command line, and whether it resumes an earlier search."""
+    """Return the config of a command line, and whether it resumes an earlier search."""
     parser = FlagParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",

@@ -61,7 +61,7 @@ class Evolution(Search):
         return Question(turn, sample, messages, seed, tuple(one.key for one in parents))
 
     def _parents(self, turn: int, sample: int, random: Random) -> list[Attempt]:
-        """The parents of an answer: elites of its island, and at times the best of another island."""
+        """Return the parents of an answer: elites of its island, and at times the best of another island."""
         config = self.config
         island = sample % config.islands
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn]
@@ -97,7 +97,7 @@ class Evolution(Search):
 
 
 def members(attempts: list[Attempt], config: RefineConfig, island: int, turn: int) -> list[Attempt]:
-    """The answers that an island knows: its own, and the best of all others from before the last migration."""
+    """Return the answers that an island knows: its own, and the best of all others from before the last migration."""
     before = (turn - 1) // config.migrate_every * config.migrate_every
     own = [one for one in attempts if one.sample % config.islands == island]
     if config.islands == 1 or not before:
@@ -123,7 +123,7 @@ def profile(verdict: Verdict) -> str:
 
 
 def roofline_share(verdict: Verdict) -> float | None:
-    """The share of the device's peak that the candidate reaches; None if the judge does not measure it."""
+    """Return the share of the device's peak that the candidate reaches; None if the judge does not measure it."""
     share = getattr(verdict, "roofline_share", None)
     return float(share) if share is not None else None
 

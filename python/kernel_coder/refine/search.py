@@ -49,7 +49,7 @@ class BudgetSpent(Exception):
 
 
 def load_module(config: RefineConfig) -> Task:
-    """The module as a task of the config's backend and precision."""
+    """Return the module as a task of the config's backend and precision."""
     try:
         tasks = load_tasks(config.module)
     except (ValueError, OSError, ImportError) as error:
@@ -150,7 +150,7 @@ class Search:
                 self.settle()
 
     def _gathered(self) -> list[Question]:
-        """The next questions.
+        """Return the next questions.
 
         A local model generates a batch in about the time of one answer. So once a question is ready, this waits for
         more of them, for at most the time that the last batch took. With a server it does not wait.
@@ -172,7 +172,7 @@ class Search:
             wait(set(self._running.values()), min(POLL_S, max(until - time.monotonic(), 0.0)), FIRST_COMPLETED)
 
     def _ready(self) -> list[Question]:
-        """The next question of each conversation whose last answer is judged, early rounds first."""
+        """Return the next question of each conversation whose last answer is judged, early rounds first."""
         turns = range(1, self.config.turns + 1)
         known = self.trajectory.attempts
         following = [
@@ -218,7 +218,8 @@ class Search:
         self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
-        """The prompt of an answer: the task, then the earlier answers that the strategy shows with their feedback."""
+        """Return the prompt of an answer: the task, then the earlier answers that the strategy shows with their
+        feedback."""
         shown = self.shown(turn, sample)
         messages = list(self.opening[:-1] if shown and self.opening[-1]["role"] == "assistant" else self.opening)
         for place, attempt in enumerate(shown):
@@ -229,11 +230,11 @@ class Search:
         return messages
 
     def shown_text(self, attempt: Attempt) -> str:
-        """An earlier answer as prompts show it."""
+        """Return an earlier answer as prompts show it."""
         return shortened(attempt.text, self.config.earlier_reasoning)
 
     def shown(self, turn: int, sample: int) -> list[Attempt]:
-        """The earlier answers that a prompt shows. The model continues from the last of them."""
+        """Return the earlier answers that a prompt shows. The model continues from the last of them."""
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn and one.is_judged]
         if self.config.strategy == "parallel" or not earlier:
             return []
@@ -280,7 +281,7 @@ class Search:
             self._judge(attempt)
 
     def _counted(self) -> int:
-        """The number of candidates submitted here whose verdicts the trajectory already counts."""
+        """Return the number of candidates submitted here whose verdicts the trajectory already counts."""
         judged = {one.code for one in self.trajectory.attempts.values() if one.verdict is not None}
         return sum(code in judged for code in self._verdicts)
 
@@ -374,7 +375,7 @@ class Search:
         return f"the budget of {self.config.tokens} tokens is spent"
 
     def is_enough(self) -> str | None:
-        """The reason to end the search now; None to go on."""
+        """Return the reason to end the search now; None to go on."""
         best = self.trajectory.best
         if best is not None and best.verdict is not None:
             if self.config.stop_when_correct:
@@ -393,7 +394,7 @@ class Search:
 
 
 def curve(attempts: Sequence[Attempt]) -> Iterator[tuple[int, float]]:
-    """(number of verdicts, best speedup so far) after each verdict, in the order of the answers.
+    """Yield (number of verdicts, best speedup so far) after each verdict, in the order of the answers.
 
     The speedup is 0 before the first correct answer, and 1 for one that was not timed.
     """

@@ -40,7 +40,7 @@ class Bar:
 
 
 def bars(run: Run) -> list[Bar]:
-    """The phases of the last steps. Without times in metrics.jsonl there are none."""
+    """Return the phases of the last steps. Without times in metrics.jsonl there are none."""
     spans: dict[int, dict[str, list[float]]] = {}
     for place, side in enumerate(("from", "until")):
         for name, curve in run.curves.items():
@@ -58,7 +58,7 @@ def bars(run: Run) -> list[Bar]:
 
 
 def timeline(run: Run) -> Markup:
-    """The SVG element, or nothing without times.
+    """Return the SVG element, or nothing without times.
 
     The clock begins anew when a run is resumed, so steps from before that are not drawn beside later ones.
     """

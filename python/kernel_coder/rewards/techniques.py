@@ -48,7 +48,7 @@ def techniques_reward(
     count: Annotated[int, Field(description="number of techniques that earn the full reward")] = 2,
     **columns: Any,
 ) -> list[float | None]:
-    """``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
+    """Return ``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
 
     Only kernels that the answer launches count, not those that it merely defines. The reward reads the source, so a
     model can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
@@ -96,7 +96,7 @@ def _code(completion: Completion) -> str:
 
 
 def techniques_in(code: str) -> set[str]:
-    """The techniques in the Triton kernels that ``code`` launches and in its CUDA sources."""
+    """Return the techniques in the Triton kernels that ``code`` launches and in its CUDA sources."""
     tree = parse(code)
     if isinstance(tree, str):
         return set()

@@ -82,7 +82,7 @@ class FollowUp:
     room: int | None = None
 
     def __call__(self, conversation: Conversation) -> Next | None:
-        """The next prompt; None if the conversation ends."""
+        """Return the next prompt; None if the conversation ends."""
         turns, verdict = conversation.turns, conversation.verdicts[-1]
         if len(turns) >= self.max_turns or verdict is None or not verdict.is_scored:
             return None
@@ -94,13 +94,13 @@ class FollowUp:
         return None if self.room is not None and len(found.ids) > self.room else found
 
     def _reply(self, conversation: Conversation, turn: int) -> list[Message]:
-        """The feedback on that turn in the next prompt."""
+        """Return the feedback on that turn in the next prompt."""
         task, verdict = conversation.opening.task, conversation.verdicts[turn]
         now = len(conversation.turns)
         return build_feedback(task, verdict, self.template, turn=now, max_turns=self.max_turns)
 
     def _shown(self, conversation: Conversation) -> list[int]:
-        """The turns that the next prompt shows, in order. The prompt ends with the feedback on the last of them.
+        """Return the turns that the next prompt shows, in order. The prompt ends with the feedback on the last of them.
 
         With ``best`` and more than one turn, the latest turn is always among them.
         """
@@ -143,7 +143,7 @@ class FollowUp:
 
 
 def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages without a last message that begins the answer."""
+    """Return the messages without a last message that begins the answer."""
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 

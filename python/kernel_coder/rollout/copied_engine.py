@@ -39,7 +39,7 @@ class CopiedEngine:
         self.tells_of_ends: bool = getattr(self.inner, "tells_of_ends", False)
 
     def snapshot(self) -> Snapshot:
-        """A copy of the model's present weights. Call it where no update is in progress."""
+        """Return a copy of the model's present weights. Call it where no update is in progress."""
         own = dict(self.model.named_parameters())
         return {name: own[name].detach().clone() for name in self._trained}
 

@@ -33,7 +33,8 @@ def attend(
     lengths: Tensor,
     scale: float,
 ) -> Tensor:
-    """The attention of the new token over its row, [B, K, G, D]. Writes the token's key and value into the cache.
+    """Return the attention of the new token over its row, [B, K, G, D]. Writes the token's key and value into the
+    cache.
 
     Args:
         query: [B, K, G, D], without rotary embedding.
@@ -99,7 +100,7 @@ def attend_by_torch(
 
 
 def mask_of(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """[B, 1, 1, width]: 0 for the tokens of a row and the new token, -inf after them."""
+    """Return [B, 1, 1, width]: 0 for the tokens of a row and the new token, -inf after them."""
     later = torch.arange(width, device=lengths.device) > lengths[:, None]
     return torch.zeros(later.shape, dtype=dtype, device=lengths.device).masked_fill_(later, -torch.inf)[:, None, None]
 
@@ -110,7 +111,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int, size: int) -> str | None:
-    """The reason why the kernel cannot be used; None if it agrees with torch on a small example."""
+    """Return the reason why the kernel cannot be used; None if it agrees with torch on a small example."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if size & (size - 1) or size < 16:

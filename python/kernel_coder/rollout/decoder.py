@@ -27,7 +27,7 @@ STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
 
 
 def why_unsupported(model: nn.Module) -> str | None:
-    """The reason why this decoder does not support a model; None if it does."""
+    """Return the reason why this decoder does not support a model; None if it does."""
     base = causal_lm(model)
     config = base.config
     if config.model_type not in SUPPORTED:
@@ -77,7 +77,7 @@ class Decoder:
         self.cos = self.sin = torch.empty(0)
 
     def bytes_per_token(self) -> int:
-        """Bytes in the cache for one token of one row."""
+        """Return the bytes in the cache for one token of one row."""
         return 2 * len(self.layers) * self.key_heads * self.head_dim * self.head.weight.element_size()
 
     def new_cache(self, rows: int, room: int) -> Cache:
@@ -146,7 +146,7 @@ class Decoder:
         return self.head(self._norm(self.norm, x))
 
     def _query_key_value(self, layer: Any, x: Tensor) -> list[Tensor]:
-        """Query, key and value, [..., heads, D] each, without rotary embedding."""
+        """Return query, key and value, [..., heads, D] each, without rotary embedding."""
         attention = layer.self_attn
         hidden = self._norm(layer.input_layernorm, x)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -50,7 +50,7 @@ class RolloutEngine(Protocol):
         *,
         poll: Callable[[], None] | None = None,
     ) -> list[Turn]:
-        """One turn for each prompt, in order.
+        """Return one turn for each prompt, in order.
 
         The random numbers of answer ``i`` depend only on ``seeds[i]``, not on the rest of the batch. ``poll`` is called
         often and may raise to stop.
@@ -59,7 +59,7 @@ class RolloutEngine(Protocol):
 
 
 def completion_seed(*parts: int | str) -> int:
-    """A 63-bit seed from values that identify a completion, such as (run seed, step, task id, sample).
+    """Return a 63-bit seed from values that identify a completion, such as (run seed, step, task id, sample).
 
     >>> completion_seed(42, 0, "task", 1) == completion_seed(42, 0, "task", 1) != completion_seed(42, 0, "task", 2)
     True

@@ -209,7 +209,7 @@ class StaticEngine:
         return self._slots
 
     def _affordable(self, room: int, wanted: int) -> int:
-        """The largest size of at most ``wanted`` rows whose cache fits into memory."""
+        """Return the largest size of at most ``wanted`` rows whose cache fits into memory."""
         if self.device.type != "cuda":
             return wanted
         free = torch.cuda.mem_get_info(self.device)[0]
@@ -375,7 +375,7 @@ class StaticEngine:
 
 
 def _from(start: int, ended: Callable[[int, Turn], None]) -> Callable[[int, Turn], None]:
-    """``ended`` for a part of the prompts that begins at index ``start``."""
+    """Return ``ended`` for a part of the prompts that begins at index ``start``."""
     return lambda place, turn: ended(start + place, turn)
 
 
@@ -410,7 +410,7 @@ def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Te
 
 
 def size_for(rows: int) -> int:
-    """The smallest size with at least this many rows.
+    """Return the smallest size with at least this many rows.
 
     >>> size_for(1), size_for(33), size_for(512), size_for(769)
     (1, 48, 512, 1024)
@@ -419,7 +419,7 @@ def size_for(rows: int) -> int:
 
 
 def size_below(size: int) -> int:
-    """The next smaller size.
+    """Return the next smaller size.
 
     >>> size_below(48), size_below(1024), size_below(1280)
     (32, 768, 1024)
@@ -428,10 +428,10 @@ def size_below(size: int) -> int:
 
 
 def rounded(number: int, unit: int) -> int:
-    """The number rounded up to a multiple of ``unit``."""
+    """Return the number rounded up to a multiple of ``unit``."""
     return -(-number // unit) * unit
 
 
 def supported(model: nn.Module) -> bool:
-    """Whether the model is on a GPU and its architecture is supported."""
+    """Return whether the model is on a GPU and its architecture is supported."""
     return causal_lm(model).get_input_embeddings().weight.is_cuda and why_unsupported(model) is None

@@ -30,7 +30,8 @@ class Turn:
             )
 
     def continues(self, earlier: Turn) -> bool:
-        """Whether the prompt begins with all ids of the earlier turn, so that one forward pass can compute both."""
+        """Return whether the prompt begins with all ids of the earlier turn, so that one forward pass can compute
+        both."""
         before = (*earlier.prompt_ids, *earlier.completion_ids)
         return len(self.prompt_ids) > len(before) and self.prompt_ids[: len(before)] == before
 
@@ -55,6 +56,6 @@ class Rollout:
 
 
 def answer_to(messages: tuple[Message, ...] | list[Message], turn: Turn) -> str:
-    """The text of an answer, including a beginning in the prompt."""
+    """Return the text of an answer, including a beginning in the prompt."""
     last = messages[-1]
     return (last["content"] if last["role"] == "assistant" else "") + turn.text

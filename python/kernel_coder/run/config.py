@@ -166,11 +166,11 @@ class RunnableConfig(Section):
         def parallel(self) -> ParallelConfig: ...
 
     def to_yaml(self) -> str:
-        """The resolved config as YAML, which :func:`load` reads back as an equal config."""
+        """Return the resolved config as YAML, which :func:`load` reads back as an equal config."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
     def hash(self) -> str:
-        """SHA-256 of all fields that can change the run's numbers other than by rounding."""
+        """Return the SHA-256 of all fields that can change the run's numbers other than by rounding."""
         values = self.model_dump(mode="json")
         values.pop("parallel", None)
         values["run"] = {name: value for name, value in values["run"].items() if name not in NOT_IN_HASH}
@@ -202,7 +202,7 @@ MISSING = object()
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted name and the value of every field that is no section."""
+    """Yield the dotted name and the value of every field that is no section."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{name}.")
@@ -243,7 +243,7 @@ def load(
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted name of every field, sections included. The items of a list have none.
+    """Return the dotted name of every field, sections included. The items of a list have none.
 
     >>> class Tiny(RunnableConfig):
     ...     optim: AdamConfig = AdamConfig()
@@ -260,7 +260,7 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def parse_flags(flags: list[str], kind: type[BaseModel]) -> dict[str, Any]:
-    """The values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
+    """Return the values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
     valid, command = field_names(kind), kind.__name__.removesuffix("Config").lower()
     for flag, following in zip(flags, [*flags, ""][1:], strict=True):
         name, equals, value = flag[2:].partition("=")
@@ -285,7 +285,8 @@ def _refuse_section(name: str, value: str, kind: type[BaseModel]) -> None:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The pydantic models that a field's type names, for example that of ``Section | None`` or ``list[Section]``."""
+    """Return the pydantic models that a field's type names, for example that of ``Section | None`` or
+    ``list[Section]``."""
     return [
         kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)
     ]
@@ -317,7 +318,7 @@ ABBREVIATIONS = {
 
 
 def _nearest(name: str, valid: list[str]) -> str:
-    """``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
+    """Return ``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
     section, _, leaf = name.rpartition(".")
     meant = [option for option in valid if option.rpartition(".")[2] == ABBREVIATIONS.get(leaf)]
     close = sorted(meant, key=lambda option: not option.startswith(f"{section}."))[:1]
@@ -329,7 +330,7 @@ def _nearest(name: str, valid: list[str]) -> str:
 
 
 def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The error as one sentence that names the field."""
+    """Return the error as one sentence that names the field."""
     errors = error.errors()
     # A misspelt required name is reported twice, as unknown and as missing. The unknown name is the one to correct.
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])

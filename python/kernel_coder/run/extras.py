@@ -19,7 +19,7 @@ builds."""
 
 
 def missing_packages(extra: str) -> list[str]:
-    """The packages of an extra that are not installed.
+    """Return the packages of an extra that are not installed.
 
     >>> missing_packages("no such extra")
     []

@@ -18,7 +18,8 @@ LATEST = "latest"
 
 
 def choose_folder(config: RunConfig, resume: str | None) -> RunConfig:
-    """The config with the folder that the run uses. It is another one than ``output_dir`` only with ``new_folder``.
+    """Return the config with the folder that the run uses. It is another one than ``output_dir`` only with
+    ``new_folder``.
 
     A new run gets the first of ``output_dir``, ``output_dir-2``, ``output_dir-3``, ... after the last that holds a run.
     A run that resumes gets the last one.
@@ -53,7 +54,7 @@ def link_latest(run_dir: Path) -> None:
 
 
 def holds_a_run(run_dir: Path) -> bool:
-    """Whether a folder holds a run, finished or not."""
+    """Return whether a folder holds a run, finished or not."""
     return (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))
 
 

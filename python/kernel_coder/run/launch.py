@@ -13,7 +13,7 @@ FLAG = "--nproc"
 
 
 def nproc_of(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
-    """The number after ``--nproc`` (None without that flag) and the other arguments.
+    """Return the number after ``--nproc`` (None without that flag) and the other arguments.
 
     Raises:
         UsageError: it is not a positive number.
@@ -85,5 +85,5 @@ def run_processes(module: str, arguments: Sequence[str], count: int) -> int:
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after a failure of the group."""
+    """Return whether torchrun started this process again after a failure of the group."""
     return int(os.environ.get(RESTARTS, "0")) > 0

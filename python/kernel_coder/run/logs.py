@@ -157,7 +157,7 @@ class RunLog:
         self._trackers = []
 
     def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
-        """``<name>_first`` and ``<name>_last`` of these shown metrics; None if no step had a finite value."""
+        """Return ``<name>_first`` and ``<name>_last`` of these shown metrics; None if no step had a finite value."""
         keys = {name: name.replace("/", "_") for name in names}
         return {
             **{f"{key}_first": self.first.get(name) for name, key in keys.items()},
@@ -222,7 +222,8 @@ def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def find_trackers(names: Sequence[str]) -> list[Any]:
-    """The tracker classes that ``run.report_to`` names. TensorBoard is skipped: :class:`RunLog` writes it itself.
+    """Return the tracker classes that ``run.report_to`` names. TensorBoard is skipped: :class:`RunLog` writes it
+    itself.
 
     Raises:
         UsageError: accelerate does not know a name, or its package is not installed.

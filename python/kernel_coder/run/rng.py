@@ -32,7 +32,7 @@ def seed_rng(seed: int) -> None:
 
 
 def capture_rng() -> RngState:
-    """A copy of the present state."""
+    """Return a copy of the present state."""
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         tensors |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}

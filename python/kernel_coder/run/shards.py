@@ -38,21 +38,21 @@ class Saveable(Protocol):
         """Writes whatever is needed to use the model, without its weights."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that the optimiser updates, by name."""
+        """Return the parameters that the optimiser updates, by name."""
 
     def whole(self) -> dict[str, Tensor]:
         """These parameters, whole on rank 0."""
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole tensor on this rank's device. For a divided one every rank must call this at the same time."""
+    """Return the whole tensor on this rank's device. For a divided one every rank must call this at the same time."""
     from torch.distributed.tensor import DTensor
 
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def local(value: Tensor) -> Tensor:
-    """The part of a tensor that this rank holds."""
+    """Return the part of a tensor that this rank holds."""
     from torch.distributed.tensor import DTensor
 
     return value.to_local() if isinstance(value, DTensor) else value
@@ -60,7 +60,8 @@ def local(value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def whole_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole copies of these tensors on the CPU of rank 0, one tensor after the other; an empty dict on other ranks."""
+    """Return whole copies of these tensors on the CPU of rank 0, one tensor after the other; an empty dict on other
+    ranks."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         value = whole(tensor.detach())
@@ -71,7 +72,8 @@ def whole_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def like(value: Tensor, example: Tensor) -> Tensor:
-    """A copy of a whole tensor, which all ranks have, in the form of the example: on its device, and divided like it.
+    """Return a copy of a whole tensor, which all ranks have, in the form of the example: on its device, and divided
+    like it.
 
     A tensor of another shape, such as the optimiser's number of steps, is not divided.
     """
@@ -84,19 +86,20 @@ def like(value: Tensor, example: Tensor) -> Tensor:
 
 
 def is_divided(model: Saveable) -> bool:
-    """Whether the weights that training changes are divided between ranks."""
+    """Return whether the weights that training changes are divided between ranks."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(parameter, DTensor) for parameter in model.trainable().values())
 
 
 def holds_shards(checkpoint: Path) -> bool:
-    """Whether a checkpoint holds the model in parts."""
+    """Return whether a checkpoint holds the model in parts."""
     return (checkpoint / SHARDS).is_dir()
 
 
 def divided_state(model: Saveable, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The tensors of a checkpoint in parts, and the optimiser's single numbers, which are the same on all ranks."""
+    """Return the tensors of a checkpoint in parts, and the optimiser's single numbers, which are the same on all
+    ranks."""
     tensors: dict[str, Tensor] = {f"{WEIGHTS}{name}": value.detach() for name, value in model.trainable().items()}
     numbers: dict[str, float] = {}
     for name, value in named_tensors(optimizer, model.trainable()).items():
@@ -148,7 +151,7 @@ class ShardWriting:
             self.hashes.set_exception(error)
 
     def is_done(self) -> bool:
-        """Whether this rank has written and hashed its part."""
+        """Return whether this rank has written and hashed its part."""
         return self.hashes.done()
 
     def finish(self) -> None:
@@ -160,7 +163,8 @@ class ShardWriting:
 
 
 def gloo_group() -> Any:
-    """A group of all ranks for the thread that writes checkpoints, so that it does not disturb the other exchanges."""
+    """Return a group of all ranks for the thread that writes checkpoints, so that it does not disturb the other
+    exchanges."""
     import torch.distributed as dist
 
     global _group

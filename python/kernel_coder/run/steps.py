@@ -130,7 +130,8 @@ def opened(
 
 
 def changed_config(config: RunnableConfig, checkpoint: Path) -> list[str]:
-    """A note about the fields in which a resumed run's config differs from that of its last part; none if it does not.
+    """Return a note about the fields in which a resumed run's config differs from that of its last part; none if it
+    does not.
 
     Args:
         config: of the resumed run.
@@ -229,7 +230,7 @@ class Saver:
             writing.finish()
 
     def has(self, state: RunState) -> bool:
-        """Whether the newest checkpoint is of this state."""
+        """Return whether the newest checkpoint is of this state."""
         self.finish()
         name = f"checkpoint-{state.step:08d}"
         return distributed.from_first(lambda: [path.name for path in list_checkpoints(self.run_dir)[:1]] == [name])
@@ -256,7 +257,7 @@ class RankTimes:
         self.lagging: dict[int, int] = {}  # steps in a row, by rank
 
     def compare(self, metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
-        """The metrics of this rank with the times of all ranks, and notes about ranks that lag.
+        """Return the metrics of this rank with the times of all ranks, and notes about ranks that lag.
 
         Waiting for other ranks (``time/wait_s``) is not counted. With one rank the metrics stay as they are. A call for
         all ranks together.
@@ -289,7 +290,7 @@ BUSY = ("time/rollout_s", "time/logprobs_s")
 
 
 def progress_facts(status: str, state: RunState) -> dict[str, Any]:
-    """The first entries of every ``summary.json``: how far the run has come."""
+    """Return the first entries of every ``summary.json``: how far the run has come."""
     return {
         "status": status,
         "steps": state.step,
@@ -302,7 +303,7 @@ def progress_facts(status: str, state: RunState) -> dict[str, Any]:
 def origin_facts(
     run: PreparedRun[State], state: State, config: RunConfig, run_dir: Path, *, model: str, data: str
 ) -> dict[str, Any]:
-    """The last entries of every ``summary.json``: the resulting weights, and all that they depend on."""
+    """Return the last entries of every ``summary.json``: the resulting weights, and all that they depend on."""
     newest = list_checkpoints(run_dir)[:1]
     weights = run.policy.trainable()
     return {

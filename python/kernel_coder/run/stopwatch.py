@@ -49,9 +49,9 @@ class Stopwatch:
         self.spans[name] = min(first, begin), max(last, end)
 
     def metrics(self, tokens: int) -> dict[str, float]:
-        """``time/<phase>_s`` in seconds, ``time/step_s``, tokens per second of the step and of its rollout, the share
-        of the step that waited only for verdicts, and ``time/from/<phase>`` and ``time/until/<phase>``, in seconds
-        after this module was imported.
+        """Return ``time/<phase>_s`` in seconds, ``time/step_s``, tokens per second of the step and of its rollout, the
+        share of the step that waited only for verdicts, and ``time/from/<phase>`` and ``time/until/<phase>``, in
+        seconds after this module was imported.
         """
         total = time.perf_counter() - self._start
         rollout = self.seconds.get("rollout", 0.0)

@@ -19,7 +19,7 @@ EXIT_MISTAKE = 2
 
 
 def parser() -> FlagParser:
-    """The command's flags."""
+    """Return the command's flags."""
     made = FlagParser(prog="kernel-coder serve", description=__doc__)
     made.add_argument("--host", default="127.0.0.1", help="address to listen on; others than loopback need a token")
     made.add_argument("--port", type=int, default=8400, help="port to listen on; 0: any free one (default 8400)")
@@ -93,7 +93,7 @@ def serve(options: object, config: JudgeConfig, token: str | None) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address.
+    """Return whether only this machine can reach the address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)

@@ -25,7 +25,7 @@ from kernel_coder.tasks.task import Task
 def create_app(
     judge: AnyJudge, *, token: str | None = None, limits: ServiceLimits | None = None, at_once: int | None = None
 ) -> FastAPI:
-    """The application. The judge must be open, and stays open.
+    """Return the application. The judge must be open, and stays open.
 
     Args:
         judge: a Judge, a JudgePool, a Ray pool.
@@ -139,7 +139,7 @@ def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
 
 
 async def _lines(broker: Broker, found: list[Verdict | Job]) -> AsyncIterator[str]:
-    """A line for each verdict, as they come. A client that leaves gives its candidates up."""
+    """Yield a line for each verdict, as they come. A client that leaves gives its candidates up."""
     places: dict[asyncio.Future[Verdict], list[int]] = {}
     for index, one in enumerate(found):
         if isinstance(one, Verdict):

@@ -53,7 +53,7 @@ class Job:
 
 
 def job_id(task: Task, candidate: str, backend: str | None) -> str:
-    """The content hash of a request: equal requests have one id, and one verdict.
+    """Return the content hash of a request: equal requests have one id, and one verdict.
 
     >>> task = Task(id="relu", source="example", reference="...")
     >>> job_id(task, "a", None) == job_id(task, "a", None) != job_id(task, "b", None)
@@ -105,7 +105,7 @@ class Broker:
         return len(self._running)
 
     def known(self, id: str) -> Verdict | Job | None:
-        """The verdict of an earlier request, or its job if that is still under way."""
+        """Return the verdict of an earlier request, or its job if that is still under way."""
         return self._kept.get(id) or self._jobs.get(id)
 
     def submit(self, task: Task, candidate: str, backend: str | None, client: str) -> Verdict | Job:
@@ -134,7 +134,7 @@ class Broker:
         return job
 
     async def wait(self, job: Job, timeout_s: float | None = None) -> Verdict | None:
-        """The job's verdict; None if it takes longer. A caller that is cancelled leaves the job."""
+        """Return the job's verdict; None if it takes longer. A caller that is cancelled leaves the job."""
         job.waiters += 1
         try:
             return await asyncio.wait_for(asyncio.shield(job.verdict), timeout_s)

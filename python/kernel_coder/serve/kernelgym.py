@@ -65,7 +65,8 @@ class EvaluationResponse(BaseModel):
 
 
 def response_of(task_id: str, verdict: Verdict) -> EvaluationResponse:
-    """A verdict in KernelGYM's fields. A failure of the harness has the status ``failed``, which its reward code drops.
+    """Return a verdict in KernelGYM's fields. A failure of the harness has the status ``failed``, which its reward code
+    drops.
 
     >>> from kernel_coder.judge import example_verdict
     >>> found = response_of("a", example_verdict("correct", speedup=2.0))
@@ -95,7 +96,7 @@ def response_of(task_id: str, verdict: Verdict) -> EvaluationResponse:
 
 
 def kernelgym_routes(service: Callable[[], Service]) -> APIRouter:
-    """The routes ``/evaluate``, ``/evaluate/batch``, ``/results/{task_id}`` and ``/status/{task_id}``."""
+    """Return the routes ``/evaluate``, ``/evaluate/batch``, ``/results/{task_id}`` and ``/status/{task_id}``."""
     routes = APIRouter(tags=["kernelgym"])
     ids: OrderedDict[str, str] = OrderedDict()  # task id -> the id of its job
 

@@ -36,7 +36,7 @@ class TaskBody(BaseModel):
 
     @classmethod
     def of(cls, task: Task) -> TaskBody:
-        """The body that makes this task on the other side."""
+        """Return the body that makes this task on the other side."""
         return cls.model_validate(
             {
                 "reference": task.reference,

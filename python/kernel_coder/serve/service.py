@@ -59,7 +59,7 @@ class Metrics:
         self.seconds.observe(taken_s)
 
     def text(self, broker: Broker) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the page that Prometheus reads."""
         self.queued.set(broker.queued)
         self.running.set(broker.running)
         return generate_latest(self.registry)
@@ -123,6 +123,6 @@ async def _until_gone(request: Request) -> None:
 
 
 def client_of(request: Request) -> str:
-    """The name under which a client's candidates wait: the header ``X-Client-Id``, else the address."""
+    """Return the name under which a client's candidates wait: the header ``X-Client-Id``, else the address."""
     named = request.headers.get("x-client-id", "")[:100]
     return named or (request.client.host if request.client else "")

@@ -28,13 +28,13 @@ def computing(device: torch.device, bf16: bool) -> torch.autocast:
 
 
 def hidden_states(model: nn.Module, batch: PackedBatch) -> Tensor:
-    """The decoder's output [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
+    """Return the decoder's output [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
     decoder = causal_lm(model).get_decoder()
     return decoder(**model_inputs(batch)).last_hidden_state[0]
 
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
-    """The arguments of the model's forward pass."""
+    """Return the arguments of the model's forward pass."""
     return {
         "input_ids": batch.ids[None],
         "position_ids": batch.positions[None],

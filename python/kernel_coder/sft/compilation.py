@@ -124,7 +124,7 @@ def as_in_a_run(policy: Policy) -> Iterator[None]:
 
 
 def sample(policy: Policy, batch: PackedBatch, states_of: StatesOf, *, bf16: bool) -> tuple[Tensor, Tensor]:
-    """The loss of a pass, and some elements of each weight's gradient."""
+    """Return the loss of a pass, and some elements of each weight's gradient."""
     policy.model.zero_grad(set_to_none=True)
     total = float(max(batch.num_targets, 1))
     sums = backward(policy, [batch], total, bf16=bf16, states_of=states_of)
@@ -135,13 +135,13 @@ def sample(policy: Policy, batch: PackedBatch, states_of: StatesOf, *, bf16: boo
 
 
 def relative_error(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> float:
-    """The larger one of the relative errors of loss and gradient; infinite if a value is not finite."""
+    """Return the larger one of the relative errors of loss and gradient; infinite if a value is not finite."""
     errors = [float((now - then).norm() / then.norm()) for now, then in zip(found, expected, strict=True)]
     return max(error if error == error else float("inf") for error in errors)
 
 
 def mirrored(batch: PackedBatch) -> PackedBatch:
-    """The batch with its tokens in reverse order, so with other ids, positions and sequence ends."""
+    """Return the batch with its tokens in reverse order, so with other ids, positions and sequence ends."""
     lengths = batch.cu_seqlens.diff().flip(0)
     ends = lengths.cumsum(0)
     starts = (ends - lengths).repeat_interleave(lengths)
@@ -161,7 +161,7 @@ def _give_memory_back(policy: Policy) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """The error in one line. A compiler's error is replaced by the error that caused it.
+    """Return the error in one line. A compiler's error is replaced by the error that caused it.
 
     >>> reason_of(ValueError("no such thing\\nat all"))
     'ValueError: no such thing'

@@ -22,7 +22,8 @@ ANSWERED = ("format", "judge/", "completions/mean_length", "completions/clipped_
 
 
 def evaluate(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Metrics under ``eval/``, and a line of ``samples.jsonl`` for every answer. The random state is unchanged."""
+    """Return the metrics under ``eval/``, and a line of ``samples.jsonl`` for every answer. The random state is
+    unchanged."""
     metrics: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
     with rng_unchanged():

@@ -51,7 +51,7 @@ class Encoder:
         self.end = [int(tokenizer.eos_token_id)] if plain else end_of_turn(tokenizer)
 
     def of_task(self, task: Task) -> Example:
-        """A task's prompt and its known solution."""
+        """Return a task's prompt and its known solution."""
         if task.solution is None:
             raise DroppedError("it has no known solution")
         messages = build_messages(task, self.config.prompt_template, one_shot=self.config.one_shot)
@@ -67,7 +67,8 @@ class Encoder:
         return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
 
     def of_messages(self, name: str, messages: Sequence[Message], asked: int = 0) -> Example:
-        """A conversation. The messages of the assistant are learnt, except those among the first ``asked`` messages."""
+        """Return a conversation. The messages of the assistant are learnt, except those among the first ``asked``
+        messages."""
         parts: list[tuple[list[int], bool]] = []
         so_far: list[int] = []
         for place, message in enumerate(messages):
@@ -86,7 +87,7 @@ class Encoder:
         return self._finished(name, parts)
 
     def of_text(self, name: str, text: str) -> list[Example]:
-        """A text, divided into pieces of at most ``max_length`` tokens. Pieces overlap by one token."""
+        """Return a text, divided into pieces of at most ``max_length`` tokens. Pieces overlap by one token."""
         begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
         ids = [*begin, *self._text(text), int(self.tokenizer.eos_token_id)]
         size = self.config.max_length
@@ -112,7 +113,7 @@ class Encoder:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that end an answer: all that the chat template writes after it, up to the first special token.
+    """Return the tokens that end an answer: all that the chat template writes after it, up to the first special token.
 
     That token can differ from the tokenizer's end of sequence: Llama 3 ends a turn with ``<|eot_id|>``, and the
     tokenizer of a GGUF file may name a wrong one. What a template writes after the special token, such as a line end,
@@ -132,7 +133,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:
-    """The examples of tasks, and a sentence for each task that was dropped."""
+    """Return the examples of tasks, and a sentence for each task that was dropped."""
     examples: list[Example] = []
     dropped: list[str] = []
     for task in tasks:
@@ -144,7 +145,7 @@ def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example]
 
 
 def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[list[Example], list[str]]:
-    """The examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
+    """Return the examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
 
     Also a sentence for each row that was dropped.
     """
@@ -177,7 +178,7 @@ def _as_messages(prompt: Any, completion: Any) -> list[Message]:
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """SHA-256 over the ids and loss masks of the examples, in order."""
+    """Return the SHA-256 over the ids and loss masks of the examples, in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(b"%d:" % len(example))

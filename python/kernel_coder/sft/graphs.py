@@ -130,7 +130,7 @@ class GraphedBody:
         self._output = self.states
 
     def __call__(self, model: nn.Module, batch: PackedBatch) -> Tensor:
-        """The hidden states [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
+        """Return the hidden states [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
         if not self.takes(model, batch):
             return hidden_states(model, batch)
         self._move_gradients_out()
@@ -140,7 +140,7 @@ class GraphedBody:
         return states
 
     def takes(self, model: nn.Module, batch: PackedBatch) -> bool:
-        """Whether the graphs can compute this batch."""
+        """Return whether the graphs can compute this batch."""
         if model is not self.model or not model.training or not torch.is_grad_enabled():
             return False
         if self.places and self._places() != self.places:
@@ -193,7 +193,7 @@ class _Replayed(torch.autograd.Function):
 
 
 def why_not(model: nn.Module, *, bf16: bool) -> str | None:
-    """Why a model cannot be recorded as graphs; None if it can."""
+    """Return why a model cannot be recorded as graphs; None if it can."""
     if head_of(model) is None:
         return "the loss of this model is not computed from hidden states"
     if dropout := dropout_of(model):

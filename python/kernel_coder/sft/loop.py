@@ -92,14 +92,15 @@ def run_step(run: SftRun, state: RunState, poll: Poll, watch: Stopwatch) -> Step
 
 
 def draw(packs: int, step: int, config: SftConfig) -> list[int]:
-    """The packs of a step. Each epoch has every pack once, in its own order; its last step may have fewer packs."""
+    """Return the packs of a step. Each epoch has every pack once, in its own order; its last step may have fewer
+    packs."""
     length, size = steps_per_epoch(config, packs), config.packs_per_step
     order = epoch_order(packs, step // length, config.run.seed, config.data.shuffle)
     return order[step % length * size :][:size]
 
 
 def after_update(state: RunState, result: SftUpdate, tokens: int) -> RunState:
-    """The state after a step over that many tokens."""
+    """Return the state after a step over that many tokens."""
     return replace(
         state,
         step=state.step + 1,
@@ -111,7 +112,7 @@ def after_update(state: RunState, result: SftUpdate, tokens: int) -> RunState:
 
 
 def update_metrics(result: SftUpdate, state: RunState, epoch: float) -> dict[str, float]:
-    """The metrics of an update, under TRL's names."""
+    """Return the metrics of an update, under TRL's names."""
     return {
         "epoch": epoch,
         "loss": result.losses.mean,
@@ -143,7 +144,7 @@ def save_merged(run: SftRun, folder: Path) -> Path:
 
 
 def summarise(run: SftRun, state: RunState, status: str, log: RunLog) -> dict[str, Any]:
-    """The content of ``summary.json``: flat, with the same keys in every run."""
+    """Return the content of ``summary.json``: flat, with the same keys in every run."""
     config = run.config
     origin = origin_facts(run, state, config.run, log.run_dir, model=config.model.name_or_path, data=config.data.path)
     merge = status == "finished" and run.policy.is_peft

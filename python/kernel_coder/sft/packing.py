@@ -35,7 +35,7 @@ class Filled:
 
     @classmethod
     def of(cls, packs: Sequence[Sequence[int]], size: int, capacity: int) -> Filled:
-        """The shape for passes over at most ``size`` of these packs.
+        """Return the shape for passes over at most ``size`` of these packs.
 
         A pack is given by the lengths of its examples, whose sum is at most ``capacity`` tokens.
 

@@ -156,7 +156,7 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
 
 
 def model_defaults(config: SftConfig) -> dict[str, Any]:
-    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+    """Return how the trained model wants to be asked: as in this run, and else as the model that it was made from.
 
     See :mod:`kernel_coder.policy.defaults`.
     """
@@ -234,12 +234,12 @@ def held_out_of(tasks: TaskSet, count: int) -> tuple[TaskSet, TaskSet]:
 
 
 def replace_path(config: SftDataConfig, path: str) -> SftDataConfig:
-    """The config for all rows of another data set."""
+    """Return the config for all rows of another data set."""
     return config.model_copy(update={"path": path, "limit": None, "revision": None})
 
 
 def ask(task: Task, policy: Policy, config: SftConfig) -> Prompt:
-    """The prompt of a held-out task that the model answers itself.
+    """Return the prompt of a held-out task that the model answers itself.
 
     Raises:
         UsageError: the prompt and the longest answer do not fit into the model's context.
@@ -261,13 +261,13 @@ def make_packs(examples: Sequence[Example], config: SftDataConfig) -> tuple[tupl
 
 
 def one_shape(packs: Sequence[Sequence[Example]], config: SftConfig) -> Filled:
-    """The shape to which all forward passes over these packs are padded."""
+    """Return the shape to which all forward passes over these packs are padded."""
     lengths = [[len(example) for example in pack] for pack in packs]
     return Filled.of(lengths, config.optim.per_device_train_batch_size, config.data.max_length)
 
 
 def taken(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[list[Example]]:
-    """The examples of each pack."""
+    """Return the examples of each pack."""
     return [[examples[i] for i in pack] for pack in packs]
 
 
@@ -278,7 +278,7 @@ def batches_of(
     device: torch.device,
     filled: Filled | None = None,
 ) -> list[PackedBatch]:
-    """The forward passes over these packs. With ``filled`` all have that shape.
+    """Return the forward passes over these packs. With ``filled`` all have that shape.
 
     All ranks have equally many; a rank with fewer packs gets passes over an example that is not in the loss.
     """
@@ -305,7 +305,8 @@ def own_packs(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> li
 
 
 def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:
-    """Two packed rows that end with the same example after different neighbours, for :func:`check_separation`."""
+    """Return two packed rows that end with the same example after different neighbours, for
+    :func:`check_separation`."""
     size = len(policy.tokenizer)
 
     def example(start: int) -> Example:
@@ -316,19 +317,19 @@ def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:
 
 
 def steps_per_epoch(config: SftConfig, packs: int) -> int:
-    """Steps in which every pack is used once."""
+    """Return the steps in which every pack is used once."""
     return math.ceil(packs / config.packs_per_step)
 
 
 def total_steps(config: SftConfig, packs: int) -> int:
-    """Steps of the whole run."""
+    """Return the steps of the whole run."""
     if config.run.max_steps > 0:
         return config.run.max_steps
     return max(1, math.ceil(config.run.num_train_epochs * steps_per_epoch(config, packs)))
 
 
 def describe(examples: Sequence[Example], packs: Sequence[Sequence[int]], config: SftConfig, steps: int) -> str:
-    """A note with the size of the data and of an epoch."""
+    """Return a note with the size of the data and of an epoch."""
     tokens = sum(map(len, examples))
     learnt = sum(int(example.in_loss.sum()) for example in examples)
     filled = tokens / (len(packs) * config.data.max_length)

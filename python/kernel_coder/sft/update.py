@@ -66,7 +66,7 @@ class UpdateSettings:
 def loss_of(
     model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False, states_of: StatesOf = hidden_states
 ) -> ops.LossOutput:
-    """``-sum(log p(target)) / total`` over the rows in the loss.
+    """Return ``-sum(log p(target)) / total`` over the rows in the loss.
 
     It is computed from hidden states if the fused op supports the head, otherwise from logits. Call it inside
     :func:`~kernel_coder.policy.attention.packed`.
@@ -125,7 +125,7 @@ def backward(
 
 @torch.no_grad()
 def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = False) -> Losses:
-    """The losses of these forward passes and those of the other ranks, without gradients."""
+    """Return the losses of these forward passes and those of the other ranks, without gradients."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
         with packed(policy.model):

@@ -262,7 +262,7 @@ def _pretend_h100() -> Iterator[None]:
 
 
 def _attribute(key: str) -> str:
-    """The Python expression for a tensor with this name in the state dict; numbers become list indices.
+    """Return the Python expression for a tensor with this name in the state dict; numbers become list indices.
 
     >>> _attribute("network.0.weight"), _attribute("gains.1")
     ('self.network[0].weight', 'self.gains[1]')

@@ -76,7 +76,7 @@ class Ahead:
                 self._pipeline.put(saved["number"], self._restored(saved, [by_id[name] for name in saved["tasks"]]))
 
     def answers(self, state: TrainState, poll: Poll, watch: Stopwatch) -> Answers:
-        """The answers of this step. Begins those of step t + lag.
+        """Return the answers of this step. Begins those of step t + lag.
 
         Args:
             state: at the beginning of the step; its weights are the policy's present ones.
@@ -110,7 +110,7 @@ class Ahead:
         return (state.update - version) / self.run.config.updates_per_step
 
     def saved(self, state: TrainState) -> TrainState:
-        """The state with the answers that are on their way, for a checkpoint. Waits until they are judged.
+        """Return the state with the answers that are on their way, for a checkpoint. Waits until they are judged.
 
         Those of step t + lag are left out: the weights of the checkpoint write them again.
         """
@@ -208,7 +208,7 @@ def _with_version(rollout: Rollout, version: int) -> Rollout:
 
 
 def _plain(number: int, made: _Made) -> dict[str, Any]:
-    """JSON values, from which :func:`_rollout` makes equal rollouts again."""
+    """Return JSON values, from which :func:`_rollout` makes equal rollouts again."""
     return {
         "number": number,
         "version": made.request.version,

@@ -38,14 +38,14 @@ class Batch:
         return len(self.turns) if self.rollouts is None else max(self.rollouts, default=-1) + 1
 
     def rollout_of(self, index: int) -> int:
-        """The index of the rollout that a sequence is a turn of."""
+        """Return the index of the rollout that a sequence is a turn of."""
         return index if self.rollouts is None else self.rollouts[index]
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def select(self, indices: Sequence[int]) -> Batch:
-        """The batch of only these sequences."""
+        """Return the batch of only these sequences."""
 
         def pick(values: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
             return None if values is None else tuple(values[i] for i in indices)
@@ -155,7 +155,8 @@ def make_batch(
 def advantages_of(
     rewards: Tensor, config: AdvantagesConfig, group: int, lengths: Tensor, turn_counts: Sequence[int] | None
 ) -> Tensor:
-    """The advantage of each turn (float64 [S]): of its reward in its group, or in conversations of its return."""
+    """Return the advantage of each turn (float64 [S]): of its reward in its group, or in conversations of its
+    return."""
     if turn_counts is None:
         return group_advantages(
             rewards,
@@ -179,7 +180,8 @@ def advantages_of(
 
 
 def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
-    """The number that the summed loss of one update is divided by: a count of tokens or sequences, as the loss asks.
+    """Return the number that the summed loss of one update is divided by: a count of tokens or sequences, as the loss
+    asks.
 
     It is counted over the whole generation batch and divided equally between its updates. So a token has the same
     weight in whichever update and micro-batch it is.
@@ -196,7 +198,7 @@ def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
 
 
 def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
-    """The sequences that an update has to compute.
+    """Return the sequences that an update has to compute.
 
     Without KL and entropy terms the gradient of a sequence is a multiple of its advantage. A sequence with advantage 0
     then contributes exactly 0 to loss and gradient, and is left out.
@@ -210,7 +212,7 @@ def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
 
 
 def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) -> list[list[list[int]]]:
-    """The sequences of each forward pass of each update: at most ``size`` rows in a pass, none without gradient.
+    """Return the sequences of each forward pass of each update: at most ``size`` rows in a pass, none without gradient.
 
     Scoring uses the same passes as the updates, so the first update computes the same bits as the old log-probs.
     """
@@ -222,7 +224,7 @@ def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) ->
 
 
 def ranks_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int, ranks: int) -> list[list[list[list[int]]]]:
-    """The forward passes of each rank, of each update: ``[rank][update][pass]`` is a list of sequences.
+    """Return the forward passes of each rank, of each update: ``[rank][update][pass]`` is a list of sequences.
 
     The rows of an update are spread so that the ranks' tokens are as equal as possible. All ranks have equally many
     passes in an update; one that has fewer rows gets empty passes, see :func:`idle`. With one rank it is
@@ -317,7 +319,7 @@ def deal_rows(
 
 
 def idle(batch: Batch, token: int) -> Batch:
-    """A batch of one sequence that is not in the loss, for a rank that must make a pass and has no rows.
+    """Return a batch of one sequence that is not in the loss, for a rank that must make a pass and has no rows.
 
     Args:
         batch: has the same optional log-probs and advantages.
@@ -346,8 +348,8 @@ def by_update(batch: Batch, indices: Sequence[int], minibatches: int) -> list[li
 
 
 def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
-    """The sequences of each row. Turns of a rollout share a row if the later prompt begins with the whole earlier
-    turn."""
+    """Return the sequences of each row. Turns of a rollout share a row if the later prompt begins with the whole
+    earlier turn."""
     rows: list[list[int]] = []
     for i in indices:
         last = rows[-1][-1] if rows else None

@@ -148,7 +148,8 @@ class RolloutConfig(Section):
         return self
 
     def batch_size_of(self, rollouts: int) -> int:
-        """The number of rollouts in a batch. With several turns, one half is sampled while the other is judged."""
+        """Return the number of rollouts in a batch. With several turns, one half is sampled while the other is
+        judged."""
         return self.batch_size or (max(rollouts, 1) if self.max_turns == 1 else -(-rollouts // 2) or 1)
 
 
@@ -251,7 +252,7 @@ class ShareRejectionConfig(Section):
 
 
 def _or_preset(description: str, *, ge: float | None = None, gt: float | None = None) -> Any:
-    """A field of :class:`LossConfig` that keeps the preset's value unless it is set."""
+    """Return a field of :class:`LossConfig` that keeps the preset's value unless it is set."""
     return Field(default=None, description=f"{description}; none: as in the preset", ge=ge, gt=gt)
 
 
@@ -394,7 +395,7 @@ class JudgeSection(JudgeConfig):
         return self.url or self.cluster or self.device
 
     def judge_config(self) -> JudgeConfig:
-        """The fields that the judge itself takes, those that were given marked as such."""
+        """Return the fields that the judge itself takes, those that were given marked as such."""
         own = {"device", "url", "cluster", "backend", "remember"}
         return JudgeConfig.model_validate(self.model_dump(include=self.model_fields_set - own))
 
@@ -554,7 +555,7 @@ class TrainConfig(RunnableConfig):
         return self.minibatches * self.optim.num_iterations
 
     def loss_spec(self) -> Any:
-        """The ``ops.LossSpec`` that the loss section describes."""
+        """Return the ``ops.LossSpec`` that the loss section describes."""
         from kernel_coder.ops import LossSpec
 
         given = self.loss.model_dump(exclude={"loss_type", "mask_truncated_completions"}, exclude_none=True)
@@ -568,7 +569,7 @@ class TrainConfig(RunnableConfig):
             raise UsageError(f"the loss section is not a loss: {error}") from None
 
     def _mismatch_of_lag(self) -> dict[str, Any]:
-        """The correction for answers that earlier weights wrote, unless the preset already has one.
+        """Return the correction for answers that earlier weights wrote, unless the preset already has one.
 
         The gradient of a token is multiplied by the probability ratio of the present weights to those earlier ones, at
         most :data:`LAG_RATIO_MAX`.
@@ -582,7 +583,8 @@ class TrainConfig(RunnableConfig):
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:
-    """The config of a training run from a YAML file (None: only defaults) and dotted flags, which override the file.
+    """Return the config of a training run from a YAML file (None: only defaults) and dotted flags, which override the
+    file.
 
     >>> load_config(None, ["--optim.learning_rate", "1e-3"]).optim.learning_rate
     0.001

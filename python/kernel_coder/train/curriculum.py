@@ -51,7 +51,8 @@ class TrainState(RunState):
 
 
 def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
-    """The order of ``size`` items in an epoch: a new permutation in each, or always the same without ``shuffle``."""
+    """Return the order of ``size`` items in an epoch: a new permutation in each, or always the same without
+    ``shuffle``."""
     if not shuffle:
         return list(range(size))
     return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
@@ -74,7 +75,8 @@ def draw_epochs(size: int, start: int, count: int, seed: int, shuffle: bool) -> 
 
 
 def draw_by_success(ids: Sequence[str], rates: Mapping[str, float], count: int, floor: float, seed: int) -> list[int]:
-    """Indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were drawn.
+    """Return the indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were
+    drawn.
 
     A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. The floor makes
     sure that it is still tried now and then. Each task gets the key ``-log(u) / weight`` with a uniform random number
@@ -131,13 +133,13 @@ def draw(
 
 
 def level_of(task: Task) -> int:
-    """The task's level of difficulty; -1, below all levels, if its data states none."""
+    """Return the task's level of difficulty; -1, below all levels, if its data states none."""
     level = task.metadata.get("level")
     return int(level) if isinstance(level, int | float) and not isinstance(level, bool) else -1
 
 
 def first_progress(tasks: Sequence[Task], config: SamplerConfig) -> Progress:
-    """The progress before the first step.
+    """Return the progress before the first step.
 
     Raises:
         ValueError: all tasks are harder than the first level.
@@ -206,7 +208,7 @@ def next_stage(
 
 
 def stage_factors(config: TrainConfig, progress: Progress) -> Mapping[str, float] | None:
-    """The factors of the rewards' weights in the present stage, by label; None without stages."""
+    """Return the factors of the rewards' weights in the present stage, by label; None without stages."""
     return config.stages[progress.stage].weights if config.stages else None
 
 
@@ -217,7 +219,7 @@ def learn(
     config: TrainConfig,
     metrics: Mapping[str, float],
 ) -> Progress:
-    """The progress after a step: new success rates, and possibly the next level and the next stage.
+    """Return the progress after a step: new success rates, and possibly the next level and the next stage.
 
     Args:
         progress: before the step.
@@ -234,7 +236,8 @@ def learn(
 
 
 def progress_metrics(progress: Progress, config: TrainConfig) -> dict[str, float]:
-    """The metrics that describe the progress. ``sampler/useful_tasks`` counts tasks that are solved sometimes."""
+    """Return the metrics that describe the progress. ``sampler/useful_tasks`` counts tasks that are solved
+    sometimes."""
     rates = list(progress.rates.values())
     metrics = {"sampler/tasks_tried": float(len(rates))}
     if rates:

@@ -60,7 +60,7 @@ class Answers:
         return [[any(one) for one in rollouts[i : i + self.group] if one] for i in self._starts()]
 
     def flat(self) -> list[int]:
-        """The groups whose rollouts all earned the same rewards, turn by turn, and so carry no gradient.
+        """Return the groups whose rollouts all earned the same rewards, turn by turn, and so carry no gradient.
 
         Rollouts with an answer that could not be scored are left out.
         """
@@ -76,18 +76,18 @@ class Answers:
 
 
 def verdicts_of(rollouts: Sequence[Rollout]) -> list[Verdict] | None:
-    """The verdicts on all turns, one rollout after another; None if there is no judge."""
+    """Return the verdicts on all turns, one rollout after another; None if there is no judge."""
     found = [verdict for rollout in rollouts for verdict in rollout.verdicts]
     return None if not found or any(verdict is None for verdict in found) else found
 
 
 def bounds_of(rollouts: Sequence[Rollout]) -> list[int]:
-    """The index of each rollout's first turn among all turns, and the number of turns."""
+    """Return the index of each rollout's first turn among all turns, and the number of turns."""
     return [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
 
 
 def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Sequence[int]) -> Answers:
-    """``base`` with the groups at ``places`` replaced by the groups ``chosen`` from ``other``."""
+    """Return ``base`` with the groups at ``places`` replaced by the groups ``chosen`` from ``other``."""
     source = {place: (other, pick) for place, pick in zip(places, chosen, strict=True)}
     parts = [source.get(place, (base, place)) for place in range(len(base.prompts))]
     rollouts = [(answers, pick * base.group + k) for answers, pick in parts for k in range(base.group)]
@@ -106,7 +106,7 @@ def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Se
 
 
 def _moved(label: str, rows: Sequence[tuple[Answers, int]]) -> list[Failure]:
-    """The failures of a reward on these rows, with their new positions."""
+    """Return the failures of a reward on these rows, with their new positions."""
     found = []
     for position, (answers, row) in enumerate(rows):
         found += [

@@ -197,7 +197,7 @@ def nothing() -> Iterator[None]:
 
 
 def judge_of_host(open_judge: Callable[[], Any], *, alternate: bool) -> Any:
-    """The judge that the ranks of this host share. Local rank 0 opens it. A call for all ranks together.
+    """Return the judge that the ranks of this host share. Local rank 0 opens it. A call for all ranks together.
 
     Args:
         open_judge: opens the judge.

@@ -139,7 +139,7 @@ def answer_tasks(
 
 
 def learning_batch(run: TrainingRun, answers: Answers, rejected: Sequence[bool] | None) -> Batch:
-    """The answers with their advantages. Answers that are ``rejected`` stay out of the loss."""
+    """Return the answers with their advantages. Answers that are ``rejected`` stay out of the loss."""
     advantages = run.config.advantages
     rewards, thinking = token_rewards(answers, run.worker.rewards, advantages, run.policy.tokenizer.decode)
     return make_batch(
@@ -172,7 +172,7 @@ def evaluate(run: TrainingRun, state: TrainState, *, step: int) -> tuple[dict[st
 
 
 def after_updates(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
-    """The state after a step with that many updates."""
+    """Return the state after a step with that many updates."""
     return replace(
         state,
         step=state.step + 1,
@@ -189,7 +189,7 @@ def _as_it_is(state: TrainState) -> TrainState:
 
 
 def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> dict[str, Any]:
-    """The content of ``summary.json``: flat, with the same keys in all runs of equal ``rollout.max_turns``."""
+    """Return the content of ``summary.json``: flat, with the same keys in all runs of equal ``rollout.max_turns``."""
     config = run.config
     return {
         **progress_facts(status, state),

@@ -26,7 +26,7 @@ class Prompt:
 
 
 def load_task_set(data: DataConfig) -> tuple[TaskSet, list[str]]:
-    """The tasks of ``data.path``, and notes for the user about their number and about rows that are unusable.
+    """Return the tasks of ``data.path``, and notes for the user about their number and about rows that are unusable.
 
     Raises:
         UsageError: the data cannot be read, or holds no usable task.
@@ -52,7 +52,7 @@ def make_prompt(task: Task, policy: Policy, data: DataConfig, model: ModelConfig
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
-    """The prompts of all tasks but those longer than ``data.max_prompt_length``, and a note about these.
+    """Return the prompts of all tasks but those longer than ``data.max_prompt_length``, and a note about these.
 
     Raises:
         UsageError: a prompt and its answer do not fit into the model's context.
@@ -76,7 +76,7 @@ def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> 
 
 
 def split_prompts(prompts: list[Prompt], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts to train on and the held-out ones, which come from ``eval.path`` if it is set."""
+    """Return the prompts to train on and the held-out ones, which come from ``eval.path`` if it is set."""
     count = config.eval.num_tasks
     if config.eval.path is None:
         return hold_out(prompts, count if prompts else 0)

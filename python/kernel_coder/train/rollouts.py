@@ -148,7 +148,7 @@ class RolloutWorker:
         return rollouts
 
     def rewarded(self, request: RolloutRequest, rollouts: Sequence[Rollout], watch: Stopwatch) -> Answers:
-        """The rollouts with their rewards."""
+        """Return the rollouts with their rewards."""
         with watch.phase("reward"):
             table = distributed.from_first(lambda: reward(self.rewards, rollouts, request.step, request.factors))
         return Answers(tuple(request.prompts), tuple(rollouts), table)
@@ -170,13 +170,13 @@ class RolloutWorker:
 
 
 def own_conversations(everything: Sequence[Conversation], group: int) -> list[Conversation]:
-    """The conversations of this rank: every so many-th group, the groups being whole."""
+    """Return the conversations of this rank: every so many-th group, the groups being whole."""
     world = distributed.world()
     return [one for i, one in enumerate(everything) if i // group % world.size == world.rank]
 
 
 def of_all_ranks(rollouts: Sequence[Rollout], prompts: Sequence[Prompt], group: int) -> list[Rollout]:
-    """The rollouts of all ranks in the order of the prompts. A call for all ranks together."""
+    """Return the rollouts of all ranks in the order of the prompts. A call for all ranks together."""
     parts = distributed.gathered([(one.turns, one.shown, one.verdicts) for one in rollouts])
     ranks = [iter(part) for part in parts]
     return [
@@ -187,7 +187,7 @@ def of_all_ranks(rollouts: Sequence[Rollout], prompts: Sequence[Prompt], group: 
 
 
 def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Conversation]:
-    """``group`` new conversations for every prompt.
+    """Return ``group`` new conversations for every prompt.
 
     A random number depends only on the seed, the prompt's index, the task's id, the conversation's index in the group
     and the turn.
@@ -207,13 +207,13 @@ def engine_for(
     vllm: VllmConfig | None = None,
     log: Path | None = None,
 ) -> RolloutEngine:
-    """An engine that samples from the policy, in the dtype in which the policy computes."""
+    """Return an engine that samples from the policy, in the dtype in which the policy computes."""
     dtype = torch.bfloat16 if policy.bf16 else None
     return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype, vllm=vllm, log=log)
 
 
 def share_gpu(judge: str, model: torch.device) -> bool:
-    """Whether the model and the judge use the same GPU, so that sampling would disturb the judge's timing.
+    """Return whether the model and the judge use the same GPU, so that sampling would disturb the judge's timing.
 
     >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1,cuda:2", torch.device("cuda:0"))
     (True, False)
@@ -225,7 +225,7 @@ def share_gpu(judge: str, model: torch.device) -> bool:
 
 
 def may_overlap(judge: AnswerJudge, model: torch.device) -> bool:
-    """Whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU.
+    """Return whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU.
 
     It is the same on all ranks: each samples on the GPU with its own number.
     """

@@ -68,7 +68,7 @@ def rejected_by_share(
 
 
 def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
-    """The probability that a correct answer stays in the loss: (share - threshold) / width, limited to [0, 1].
+    """Return the probability that a correct answer stays in the loss: (share - threshold) / width, limited to [0, 1].
 
     It is 1 for an answer with a speedup of at least ``keep_from_speedup``.
 
@@ -92,7 +92,7 @@ def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
 def token_rewards(
     answers: Answers, rewards: RewardSet, config: AdvantagesConfig, decode: Callable[..., Any]
 ) -> tuple[Tensor, tuple[Tensor, list[int]] | None]:
-    """The total reward of each turn, separately for its reasoning if ``thinking_weights`` are set.
+    """Return the total reward of each turn, separately for its reasoning if ``thinking_weights`` are set.
 
     Args:
         answers: the answers and their rewards.
@@ -116,7 +116,7 @@ def token_rewards(
 
 
 def thinking_length(turn: Turn, begun: str, decode: Callable[..., Any]) -> int:
-    """The number of tokens at the start of an answer that belong to its reasoning, the closing tag included.
+    """Return the number of tokens at the start of an answer that belong to its reasoning, the closing tag included.
 
     It is all tokens if the reasoning never ends, and 0 if there is no reasoning or the prompt already closed it.
 

@@ -166,7 +166,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
 
 
 def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | None = None) -> RolloutEngine:
-    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
+    """Return the engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
 
     Args:
         config: of the run.
@@ -187,7 +187,7 @@ def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | No
 
 
 def model_defaults(config: TrainConfig) -> dict[str, Any]:
-    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+    """Return how the trained model wants to be asked: as in this run, and else as the model that it was made from.
 
     See :mod:`kernel_coder.policy.defaults`.
     """
@@ -208,7 +208,7 @@ def model_defaults(config: TrainConfig) -> dict[str, Any]:
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
-    """The rewards of the config.
+    """Return the rewards of the config.
 
     Raises:
         UsageError: a reward does not exist, needs a judge that is missing, or is named by a stage but not by the

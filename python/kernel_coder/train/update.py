@@ -48,13 +48,13 @@ class UpdateResult:
 
 
 def form_of(policy: Policy, config: OptimConfig) -> Form:
-    """The form that the config asks for, as far as the model supports it."""
+    """Return the form that the config asks for, as far as the model supports it."""
     packing = config.packing and policy.can_pack
     return Form(packing=packing, sharing=packing and config.share_prompts and policy.can_share, bf16=policy.bf16)
 
 
 def model_inputs(micro: MicroBatch) -> dict[str, Any]:
-    """The arguments of the model's forward pass."""
+    """Return the arguments of the model's forward pass."""
     if micro.layout is None:
         return {"input_ids": micro.ids, "attention_mask": micro.attention_mask, "use_cache": False}
     assert micro.positions is not None
@@ -70,7 +70,7 @@ def loss_and_sums(
     *,
     bf16: bool = False,
 ) -> ops.LossOutput:
-    """The loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
+    """Return the loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
 
     A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`, and divided weights
     inside :meth:`kernel_coder.policy.model.Policy.compute`. The summed loss is divided by ``total``.
@@ -112,7 +112,8 @@ def loss_and_sums(
 def score(
     policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float, form: Form = PADDED
 ) -> tuple[Tensor, ...]:
-    """Log-probs of the completion tokens under the present policy, with the bits that the update's op would give.
+    """Return the log-probs of the completion tokens under the present policy, with the bits that the update's op would
+    give.
 
     Sequences that are in no forward pass get NaN. No loss reads them.
     """
@@ -132,7 +133,7 @@ def score(
 
 
 def micro_batch(policy: Policy, batch: Batch, indices: Sequence[int], form: Form) -> MicroBatch:
-    """The tensors of one forward pass over these sequences, or over none of them for a rank without rows."""
+    """Return the tensors of one forward pass over these sequences, or over none of them for a rank without rows."""
     pad = policy.tokenizer.pad_token_id or 0
     return collate(batch.select(indices) if indices else idle(batch, pad), pad, policy.device, form)
 
@@ -230,13 +231,13 @@ class Learner:
         return form_of(self.policy, self.config)
 
     def passes(self, batch: Batch) -> list[list[list[int]]]:
-        """The sequences of this rank's forward passes of each update; see
+        """Return the sequences of this rank's forward passes of each update; see
         :func:`~kernel_coder.train.batch.ranks_passes`."""
         world, size = distributed.world(), self.config.per_device_train_batch_size
         return ranks_passes(batch, self.spec, self.minibatches, size, world.size)[world.rank]
 
     def with_logprobs(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its loss compares with.
+        """Return the batch with the log-probs that its loss compares with.
 
         Those of the old policy are needed if there is more than one update: with a single one the ratio is exactly 1,
         and the op knows that. Those of the reference are needed for a KL term.

@@ -141,13 +141,13 @@ class AnswerJudge:
 
 
 def has_failed(verdict: Future[Verdict]) -> bool:
-    """Whether the judge itself failed on an answer, so that a later step may ask again."""
+    """Return whether the judge itself failed on an answer, so that a later step may ask again."""
     return verdict.done() and (verdict.cancelled() or verdict.exception() is not None or not verdict.result().is_scored)
 
 
 def judge_device(device: str) -> str:
-    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one, and
-    the GPUs of all ranks of this host if there are several. The address of a judge elsewhere stays what it is.
+    """Return the devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is
+    one, and the GPUs of all ranks of this host if there are several. The address of a judge elsewhere stays what it is.
 
     Raises:
         UsageError: one of them does not exist.

@@ -127,7 +127,8 @@ class VllmEngine:
         self._server, self._asleep = server, False
 
     def _options(self, folder: Path) -> ServeOptions:
-        """How the engine's own server is started: from a folder with the model, which is written if it is missing."""
+        """Return how the engine's own server is started: from a folder with the model, which is written if it is
+        missing."""
         if not folder.exists():
             base = causal_lm(self.model)
             architecture = copy.deepcopy(base.config)

@@ -43,7 +43,7 @@ class Http:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, timeout_s: float) -> Any:
-        """The JSON that the server answers, or None for an empty answer.
+        """Return the JSON that the server answers, or None for an empty answer.
 
         Raises:
             EngineFailed: no answer within ``timeout_s`` seconds, a status other than 200, or no JSON.

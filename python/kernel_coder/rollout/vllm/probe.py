@@ -30,7 +30,7 @@ bits follow from their rounding, 2^-11 and 2^-8, of logits of about 20; they wer
 def score_turns(
     model: nn.Module, turns: Sequence[Turn], temperature: float, *, bf16: bool = False
 ) -> list[list[float]]:
-    """The model's log-probs of the tokens of each answer, at this temperature (0: as at 1)."""
+    """Return the model's log-probs of the tokens of each answer, at this temperature (0: as at 1)."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -50,7 +50,7 @@ def score_turns(
 
 
 def largest_gap(turns: Sequence[Turn], scores: Sequence[Sequence[float]]) -> float:
-    """The largest difference between the log-probs that came with the answers and the others.
+    """Return the largest difference between the log-probs that came with the answers and the others.
 
     >>> turn = Turn((1,), (2, 3), (-1.0, -2.0), "", "stop")
     >>> largest_gap([turn], [[-1.0, -2.5]])

@@ -57,7 +57,8 @@ class ServeOptions:
 
 
 def command(options: ServeOptions, folder: Path) -> list[str]:
-    """The server's command line. ``folder`` holds the copy of :mod:`server_side` and is made by :func:`prepare`."""
+    """Return the server's command line. ``folder`` holds the copy of :mod:`server_side` and is made by
+    :func:`prepare`."""
     found = [
         *(options.python, str(folder / f"{server_side.MODULE}.py"), "serve", options.model),
         *("--host", "127.0.0.1", "--port", str(options.port), "--served-model-name", "policy"),
@@ -79,7 +80,7 @@ def command(options: ServeOptions, folder: Path) -> list[str]:
 
 
 def environment(options: ServeOptions, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment variables."""
+    """Return the server's environment variables."""
     paths = [str(folder), *([given["PYTHONPATH"]] if given.get("PYTHONPATH") else [])]
     found = {
         **given,

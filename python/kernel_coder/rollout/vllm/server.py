@@ -74,7 +74,7 @@ class VllmServer:
             raise EngineFailed(f"{self.http.url}/v1/models names no model: {found}") from None
 
     def complete(self, prompt: Sequence[int], sampling: Sampling, seed: int, *, timeout_s: float) -> Turn:
-        """One answer. ``sampling`` has no top-k and no nucleus: :class:`Sampling` asks for uncut log-probs.
+        """Return one answer. ``sampling`` has no top-k and no nucleus: :class:`Sampling` asks for uncut log-probs.
 
         Raises:
             EngineFailed: no answer, or one that cannot be the model's answer to this request.
@@ -154,7 +154,7 @@ class VllmServer:
         self.http.post("/reset_prefix_cache", timeout_s=self.control_timeout_s)
 
     def weight_version(self) -> str | None:
-        """The version that the last update named."""
+        """Return the version that the last update named."""
         found = self.http.get("/weight_info", timeout_s=self.control_timeout_s)
         return found.get("weight_version") if isinstance(found, dict) else None
 

@@ -25,7 +25,7 @@ BACKEND_OF_FILES = "kernel_coder_file"
 
 
 def weights_of(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """The names and weights of a transformers model, as its checkpoint has them, in another dtype.
+    """Yield the names and weights of a transformers model, as its checkpoint has them, in another dtype.
 
     LoRA adapters are added to the weights that they adapt. A tied head comes once, as the embedding. Shards of FSDP are
     gathered, so every process of a sharded run must iterate.
@@ -137,7 +137,7 @@ class FactoryTransfer:
             engine.shutdown()
 
     def _source(self) -> Any:
-        """The weights in vLLM's form: what they are, without a transfer, and the weights themselves."""
+        """Return the weights in vLLM's form: what they are, without a transfer, and the weights themselves."""
         found, model, dtype = self._vllm, self.model, self.dtype
 
         class Source(found["WeightSource"]):  # type: ignore[misc, name-defined, valid-type]
@@ -174,7 +174,7 @@ class FactoryTransfer:
 
 
 def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.dtype) -> Transfer:
-    """The transfer that ``vllm.transfer`` names.
+    """Return the transfer that ``vllm.transfer`` names.
 
     Raises:
         UsageError: it cannot work here.
@@ -187,7 +187,7 @@ def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.
 
 
 def _import_vllm(backend: str) -> dict[str, Any]:
-    """The classes of vLLM's trainer side."""
+    """Return the classes of vLLM's trainer side."""
     try:
         from vllm.distributed.weight_transfer import base, clients, factory
 
@@ -209,7 +209,7 @@ def _import_vllm(backend: str) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on."""
+    """Return a port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -17,7 +17,7 @@ Edit = Callable[[str, Random], str | None]
 
 
 def plant_bug(task: Task, rng: Random, kind: str | None = None) -> tuple[str, str]:
-    """The task's solution with one planted bug, and its kind.
+    """Return the task's solution with one planted bug, and its kind.
 
     Args:
         task: one with a solution.
@@ -238,7 +238,7 @@ def _smaller(match: re.Match[str]) -> str:
 
 
 def kinds_for(solution: str) -> Sequence[str]:
-    """The kinds that this solution offers a place for."""
+    """Return the kinds that this solution offers a place for."""
     result = []
     for kind, edit in KINDS.items():
         code = edit(solution, Random(0))

@@ -88,7 +88,7 @@ def _is_empty_init(node: ast.stmt) -> bool:
 
 
 def fingerprint(source: str, *, class_name: str | None = None) -> str:
-    """SHA-256 of the syntax tree without names, constants, annotations, docstrings and comments.
+    """Return the SHA-256 of the syntax tree without names, constants, annotations, docstrings and comments.
 
     With `class_name`, of that class alone. Text that does not parse is hashed as it is.
 
@@ -122,7 +122,7 @@ def shingles(source: str) -> frozenset[int]:
 
 
 def module_shingles(task: Task) -> frozenset[int]:
-    """The shingles of the task's module alone, without its inputs, annotations and docstrings.
+    """Return the shingles of the task's module alone, without its inputs, annotations and docstrings.
 
     >>> source = "class Model:\\n    def forward(self, x): return x + 1\\n"
     >>> tasks = [Task(id="t", source="example", reference=source + more) for more in ("", "def get_inputs(): ...")]
@@ -141,7 +141,7 @@ def _permutations() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
 
 
 def minhash(of: Iterable[int]) -> npt.NDArray[np.uint64]:
-    """The signature of a set: the share of equal entries of two estimates their sets' Jaccard similarity."""
+    """Return the signature of a set: the share of equal entries of two estimates their sets' Jaccard similarity."""
     a, b = _permutations()
     values = np.fromiter(of, dtype=np.uint64)
     if not len(values):
@@ -205,7 +205,7 @@ class Problems:
         self._signatures = np.stack([minhash(each) for each in self._shingles])
 
     def nearest(self, task: Task) -> Match:
-        """The problem that the task's module is, or is most like."""
+        """Return the problem that the task's module is, or is most like."""
         name = self._prints.get(fingerprint(task.reference, class_name=task.entry_point))
         own = module_shingles(task)
         estimates = (self._signatures == minhash(own)).mean(axis=1)
@@ -232,7 +232,7 @@ def contamination(tasks: Sequence[Task], folder: str | Path, threshold: float = 
 
 
 def _module_text(source: str, name: str = "Model") -> str:
-    """The class alone, without docstrings: inputs and sizes say nothing about the computation."""
+    """Return the class alone, without docstrings: inputs and sizes say nothing about the computation."""
     tree = parse(source)
     if isinstance(tree, str):
         return source

@@ -36,7 +36,7 @@ class GeneratedTask:
 
 
 def generate(seed: int, family: str | None = None, level: int | None = None) -> GeneratedTask:
-    """The task of this seed; the same arguments give the same text in every process and on every machine.
+    """Return the task of this seed; the same arguments give the same text in every process and on every machine.
 
     Args:
         seed: any integer. There is no last one.
@@ -116,7 +116,7 @@ def generate_many(
 
 
 def split_of(task: Task | GeneratedTask) -> Split:
-    """Which side of the split a generated task is on; see `kernel_coder.tasks.generator.split`.
+    """Return which side of the split a generated task is on; see `kernel_coder.tasks.generator.split`.
 
     Raises:
         ValueError: the task does not say its family and composition, so it was not generated here.

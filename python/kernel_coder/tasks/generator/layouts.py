@@ -32,7 +32,8 @@ class Layout:
         sketch.kernels.append(self.kernel)
 
     def index(self, kind: str) -> tuple[str, str | None]:
-        """Offset and mask of an operand: `same` shape, one value per `last` dimension, or per `lead`ing ones."""
+        """Return the offset and mask of an operand: `same` shape, one value per `last` dimension, or per `lead`ing
+        ones."""
         raise NotImplementedError
 
     def load(self, pointer: str, kind: str, other: str | None = None) -> str:

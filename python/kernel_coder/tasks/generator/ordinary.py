@@ -84,7 +84,7 @@ def ordinary(s: Sketch) -> None:
 
 
 def draw(rng: Random, level: int) -> Program:
-    """A program of `level` + 2 operations or one more.
+    """Return a program of `level` + 2 operations or one more.
 
     Raises:
         UnsuitableError: this draw came to nothing; another is needed.
@@ -109,7 +109,7 @@ def draw(rng: Random, level: int) -> Program:
 
 
 def spell(program: Program, rng: Random) -> tuple[str, str]:
-    """One spelling of the program, the module's text, and the text of the solution that belongs to it.
+    """Return one spelling of the program, the module's text, and the text of the solution that belongs to it.
 
     Raises:
         UnsuitableError: the spelling needs more variables than a kernel has here; another draw is needed.
@@ -242,7 +242,7 @@ class _Writer:
         spelt = self.names.copy()  # leaf -> its name in the reference
 
         def visit(node: Node, is_root: bool = False) -> tuple[str, Node, bool]:
-            """The expression, its tree for the kernel, and whether it is a single name."""
+            """Return the expression, its tree for the kernel, and whether it is a single name."""
             if node.name:
                 return spelt[node.name], node, True
             if id(node) in named:
@@ -277,7 +277,7 @@ class _Writer:
             self.lines += [f"{name} = {self._clean(text)}", f"return {name}"]
 
     def _clean(self, text: str) -> str:
-        """The expression without brackets that nothing needs, in double quotes."""
+        """Return the expression without brackets that nothing needs, in double quotes."""
         plain = ast.unparse(ast.parse(text, mode="eval")).replace("'", '"').replace("+ -", "- ").replace("- -", "+ ")
         return plain.replace(" ** ", "**") if self.rng.random() < 0.4 else plain
 
@@ -310,7 +310,7 @@ class _Writer:
         return call.format(**dict(zip("xy", wrapped, strict=False)), **texts)
 
     def _layer(self, made: str, op: str, operand: str) -> str:
-        """The call of a layer, or of a sequence if the operand is a layer's result."""
+        """Return the call of a layer, or of a sequence if the operand is a layer's result."""
         if operand in self.layered and self.rng.random() < 0.7:
             before, inner = self.layered[operand]
             self.layer_calls[before] -= 1
@@ -424,7 +424,7 @@ class _Writer:
         return [value for _, _, value in ordered[: last + 1]]
 
     def _ordered(self) -> list[tuple[str, str, str]]:
-        """The arguments of __init__, those without a default first."""
+        """Return the arguments of __init__, those without a default first."""
         return sorted(self.arguments, key=lambda each: bool(each[1]))
 
     def _argument(self, name: str, default: str, given: str, annotated: bool) -> str:

@@ -279,7 +279,7 @@ def evaluate(
     y: Array | float = 0.0,
     dtype: type[np.floating[Any]] = np.float64,
 ) -> Array:
-    """The operation's Triton text on arrays.
+    """Return the operation's Triton text on arrays.
 
     >>> evaluate(BY_NAME["leaky_relu"], {"a": 0.1}, np.array([-2.0, 3.0])).tolist()
     [-0.2, 3.0]
@@ -346,7 +346,7 @@ def _image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range) -> Im
 
 
 def pick(rng: Random, *names: str) -> Bound:
-    """One of the named operations, with constants, whatever the range."""
+    """Return one of the named operations, with constants, whatever the range."""
     op = BY_NAME[rng.choice(names)]
     return Bound(op, {key: rng.choice(choices) for key, (_, choices) in op.constants.items()})
 
@@ -378,7 +378,7 @@ def draw(
     avoid: str = "",
     raw: bool = False,
 ) -> Drawn:
-    """An operation from the pool that is of use on this range, with constants, and what it leaves.
+    """Return an operation from the pool that is of use on this range, with constants, and what it leaves.
 
     `error` is the running value's own so far. `raw` says that the range is an input's, where an operation that jumps is
     sound: both sides see the same bits.

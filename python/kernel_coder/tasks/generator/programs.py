@@ -74,7 +74,7 @@ class Node:
     name: str = ""
 
     def walk(self) -> Iterator[Node]:
-        """Every node once, operands first, from left to right."""
+        """Yield every node once, operands first, from left to right."""
         seen: set[int] = set()
 
         def visit(node: Node) -> Iterator[Node]:
@@ -91,7 +91,7 @@ class Node:
 
 
 def parents(*roots: Node) -> Counter[int]:
-    """How often each node is an operand, by `id`."""
+    """Return how often each node is an operand, by `id`."""
     nodes = {id(node): node for root in roots for node in root.walk()}
     return Counter(id(arg) for node in nodes.values() for arg in node.args)
 
@@ -127,14 +127,15 @@ _FOLDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
 
 
 def _parts(pattern: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
-    """The pattern's operation, its constant or None, and the patterns of its operands."""
+    """Return the pattern's operation, its constant or None, and the patterns of its operands."""
     name, *rest = pattern
     has_constant = isinstance(rest[0], float) or rest[0] == "a"
     return name, rest[0] if has_constant else None, tuple(rest[has_constant:])
 
 
 def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
-    """The same program with fused operations taken apart (`share` of them), and operands of sums in any order."""
+    """Return the same program with fused operations taken apart (`share` of them), and operands of sums in any
+    order."""
     done: dict[int, Node] = {}
     alive: list[Node] = []  # nodes of a moment, whose ids would otherwise be given to other nodes
 
@@ -163,7 +164,8 @@ def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
 
 
 def fold(root: Node, uses: Mapping[int, int] | None = None) -> Node:
-    """The same program with operations fused where :data:`PATTERNS` fit; a value with two uses stays what it is."""
+    """Return the same program with operations fused where :data:`PATTERNS` fit; a value with two uses stays what it
+    is."""
     uses = parents(root) if uses is None else uses
     done: dict[int, Node] = {}
 
@@ -202,7 +204,7 @@ def fold(root: Node, uses: Mapping[int, int] | None = None) -> Node:
 
 
 def composition(root: Node, parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """The operations' names in an order that no spelling changes, as the other families name what is the same.
+    """Return the operations' names in an order that no spelling changes, as the other families name what is the same.
 
     `parameters` maps a learnt leaf to its kind, a key of :data:`PARAMETERS`.
 
@@ -230,7 +232,7 @@ def _longest_first(names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
 
 
 def _ordered(root: Node) -> Node:
-    """The same program with the operands of sums and products in an order of their own: the longest first."""
+    """Return the same program with the operands of sums and products in an order of their own: the longest first."""
     done: dict[int, tuple[tuple[str, ...], Node]] = {}
 
     def visit(node: Node) -> tuple[tuple[str, ...], Node]:
@@ -249,7 +251,7 @@ def _ordered(root: Node) -> Node:
 
 
 def lower(statements: Sequence[tuple[str, Node]], inputs: Sequence[str], parameters: Sequence[str]) -> list[str]:
-    """The kernel's lines for ``name = tree`` statements, and last the variable that holds the result.
+    """Return the kernel's lines for ``name = tree`` statements, and last the variable that holds the result.
 
     A value overwrites its first operand, or the second, unless that is needed again; else it gets a variable of
     :data:`TEMPORARIES`. The inputs' variables have the inputs' names.
@@ -339,13 +341,14 @@ def _changed(values: Mapping[str, float], rng: Random) -> Mapping[str, float]:
 
 
 def _coarse(span: Range) -> Range:
-    """The range, a little wider, in few digits: what an operation does to it is computed once for many programs."""
+    """Return the range, a little wider, in few digits: what an operation does to it is computed once for many
+    programs."""
     step = 10.0 ** (math.floor(math.log10(max(abs(span[0]), abs(span[1]), 1e-3))) - 1)
     return math.floor(span[0] / step + 1e-6) * step, math.ceil(span[1] / step - 1e-6) * step
 
 
 def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | None = None) -> Value:
-    """An operation of the pool that is of use on these values.
+    """Return an operation of the pool that is of use on these values.
 
     Raises:
         UnsuitableError: none was found.
@@ -371,7 +374,7 @@ def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | 
 
 
 def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
-    """A program of `level` + 2 operations or a few more that uses every leaf.
+    """Return a program of `level` + 2 operations or a few more that uses every leaf.
 
     Raises:
         UnsuitableError: this draw came to nothing; another is needed.
@@ -411,7 +414,7 @@ def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
 
 
 def _mixed(rng: Random, leaves: Sequence[Value]) -> Node:
-    """``g * a + (1 - g) * b`` for a gate g between 0 and 1."""
+    """Return ``g * a + (1 - g) * b`` for a gate g between 0 and 1."""
     gate, a, b = rng.sample(list(leaves), 3)
     share = apply(rng, (OPERATIONS["sigmoid"], OPERATIONS["sigmoid"], OPERATIONS["hardsigmoid"]), gate)
     if rng.random() < 0.3:

@@ -36,7 +36,7 @@ SHARE = 8
 
 
 def split_of_composition(family: str, composition: Sequence[str]) -> Split:
-    """The side of a family's composition.
+    """Return the side of a family's composition.
 
     >>> split_of_composition("distance", ["relu", "dot"])
     'heldout_family'

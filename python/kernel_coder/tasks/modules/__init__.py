@@ -92,7 +92,7 @@ def _keywords(init: str) -> list[ast.keyword]:
 
 
 def all_modules() -> list[tuple[str, ModuleSource]]:
-    """Every module with its family, in the order of `FAMILIES` and of the file."""
+    """Return every module with its family, in the order of `FAMILIES` and of the file."""
     return [
         (family, module) for family in FAMILIES for module in importlib.import_module(f"{__name__}.{family}").MODULES
     ]

@@ -248,7 +248,7 @@ def _split(s: Sketch, count: int) -> tuple[int, int]:
 
 
 def _axis_tape(s: Sketch, make: str | None = None, along_rows: float = 0.6) -> tuple[Tape, str]:
-    """A tape along the last dimension, or along one before it; and that dimension, as PyTorch counts."""
+    """Return a tape along the last dimension, or along one before it; and that dimension, as PyTorch counts."""
     if s.rng.random() < along_rows:
         shape = rows_shape(s)
         layout: Layout = Rows(s)

@@ -82,7 +82,7 @@ def pooling(s: Sketch) -> None:
 
 
 def _window_loop(rank: int, is_max: bool, padded: bool, inner: list[str]) -> list[str]:
-    """The lines that gather `acc` from the windows of a block of outputs; `inner` changes each element first."""
+    """Return the lines that gather `acc` from the windows of a block of outputs; `inner` changes each element first."""
     axes: tuple[tuple[str, str, str], ...]
     if rank == 2:
         places = ["ow = index % OW", "oh = index // OW % OH", "plane = index // (OH * OW)"]

@@ -33,7 +33,7 @@ class Spec:
     groups: int
 
     def extent(self, size: int, axis: int) -> int:
-        """The output's size along an axis."""
+        """Return the output's size along an axis."""
         span = self.dilation[axis] * (self.taps[axis] - 1)
         if self.transposed:
             return (size - 1) * self.stride[axis] - 2 * self.padding[axis] + span + self.output_padding[axis] + 1
@@ -228,7 +228,7 @@ def _letters(ndim: int) -> list[tuple[str, str]]:
 
 
 def _positions(ndim: int, source: str) -> list[str]:
-    """Lines that give the output coordinates of the positions `source`, outermost first."""
+    """Return the lines that give the output coordinates of the positions `source`, outermost first."""
     axes = _letters(ndim)
     lines = []
     for at, (_, small_letter) in enumerate(axes):
@@ -241,7 +241,7 @@ def _positions(ndim: int, source: str) -> list[str]:
 
 
 def _setup(ndim: int, layer: str, transposed: bool, out: str, *, grouped: bool) -> list[str]:
-    """Lines of ``forward`` that name every number and make the output."""
+    """Return the lines of ``forward`` that name every number and make the output."""
     axes = _letters(ndim)
     lines = [
         f"B, C, {', '.join(axis for axis, _ in axes)} = x.shape",

@@ -135,7 +135,7 @@ class Draft:
         return name
 
     def free(self, name: str) -> str:
-        """The name, with a number if it is taken."""
+        """Return the name, with a number if it is taken."""
         candidate, number = name, 1
         while candidate in self.taken:
             number += 1
@@ -178,7 +178,7 @@ class Draft:
 
     @staticmethod
     def both(sizes: Callable[[int], Iterable[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of both sides."""
+        """Return the shapes of both sides."""
         return tuple(sizes(0)), tuple(sizes(1))
 
     def op(self, name: str, phrase: str) -> None:
@@ -194,7 +194,7 @@ class Draft:
         return kernel
 
     def variable(self) -> str:
-        """A free variable for the next kernel's output."""
+        """Return a free variable for the next kernel's output."""
         return self.free(("out", "y", "z", "u", "v", "t")[min(len(self.kernels), 5)])
 
     def unfuse(self) -> list[str]:
@@ -211,13 +211,13 @@ class Draft:
     # ---- the reference
 
     def reference(self, side: int) -> str:
-        """The reference's text with real constants (0) or small ones (1)."""
+        """Return the reference's text with real constants (0) or small ones (1)."""
         return Writer(self, Random(self.text_seed)).text(side)
 
     # ---- the solution
 
     def solution(self) -> str:
-        """The solution's text."""
+        """Return the solution's text."""
         kernels = "\n\n".join(kernel.text() for kernel in self.kernels)
         names = ", ".join(each.name for each in self.inputs)
         lines: list[str] = list(self.before)
@@ -240,7 +240,7 @@ class Draft:
         return f"    def __init__(self{arguments}):\n{body}\n\n"
 
     def thinking(self) -> str:
-        """One sentence on how the solution works."""
+        """Return one sentence on how the solution works."""
         if self.thought:
             return self.thought
         parts = []
@@ -315,7 +315,7 @@ class Writer:
         self.note = rng.choice(("", "", "", "  # no arguments", "  # nothing to configure"))
 
     def text(self, side: int) -> str:
-        """The reference with real sizes (0) or small ones (1)."""
+        """Return the reference with real sizes (0) or small ones (1)."""
         head = "import torch\nimport torch.nn as nn\n"
         body = self._class()
         if re.search(r"\bF\.", body):
@@ -428,7 +428,7 @@ class Writer:
         return "\n".join(lines) + "\n" if lines else ""
 
     def _number(self, value: Pair, side: int) -> str:
-        """A constant's value, in some modules as a product."""
+        """Return a constant's value, in some modules as a product."""
         if self.is_doubled and all(isinstance(each, int) and each % 2 == 0 for each in value):
             return f"{value[side] // 2} * 2"
         return repr(value[side])
@@ -466,7 +466,7 @@ def _docstring(lines: Sequence[str], indent: str) -> list[str]:
 
 
 def _is_atom(text: str) -> bool:
-    """Whether the text is a name, or one call, so that an operator may follow it."""
+    """Return whether the text is a name, or one call, so that an operator may follow it."""
     if text.isidentifier():
         return True
     found = re.match(r"[\w.]+\(", text)
@@ -481,5 +481,5 @@ def _is_atom(text: str) -> bool:
 
 
 def _in_call(step: str) -> bool:
-    """Whether the operand of the step stands alone as an argument of a call."""
+    """Return whether the operand of the step stands alone as an argument of a call."""
     return re.search(r"[(,] ?\{x\}[,)]", step) is not None

@@ -238,7 +238,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
 
 
 def _short(argument: str) -> str:
-    """A kernel's name for a number of the module."""
+    """Return a kernel's name for a number of the module."""
     known = {
         "min": "low",
         "max": "high",
@@ -252,7 +252,7 @@ def _short(argument: str) -> str:
 
 
 def _spelt(text: str, words: dict[str, str]) -> str:
-    """The spelling with its constants filled in and ``{x}`` left."""
+    """Return the spelling with its constants filled in and ``{x}`` left."""
     for key, word in words.items():
         text = text.replace(f"{{{key}}}", word)
     return text

@@ -84,7 +84,7 @@ def tile_kernel(
 
 
 def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
-    """M, N and K of about the drawn number of operations."""
+    """Return M, N and K of about the drawn number of operations."""
     rng = draft.rng
     side = (budget(rng) / 2) ** (1 / 3)
     if kind == "tall":

@@ -23,7 +23,7 @@ SIZES = ["BI = min(triton.next_power_of_2(I), 128)", "BR = min(triton.next_power
 
 
 def load(other: str) -> str:
-    """A load of a tile within the loop."""
+    """Return a load of a tile within the loop."""
     return f"x = tl.load(x_ptr + {OFFSET}, mask=mask, other={other})"
 
 
@@ -259,7 +259,7 @@ def reduce(draft: Draft, name: str, dim: str, *, keepdim: bool, prologue: list[s
 
 
 def _online(before: list[str]) -> list[str]:
-    """Lines that end with the maximum `top` and the sum of exponentials `total` of each row."""
+    """Return the lines that end with the maximum `top` and the sum of exponentials `total` of each row."""
     fix = ["x = tl.where(mask, x, -1e38)"] if before else []
     return [
         "top = tl.full((BR, BI), -1e38, tl.float32)",
