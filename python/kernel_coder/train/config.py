@@ -20,12 +20,12 @@ from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, Runna
 from kernel_coder.run.errors import UsageError
 
 LAG_RATIO_MAX = 2.0
-"""Upper limit of the correction for answers that earlier weights wrote: that of truncated importance sampling in most
-trainers. A larger one lets single tokens dominate the gradient."""
+"""Upper limit of the probability ratio that corrects for answers written with earlier weights; most trainers use this
+limit for truncated importance sampling. With a larger one single tokens could dominate the gradient."""
 
 
 class DataConfig(Section):
-    """The tasks to train on, and how they are put to the model."""
+    """The tasks to train on, and the prompts made from them."""
 
     path: str = Field(
         default="packaged",
@@ -236,7 +236,8 @@ class AdvantagesConfig(Section):
 
 
 class ShareRejectionConfig(Section):
-    """Leaves correct answers out of the loss, by chance, whose own kernels take little of the device time (Dr. Kernel).
+    """Leaves correct answers out of the loss, at random, if their own kernels take little of the device time (Dr.
+    Kernel).
 
     An answer with kernel share s stays with probability (s - threshold) / width, limited to [0, 1]. The share comes
     from the judge's profile, so the judge must work on a GPU.
@@ -395,7 +396,8 @@ class JudgeSection(JudgeConfig):
         return self.url or self.cluster or self.device
 
     def judge_config(self) -> JudgeConfig:
-        """Return the fields that the judge itself takes, those that were given marked as such."""
+        """Return the fields that belong to the judge's own config. Fields that were set explicitly stay marked as
+        set."""
         own = {"device", "url", "cluster", "backend", "remember"}
         return JudgeConfig.model_validate(self.model_dump(include=self.model_fields_set - own))
 
@@ -569,7 +571,7 @@ class TrainConfig(RunnableConfig):
             raise UsageError(f"the loss section is not a loss: {error}") from None
 
     def _mismatch_of_lag(self) -> dict[str, Any]:
-        """Return the correction for answers that earlier weights wrote, unless the preset already has one.
+        """Return the correction for answers written with earlier weights; empty if the preset already has one.
 
         The gradient of a token is multiplied by the probability ratio of the present weights to those earlier ones, at
         most :data:`LAG_RATIO_MAX`.

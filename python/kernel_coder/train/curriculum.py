@@ -1,7 +1,7 @@
-"""Which tasks are drawn, how hard they may be, and which stage of the rewards applies.
+"""Decides which tasks are drawn, how hard they may be, and which stage of the rewards applies.
 
-Everything here is a pure function of a :class:`Progress`. It is saved with the checkpoint, so a resumed run draws the
-same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
+All functions here are pure functions of a :class:`Progress`, which is saved with the checkpoint, so a resumed run draws
+the same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kernel_coder.train.config import SamplerConfig, StageConfig, TrainConfig
 from kernel_coder.train.groups import Answers
 
 UNTRIED_RATE = 0.5
-"""Assumed success rate of a task that was never tried. It gives the task the largest possible weight."""
+"""Assumed success rate of a task that was never tried, from 0 to 1. One half gives such a task the largest weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was drawn and measured so far."""
+    """The tasks drawn and the rates measured so far."""
 
     drawn: int = 0  # number of tasks
     rates: Mapping[str, float] = field(default_factory=dict)  # success rate of each task that was tried, by its id
@@ -78,9 +78,9 @@ def draw_by_success(ids: Sequence[str], rates: Mapping[str, float], count: int, 
     """Return the indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were
     drawn.
 
-    A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. The floor makes
-    sure that it is still tried now and then. Each task gets the key ``-log(u) / weight`` with a uniform random number
-    u, and the tasks with the smallest keys are drawn (Efraimidis and Spirakis 2006).
+    A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. Because of the
+    floor such a task is still tried from time to time. Each task gets the key ``-log(u) / weight`` with a uniform
+    random number u, and the tasks with the smallest keys are drawn (Efraimidis and Spirakis 2006).
     """
     known = [rates.get(name, UNTRIED_RATE) for name in ids]
     weights = torch.tensor([p * (1 - p) + floor for p in known], dtype=torch.float64)
@@ -114,10 +114,10 @@ def draw(
 
     Args:
         prompts: all prompts to train on.
-        progress: of the run, with the number of tasks drawn so far.
+        progress: that of the run, with the number of tasks drawn so far.
         config: how to draw.
         count: tasks to draw.
-        seed: of the draw by success rate.
+        seed: for drawing by success rate.
         without: ids of tasks that are drawn only if there are not enough others.
     """
     eligible = [p for p in prompts if progress.level is None or level_of(p.task) <= progress.level]
@@ -158,7 +158,7 @@ def after_answers(
     Args:
         progress: before.
         tasks: the tasks that were answered.
-        successes: for each task which of its scored rollouts were correct.
+        successes: for each task, whether each scored rollout was correct.
         config: how rates are averaged.
     """
     rates = dict(progress.rates)

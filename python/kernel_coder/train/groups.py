@@ -1,4 +1,4 @@
-"""Groups of answers, and dynamic sampling: groups whose answers all earned the same are replaced by others."""
+"""Groups of answers, and dynamic sampling: groups whose answers all have the same reward are replaced by others."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Answers:
         return bounds_of(self.rollouts)
 
     def successes(self, from_reward: float) -> list[list[bool]]:
-        """For each group, whether each rollout has a correct answer.
+        """Return for each group whether each rollout has a correct answer.
 
-        The judge decides what is correct; without a judge it is an answer with at least the reward ``from_reward``.
-        Answers that could not be scored are left out, and rollouts without any scored answer.
+        The judge decides what is correct; without a judge an answer counts as correct if its reward is at least
+        ``from_reward``. Answers that could not be scored are left out, and so are rollouts without any scored answer.
         """
         found: list[bool | None]
         verdicts = self.verdicts
@@ -123,7 +123,7 @@ class Sampled:
 
     Attributes:
         answers: the groups to learn from. A group without spread is among them only if no better one was found.
-        rounds: all that was sampled, first the step's own tasks, then those of each further round.
+        rounds: all sampled answers: first those to the step's own tasks, then those of each further round.
         replaced: number of groups that were replaced.
     """
 
@@ -133,7 +133,7 @@ class Sampled:
 
     @classmethod
     def at_once(cls, answers: Answers) -> Sampled:
-        """Answers of a step without further rounds."""
+        """Return the answers of a step without further rounds."""
         return cls(answers, (answers,), 0)
 
     @property
@@ -146,7 +146,7 @@ def sample_with_spread(answer: Callable[[int, Sequence[Answers]], Answers], coun
     """Answers ``count`` tasks, and replaces groups without spread by groups of further tasks (DAPO's dynamic sampling).
 
     Args:
-        answer: draws and answers that many tasks, given the earlier rounds.
+        answer: draws and answers a number of tasks, given the earlier rounds.
         count: tasks of a step.
         max_rounds: number of further rounds at most.
     """

@@ -19,7 +19,7 @@ from kernel_coder.train.update import METRIC, UpdateResult
 
 
 def answer_metrics(answers: Answers, advantages: Tensor, max_turns: int) -> dict[str, float]:
-    """Rewards, verdicts and lengths of the answers. In a conversation ``reward`` is that of the last answer."""
+    """Return the metrics of rewards, verdicts and lengths. In a conversation ``reward`` is that of the last answer."""
     table = answers.table
     metrics = reward_metrics(table.total, table.parts, answers.group, advantages, answers.bounds)
     metrics |= turn_metrics(answers.rollouts, table.total, max_turns)
@@ -64,10 +64,12 @@ def reward_metrics(
     """Return the mean and standard deviation of every reward, and the share of groups whose rewards are all equal.
 
     Args:
-        total: total reward of every turn. parts: the terms of the reward, of every turn. group: rollouts in a group.
-        advantages: of every turn. bounds: index of each rollout's first turn, see
-        :func:`~kernel_coder.train.groups.bounds_of`; None: one turn each.
-            Of the totals only those of last turns are used, of the parts those of all turns.
+        total: total reward of every turn; only the last turns of rollouts are used.
+        parts: the terms of the reward, of every turn.
+        group: rollouts in a group.
+        advantages: of every turn.
+        bounds: index of each rollout's first turn, see :func:`~kernel_coder.train.groups.bounds_of`; None: one turn
+            each.
     """
     last = range(len(total)) if bounds is None else [end - 1 for end in bounds[1:]]
     rewards = finite_or_nan(total)[list(last)]
@@ -111,7 +113,7 @@ def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
 
 
 def turn_metrics(rollouts: Sequence[Rollout], total: Sequence[float | None], max_turns: int) -> dict[str, float]:
-    """Return the course of conversations, turn by turn; empty if there is only one turn.
+    """Return the metrics of conversations by turn; empty if there is only one turn.
 
     ``correct_by_turn/t`` is the share of conversations with a correct answer in their first t turns, among those with
     an answer that could be judged. ``reward_by_turn/t`` is the mean reward of the t-th answers.

@@ -1,4 +1,4 @@
-"""Tasks as prompts: loaded, encoded for the model, and divided into those to train on and those to evaluate on."""
+"""Loads tasks, encodes them as prompts, and divides these into prompts to train on and prompts to evaluate on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.config import DataConfig, TrainConfig
 
 SHOWN_PROBLEMS = 5
-"""Number of unusable rows of a data set whose problems are printed."""
+"""Upper limit for the number of unusable rows whose problems are printed, so that a bad data set does not fill the
+terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A task as the model sees it."""
+    """A task with the prompt that the model gets."""
 
     task: Task
     messages: list[Message]
@@ -39,7 +40,7 @@ def load_task_set(data: DataConfig) -> tuple[TaskSet, list[str]]:
 
 
 def make_prompt(task: Task, policy: Policy, data: DataConfig, model: ModelConfig) -> Prompt:
-    """Writes a task with the prompt template and encodes it with the chat template.
+    """Writes the prompt of a task with the prompt template, and encodes it with the chat template.
 
     Raises:
         UsageError: there is no such template, or it does not fit the task.
@@ -52,7 +53,7 @@ def make_prompt(task: Task, policy: Policy, data: DataConfig, model: ModelConfig
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
-    """Return the prompts of all tasks but those longer than ``data.max_prompt_length``, and a note about these.
+    """Return the prompts of all tasks except those longer than ``data.max_prompt_length``, and a note about these.
 
     Raises:
         UsageError: a prompt and its answer do not fit into the model's context.

@@ -1,4 +1,4 @@
-"""The lines of ``samples.jsonl``: every rollout of a step in a form that people can read."""
+"""The lines of ``samples.jsonl``: every rollout of a step as readable text."""
 
 from __future__ import annotations
 
