@@ -1,9 +1,9 @@
 """Attention in a packed row: several sequences one after the other, and prompts that several answers share.
 
-No sequence may see another. Computing the attention of each sequence separately is exact and costs as much as the
+No sequence may attend to another. Computing the attention of each sequence separately is exact and costs as much as the
 sequences alone; a mask over the whole row would cost the square of its length. A prompt that several answers share
-stands in the row once, before them. Each answer attends to the prompt and to itself, which is all that it would see
-if it had its own copy of the prompt.
+stands in the row once, before them. Each answer attends to the prompt and to itself, which is all that it would see if
+it had its own copy of the prompt.
 
 In 16 bits on a GPU this takes two calls of FlashAttention: one over the answers' own tokens, one over their prompts.
 The two softmaxes are combined by their log-sum-exps. The backward pass calls FlashAttention's backward pass twice with
@@ -95,7 +95,7 @@ def attention_by_spans(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:
-    """torch's attention for one span after the other; see :class:`Layout` for the spans. Returns [1, T, heads, d]."""
+    """Return torch's attention, [1, T, heads, d], computed for one span of :class:`Layout` after the other."""
     pieces = []
     for start, end, begin, stop in spans:
         if start == end:
@@ -145,7 +145,7 @@ def _flash(
 
 
 def shared_flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None) -> Tensor:
-    """Attention of a row with shared prompts by FlashAttention; the module's docstring says how. [1, T, heads, d]."""
+    """Return the attention, [1, T, heads, d], of a row with shared prompts by FlashAttention; see the module."""
     query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))  # [T, heads, d]
     found = _SharedFlash.apply(query, key, value, layout, query.shape[-1] ** -0.5 if scale is None else scale)
     return found[None]
@@ -279,7 +279,7 @@ AttentionInterface.register(NAME, packed_attention)
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that was loaded with ``sdpa`` uses :func:`packed_attention`.
+    """Inside this context, a model that was loaded with ``sdpa`` uses :func:`packed_attention`.
 
     ``eager`` and ``flash_attention_*`` are left as they are: for these transformers finds the sequences itself, by
     their positions, which restart at 0.

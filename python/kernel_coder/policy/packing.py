@@ -1,4 +1,4 @@
-"""A trial of whether a model gives the same results on packed rows, made once before training."""
+"""Tests once, before training, whether a model gives the same results on packed rows."""
 
 from __future__ import annotations
 

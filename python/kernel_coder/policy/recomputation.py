@@ -1,8 +1,8 @@
 """Activation checkpointing chosen by free memory: each pass recomputes as few layers as its memory allows.
 
-A forward pass keeps activations for its backward pass, in proportion to its tokens. Two short passes with and two
-without checkpointing measure how much, once. From then on, the number of layers to recompute follows from the number
-of tokens and the free memory. A recomputed layer gives the same bits, so this never changes a result.
+A forward pass keeps activations for its backward pass, in proportion to its tokens. At the first use, two short passes
+with and two without checkpointing measure how much. From then on, the number of layers to recompute follows from the
+number of tokens and the free memory. A recomputed layer gives the same bits, so this never changes a result.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Recomputation:
         self.logged: int | None = None
 
     def fit(self, tokens: int, compute: Compute | None = None) -> None:
-        """Prepares a pass of that many tokens, padding included. On the CPU no layer is recomputed.
+        """Chooses the layers to recompute in a pass of that many tokens, padding included. On the CPU these are none.
 
         Args:
             tokens: of the pass.

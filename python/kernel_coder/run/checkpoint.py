@@ -1,4 +1,4 @@
-"""Checkpoints that are either complete or absent, and that can prove it.
+"""Checkpoints that are either complete or absent, with hashes to verify them.
 
 A checkpoint is a Hugging Face model folder (``from_pretrained`` works on it) with ``optimizer.safetensors``,
 ``rng.safetensors``, ``state.json`` and ``manifest.json``. The manifest is written last and holds the size and SHA-256
@@ -47,7 +47,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class CheckpointError(ValueError):
-    """Why a checkpoint cannot be used, in one sentence."""
+    """A checkpoint cannot be used. The message is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Writing(Protocol):
         """Return whether this rank has written its part."""
 
     def finish(self) -> None:
-        """Waits for all ranks, and gives the checkpoint its name. A call for all ranks together."""
+        """Waits for all ranks, and gives the checkpoint its name. All ranks must call this together."""
 
 
 def save_checkpoint(
@@ -149,7 +149,7 @@ def _complete(
         run_dir: the run's folder.
         temporary: the checkpoint's folder under its temporary name.
         final: its name from now on.
-        record: what ``state.json`` holds.
+        record: content of ``state.json``.
         keep: number of checkpoints to keep.
         more: further entries of ``state.json``.
         hashes: SHA-256 of files that are already known and flushed, by name.
@@ -182,7 +182,7 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def remove_checkpoints_after(run_dir: Path, step: int) -> None:
-    """Deletes later checkpoints, which a run that continues from ``step`` refused or abandons."""
+    """Deletes the checkpoints of later steps, because the run continues from ``step``."""
     for path in list_checkpoints(run_dir):
         if _step_of(path) > step:
             shutil.rmtree(path)

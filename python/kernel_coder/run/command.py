@@ -1,4 +1,4 @@
-"""The command of a run: flags in, an exit code out, and one sentence for every mistake."""
+"""Runs the command of a run: reads flags, returns an exit code, and reports every mistake in one sentence."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class AdamConfig(Section):
 
 
 class ParallelConfig(Section):
-    """How several GPUs work on one run. One process works without this section's help, and ignores it."""
+    """How several GPUs work on one run. A run with a single process ignores this section."""
 
     shard: bool = Field(
         default=True,
@@ -119,14 +119,14 @@ class RunConfig(Section):
         description="CPU threads of torch; none: torch's default. Results are bit-equal only for equal numbers",
     )
     logging_steps: int = Field(
-        default=1, ge=1, description="print every so many steps; metrics.jsonl always has every step"
+        default=1, ge=1, description="steps between two printed lines; metrics.jsonl always has every step"
     )
     eval_steps: int | None = Field(
-        default=None, ge=1, description="evaluate on held-out tasks every so many steps and after the last; none: never"
+        default=None, ge=1, description="steps between evaluations on held-out tasks, and one at the end; none: never"
     )
     eval_on_start: bool = Field(default=False, description="also evaluate before the first step")
     save_steps: int = Field(
-        default=100, ge=1, description="save a checkpoint every so many steps; the last step is always saved"
+        default=100, ge=1, description="steps between two checkpoints; the last step is always saved"
     )
     save_total_limit: int = Field(default=2, ge=1, description="checkpoints to keep; older ones are deleted")
     max_skipped_updates: int = Field(
@@ -137,7 +137,7 @@ class RunConfig(Section):
         description="trackers besides TensorBoard and metrics.jsonl, by accelerate's names: wandb, trackio, mlflow, "
         "...",
     )
-    project: str = Field(default="kernel-coder", description="project name that these trackers are given")
+    project: str = Field(default="kernel-coder", description="project name for these trackers")
 
 
 NOT_IN_HASH = frozenset(
@@ -177,7 +177,7 @@ class RunnableConfig(Section):
         return sha256_text(repr(values))
 
     def differences(self, earlier: Mapping[str, Any]) -> list[str]:
-        """What can change the run's numbers and was otherwise in an earlier config, one clause for each field.
+        """Return a clause for each field that can change the run's numbers and had another value in an earlier config.
 
         Args:
             earlier: the earlier config, as :meth:`to_yaml` wrote it.
@@ -198,7 +198,7 @@ class RunnableConfig(Section):
 
 
 MISSING = object()
-"""Stands for a field that one of two configs does not have."""
+"""Stands for the value of a field that only the other one of two configs has."""
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -227,10 +227,10 @@ def load(
     """Reads a config from a YAML file (None: only defaults) and dotted flags, which override the file.
 
     Args:
-        kind: of the config.
+        kind: class of the config.
         path: a YAML file, the name of a packaged recipe, or None.
         flags: the command line.
-        below: is given the values of file and flags, and returns values for what they leave out.
+        below: a function that gets the values of file and flags and returns values for fields that they do not set.
 
     Raises:
         UsageError: the file cannot be read, a name is unknown, or a value is not allowed.
@@ -314,7 +314,7 @@ ABBREVIATIONS = {
     "tasks": "path",
     "dataset": "path",
 }
-"""What users of other programs call a field, by the last part of its name here."""
+"""Names that other programs use for a field, by the last part of the field's name here."""
 
 
 def _nearest(name: str, valid: list[str]) -> str:

@@ -1,8 +1,8 @@
-"""Several processes, one for each GPU, that work on one run: who they are, and what they tell each other.
+"""Several processes, one for each GPU, that work on one run: their ranks, and their communication.
 
 torchrun starts them, or ``--nproc N``, which uses the same launcher (:mod:`kernel_coder.run.launch`). Each process
 finds its rank in the environment and joins the others in :func:`joined`. Without torchrun there is one process, and
-every function here then returns at once what it was given.
+every function here then returns its argument at once.
 
 All ranks run the same program and draw the same tasks. They divide only the work that takes long: sampling, judging,
 forward and backward passes. Small objects, such as answers and verdicts, are exchanged as a whole.
@@ -166,5 +166,5 @@ def any_of(flag: bool) -> bool:
 
 
 def barrier() -> None:
-    """Waits until every rank is here."""
+    """Waits until every rank has called this."""
     any_of(False)

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: the terminal, JSON lines and TensorBoard always, other trackers on request."""
+"""The logs of a run: always the terminal, JSON lines and TensorBoard, other trackers on request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHASES = {
     "update": "updating the weights",
     "eval": "answering held-out tasks",
 }
-"""What a terminal shows while a phase of a step lasts, by the phase's name."""
+"""The text that a terminal shows during each phase of a step."""
 
 
 class RunLog:
@@ -93,7 +93,7 @@ class RunLog:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def doing(self, phase: str) -> None:
-        """Shows on a terminal what the run does now. Elsewhere nothing is printed between steps."""
+        """Shows the present phase on a terminal. If the output is no terminal, nothing is printed between steps."""
         if self._progress is not None:
             self._progress.update(self._bar, doing=PHASES.get(phase, phase))
 
@@ -127,7 +127,7 @@ class RunLog:
     def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
         """Writes ``summary.json`` and returns its path.
 
-        Prints a table of the first and last step, these lines below it, and last the command to type next.
+        Prints a table of the first and last step, then the given lines, then the command to type next.
         """
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
@@ -197,7 +197,7 @@ class NoLog(RunLog):
         """Does nothing."""
 
     def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
-        """Nothing is known here."""
+        """Return nothing, because this rank has no metrics."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Values for a pydantic model, from a YAML file and from dotted flags. Used by `train`, `sft` and `evaluate`."""
+"""Reads values for a pydantic model from a YAML file and from dotted flags, for `train`, `sft` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False
 
     Args:
         path: the file.
-        such_as: what the file should hold, for the error message.
+        such_as: the expected content of the file, for the error message.
         packaged: ``path`` may also be the name of a packaged recipe.
 
     Raises:
@@ -84,7 +84,8 @@ def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False
 
 
 def _with_found_templates(value: Any, folder: Path) -> Any:
-    """Return the value with each path of a template as it exists: from here, beside the recipe, or packaged."""
+    """Return the value with the paths of templates replaced by existing ones: in the current folder, beside the recipe,
+    or packaged."""
     if isinstance(value, dict):
         return {name: _with_found_templates(one, folder) for name, one in value.items()}
     if not (isinstance(value, str) and value.endswith(TEMPLATE)) or Path(value).exists():

@@ -1,7 +1,8 @@
-"""Tensors that are divided between ranks: whole copies of them, and checkpoints to which every rank writes its part.
+"""Tensors that are divided between ranks: makes whole copies of them, and checkpoints to which each rank writes its
+part.
 
 A checkpoint in parts has a folder ``shards`` with a safetensors file of each rank, written and read by
-``torch.distributed.checkpoint``. Any number of ranks can read it, one as well. It has no pickle.
+``torch.distributed.checkpoint``. Any number of ranks can read it, also a single process. It contains no pickle.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ class Saveable(Protocol):
     """A model whose trainable weights a checkpoint holds."""
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
+        """Writes the model, and all other files that are needed to use it, in Hugging Face's format."""
 
     def save_description(self, folder: Path) -> None:
-        """Writes whatever is needed to use the model, without its weights."""
+        """Writes all files that are needed to use the model, except its weights."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that the optimiser updates, by name."""
 
     def whole(self) -> dict[str, Tensor]:
-        """These parameters, whole on rank 0."""
+        """Return these parameters as whole tensors on rank 0."""
 
 
 def whole(value: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ class ShardWriting:
     Args:
         folder: the checkpoint's folder under its temporary name.
         model: owner of the weights.
-        optimizer: of these weights.
+        optimizer: the optimiser of these weights.
         complete: completes the checkpoint on rank 0, given further entries of ``state.json`` and the hashes of files.
     """
 
@@ -155,7 +156,7 @@ class ShardWriting:
         return self.hashes.done()
 
     def finish(self) -> None:
-        """Waits for all ranks, and gives the checkpoint its name. A call for all ranks together."""
+        """Waits for all ranks, and gives the checkpoint its name. All ranks must call this together."""
         parts = distributed.gathered(self.hashes.result())
         if distributed.world().is_first:
             self.complete(self.more, {name: digest for part in parts for name, digest in part.items()})
@@ -163,8 +164,8 @@ class ShardWriting:
 
 
 def gloo_group() -> Any:
-    """Return a group of all ranks for the thread that writes checkpoints, so that it does not disturb the other
-    exchanges."""
+    """Return a process group for the thread that writes checkpoints, so that it does not disturb other
+    communication."""
     import torch.distributed as dist
 
     global _group
@@ -178,7 +179,7 @@ _group: tuple[Any, Any] | None = None
 
 @torch.no_grad()
 def load_shards(checkpoint: Path, model: Saveable, optimizer: torch.optim.Optimizer) -> None:
-    """Fills weights and a new optimiser from a checkpoint in parts. A call for all ranks together."""
+    """Fills weights and a new optimiser from a checkpoint in parts. All ranks must call this together."""
     from torch.distributed.checkpoint import load
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 

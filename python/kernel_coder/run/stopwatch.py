@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_ORIGIN = time.perf_counter()  # spans of different steps are shown on one line of time
+_ORIGIN = time.perf_counter()  # a common origin, so that spans of different steps can be shown on one time line
 
 
 class Stopwatch:
     """Seconds of each phase, measured from the stopwatch's creation on.
 
     Args:
-        on_phase: is told the name of each phase that begins.
+        on_phase: called with the name of each phase when it begins.
 
     >>> watch = Stopwatch()
     >>> with watch.phase("update"):
@@ -44,7 +44,8 @@ class Stopwatch:
         self.span(name, begin, end)
 
     def span(self, name: str, begin: float, end: float) -> None:
-        """Notes when something was done, by ``time.perf_counter()``. Of several times the first and the last count."""
+        """Records when something began and ended, by ``time.perf_counter()``. Several spans become one that covers
+        all."""
         first, last = self.spans.get(name, (begin, end))
         self.spans[name] = min(first, begin), max(last, end)
 
