@@ -1,4 +1,4 @@
-"""Conversations: an answer, the feedback of the judge, the next answer. A single answer is a conversation of one turn.
+"""Conversations of answers and the judge's feedback. A single answer is a conversation of one turn.
 
 Sampling and judging overlap: while the answers of one batch are judged, the next batch is sampled. Log-probs are
 rounded differently in different batches. So by default the batches do not depend on the duration of verdicts, and a run
@@ -21,10 +21,10 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.order import in_turn
 
 POLL_S = 0.2
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 Ask = Callable[[Task, str], Future[Any]]
-"""Starts to judge an answer to a task; returns the verdict as a future."""
+"""A function that starts to judge an answer to a task and returns the verdict as a future."""
 
 Context = Literal["all", "last", "best"]
 Reasoning = Literal["keep", "summary", "drop"]
@@ -111,7 +111,7 @@ class FollowUp:
             return everything[-self.context_turns :]
         assert self.rank is not None, "context best needs a rank"
         ranks = [self.rank(verdict) for verdict in conversation.verdicts]
-        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # of equal turns, the later one first
+        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # among equal turns, the later one first
         if self.context_turns == 1:
             return best[:1]
         return [*sorted([k for k in best if k != everything[-1]][: self.context_turns - 1]), everything[-1]]
@@ -136,7 +136,8 @@ class FollowUp:
             answer = answers[k]
             if self.earlier_reasoning != "keep":
                 answer = short_answer(answer, summary=self.earlier_reasoning == "summary")
-            # Feedback names the number of turns left, so earlier replies are repeated as they were, not built anew.
+            # Feedback contains the number of turns left, so earlier replies are repeated as they were and not built
+            # again.
             reply = self._reply(conversation, k) if k == shown[-1] else list(_asked(tuple(conversation.replies[k])))
             messages += [Message(role="assistant", content=answer), *reply]
         return Next(tuple(messages), tuple(encode_prompt(self.tokenizer, messages, self.chat_template)))
@@ -251,7 +252,7 @@ def _answer(
     """Samples the next turn of each conversation in a batch; returns the futures of the verdicts, or [] without
     ``ask``.
 
-    With ``overlap``, and an engine that reports each answer's end, judging starts while other answers are still
+    With ``overlap`` and an engine that reports each answer's end, judging starts while other answers are still being
     sampled.
     """
     prompts = [one.next for one in batch]

@@ -3,8 +3,8 @@
 It calls the layers of transformers' Llama and Qwen2, but computes attention itself, over a cache whose rows have
 different lengths. A step needs no data on the host, so a CUDA graph can capture it.
 
-Letters in shapes: B rows, H hidden size, K key heads, G query heads per key head, D head size, T tokens that a row has
-room for, V vocabulary.
+Letters in shapes: B rows, H hidden size, K key heads, G query heads per key head, D head size, T largest number of
+tokens of a row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout.decode_attention import attend, attend_by_torch, mask_of, turned
 
 SUPPORTED = frozenset({"llama", "qwen2"})
-"""Values of ``model_type``."""
+"""Values of ``model_type`` that this decoder supports."""
 
 STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
-"""Types of rotary embeddings whose angles depend only on the position."""
+"""Supported types of rotary embeddings: those whose angles depend only on the position."""
 
 
 def why_unsupported(model: nn.Module) -> str | None:

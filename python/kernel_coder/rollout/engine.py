@@ -16,8 +16,8 @@ class Sampling:
 
     A token is drawn from softmax(logits / temperature), restricted to ``top_k`` and ``top_p`` (nucleus). Its log-prob
     is that of the *unrestricted* distribution at the same temperature, so that it can be compared with the trainer's.
-    Without a restriction it is exactly the log-prob of the draw. Temperature 0 takes the most likely token and its
-    log-prob at temperature 1.
+    Without a restriction it is exactly the log-prob of the draw. With temperature 0 the most likely token is taken,
+    with its log-prob at temperature 1.
     """
 
     max_completion_length: int
@@ -27,7 +27,7 @@ class Sampling:
 
 
 class ManagedEngine(Protocol):
-    """What an engine has besides if its weights are a copy, such as those of a server."""
+    """Further methods of an engine whose weights are a copy, such as those of a server."""
 
     def prepare(self, version: int) -> None:
         """Gives the engine the model's present weights unless it has this version (number of updates) of them."""

@@ -14,11 +14,12 @@ from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
 
 KEPT = 0.75
-"""Ended answers are removed from the batch once at most this share of it is in progress. Each removal copies the cache.
-"""
+"""Ended answers are removed once at most this share of the batch is in progress, because each removal copies the
+cache."""
 
 GROWTH = 128
-"""Number of tokens by which a full cache grows. Each growth copies the cache."""
+"""Number of tokens by which a full cache grows. Each growth copies the cache, so it should not grow by single
+tokens."""
 
 
 class TransformersEngine:
@@ -183,13 +184,13 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
 
 
 def uniform_numbers(seed: int, count: int) -> Tensor:
-    """Return random numbers in [0, 1), float64 [count]. Drawn in float32, so that a number times a sum stays below the
+    """Return random numbers in [0, 1), float64 [count]. They are drawn in float32, so a number times a sum is below the
     sum."""
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def run_lengths(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
-    """Groups equal neighbours: the distinct prompts, and the length of each group.
+    """Groups equal neighbours. Returns the prompt and the length of each group.
 
     >>> run_lengths([[1], [1], [2]])
     ([[1], [2]], [2, 1])

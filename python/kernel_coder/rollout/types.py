@@ -20,7 +20,7 @@ class Turn:
     logprobs: tuple[float, ...]
     text: str  # without special tokens
     finish_reason: FinishReason  # "length": reached max_completion_length
-    version: int | None = None  # number of updates that the weights had which wrote all its tokens; None: unknown
+    version: int | None = None  # number of updates of the weights that wrote all its tokens; None: unknown
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.completion_ids):
