@@ -32,7 +32,7 @@ COLUMNS = frozenset(
         *("trainer_state", "log_extra", "log_metric", "environments"),  # TRL passes these besides the columns
     }
 )
-"""Names that a training loop passes as columns. None of them can be a parameter in a config."""
+"""Names that a training loop passes as columns. They cannot be parameters in a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Reward:
 
 
 class AsyncReward(Reward):
-    """A :class:`Reward` around an ``async`` function. Its call is ``async`` as well, since TRL looks at ``__call__`` to
-    tell the two kinds apart."""
+    """A :class:`Reward` around an ``async`` function. Its call is ``async`` as well, since TRL distinguishes the two
+    kinds by their ``__call__``."""
 
     async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
         """Return the function's result, awaited. It raises what :meth:`Reward.__call__` raises."""
@@ -173,8 +173,8 @@ def _find(name: str) -> _Registered:
 
 @contextlib.contextmanager
 def _current_folder_last() -> Iterator[None]:
-    """Inside, modules are also found in the current folder, after all others: the user names this module, but a file
-    there must not stand for an installed package such as torch."""
+    """Inside this context, modules are also found in the current folder, after all others, so that a file there cannot
+    replace an installed package such as torch."""
     here = os.getcwd()
     sys.path.append(here)
     try:

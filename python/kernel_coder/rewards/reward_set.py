@@ -64,7 +64,7 @@ class RewardTable:
         total: the weighted sum for each completion. None: the completion could not be scored; the training then uses it
             neither in the baseline nor in the loss.
         parts: the unweighted rewards of each term, by label.
-        errors: the completions that a term failed on, by label.
+        errors: for each label, the completions on which this term failed.
         weights: the weights of the terms at this step, by label.
     """
 
@@ -256,7 +256,8 @@ def _call_all(
 
 
 def _gathered(awaitables: list[Awaitable[Any]]) -> list[Any]:
-    """Results or exceptions. If an event loop already runs in this thread, as in a notebook, uses another thread."""
+    """Return results or exceptions. If this thread already has an event loop, as in a notebook, another thread is
+    used."""
 
     async def gather() -> list[Any]:
         return await asyncio.gather(*awaitables, return_exceptions=True)

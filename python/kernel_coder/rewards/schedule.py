@@ -14,7 +14,7 @@ KINDS = ("constant", "linear", "cosine", "stages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A factor of a weight that depends on the step.
+    """A factor of a reward's weight that depends on the step.
 
     ==========  ==============================================================================================
     kind        factor

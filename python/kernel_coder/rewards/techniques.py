@@ -50,8 +50,8 @@ def techniques_reward(
 ) -> list[float | None]:
     """Return ``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
 
-    Only kernels that the answer launches count, not those that it merely defines. The reward reads the source, so a
-    model can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
+    Only kernels that the answer launches count, not those that it only defines. The reward reads the source, so a model
+    can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
 
     Args:
         prompts: not used.

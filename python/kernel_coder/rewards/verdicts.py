@@ -135,11 +135,10 @@ def kernel_share_reward(
 def memory_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """Return how little GPU memory a correct candidate takes: ``min(reference / candidate, 1)``; 0 for any other
-    candidate.
+    """Return ``min(reference / candidate, 1)`` of the GPU memory for a correct candidate; 0 for any other candidate.
 
-    Both take at least a byte. None also for a correct candidate whose memory was not measured, as without a GPU. The
-    candidate's process measures its own memory, so give this reward a small weight.
+    Both amounts count as at least one byte. None also for a correct candidate whose memory was not measured, as without
+    a GPU. The candidate's process measures its own memory, so give this reward a small weight.
 
     >>> from kernel_coder.judge import example_verdict
     >>> lean, fat = (example_verdict("correct", memory_bytes=n, reference_memory_bytes=100) for n in (50, 400))
@@ -176,8 +175,7 @@ def roofline_reward(
 def general_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """Return whether a correct candidate also serves other sizes than the task's own: 1 or 0; 0 for any other
-    candidate.
+    """Return 1 for a correct candidate that also works for other sizes than the task's own; 0 for any other candidate.
 
     >>> from kernel_coder.judge import example_verdict
     >>> special = example_verdict("correct", specialised="it fails on other sizes")
