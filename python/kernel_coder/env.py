@@ -107,7 +107,7 @@ def _core() -> dict[str, str]:
 
 
 def next_command(report: Mapping[str, str]) -> str:
-    """What to type next: what installs the most important missing item, or a first evaluation.
+    """Return the command to type next: it installs the most important missing item, or runs a first evaluation.
 
     >>> next_command({"core": "loaded", "transformers": "5.6", "triton": "3.7"})
     'kernel-coder evaluate --model nano --limit 8'

@@ -6,7 +6,8 @@ import importlib.metadata
 import re
 
 FIRST_TRITON, FIRST_NUMPY = (3, 7), (2, 4)
-"""This and later versions of numpy no longer convert arrays of one element to scalars, which older Tritons rely on."""
+"""From this numpy on, arrays of one element are no longer converted to scalars, on which Tritons before this one
+rely."""
 
 
 def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:

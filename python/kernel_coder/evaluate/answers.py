@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 class Asked(Protocol):
-    """The part of a request that a model reads."""
+    """The attributes of a request that a model uses."""
 
     @property
     def messages(self) -> tuple[Message, ...]: ...
@@ -59,7 +59,7 @@ Poll = Callable[[], None]
 
 
 class Model(Protocol):
-    """Anything that answers requests."""
+    """The interface of a model that answers requests."""
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         """Yields each answer as soon as it is complete, in any order.

@@ -46,7 +46,8 @@ MAY_CHANGE = frozenset(
          "judge.audit_dir", "judge_url", "remember", "to_library",
     }
 )  # fmt: skip
-"""Fields that may differ when a run is resumed: they choose tasks, speed and reports, not answers or verdicts."""
+"""Fields that may differ when a run is resumed: they change the set of tasks, speed and reports, not answers or
+verdicts."""
 
 
 class AnswerConfig(BaseModel):
@@ -153,7 +154,7 @@ class EvaluateConfig(AnswerConfig):
     )
 
     judge_device: str | None = Field(
-        default=None, description="device of the judge, if another; also several GPUs, as in cuda:1,cuda:2"
+        default=None, description="device of the judge, if not that of the model; several GPUs as in cuda:1,cuda:2"
     )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
 
@@ -302,7 +303,7 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Eval
 
 
 def of_the_model(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the fields of a config that the local model in ``values`` has defaults of its own for.
+    """Return the config fields for which the local model in ``values`` has its own defaults, with these values.
 
     >>> of_the_model({"model": "nano"}, EvaluateConfig)["max_new_tokens"]
     384

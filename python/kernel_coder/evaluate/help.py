@@ -22,14 +22,14 @@ PACKAGED_MODELS = ("nano", "tiny")
 def show_help(
     arguments: Sequence[str], usage: str, model: type[BaseModel], common: Sequence[str], *, recipes: bool = False
 ) -> bool:
-    """Answers ``--version``, ``-h`` and ``--help``; False if the arguments hold none of them.
+    """Prints the output of ``--version``, ``-h`` or ``--help``. Returns False if the arguments hold none of them.
 
     Args:
-        arguments: of the command line.
+        arguments: the command line.
         usage: the command and its positional arguments.
         model: its fields are the flags.
-        common: the fields that the short help shows, those of a section with a dot; ``--help-all`` is left to the
-            command.
+        common: the fields that the short help shows, those of a section with a dot. The command itself implements
+            ``--help-all``.
         recipes: whether ``--config`` takes the name of a packaged recipe.
     """
     if "--version" in arguments:

@@ -2,7 +2,7 @@
 
 Every metric is a ratio of two sums over tasks, ``sum_t a_t / sum_t b_t``, so one bootstrap over tasks gives all
 intervals (:func:`intervals`). Verdicts with outcome ``harness_failed`` say nothing about the candidate: they are
-counted separately and enter no sum. A metric that needs a speedup is None where none was measured.
+counted separately and are in no sum. A metric that needs a speedup is None where none was measured.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from kernel_coder.judge import Outcome, Verdict
 Baseline = Literal["eager", "compile"]
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
-"""fast_p is reported for these p, as in KernelBench and between."""
+"""The values of p for which fast_p is reported: those of KernelBench and some between them."""
 
 CONFIDENCE = 0.95
 """Probability that an interval covers the true value."""
 
 RESAMPLES = 10_000
-"""Number of bootstrap draws. For a normal distribution, an interval's end then has a standard error of 0.7% of its
-width.
-"""
+"""Number of bootstrap draws. With it, an interval's end has a standard error of 0.7% of its width (normal
+distribution)."""
 
 BLOCK = 4_000_000
-"""Upper limit for numbers held at once while resampling: 32 MB of float64."""
+"""Upper limit for the numbers that are held at once while resampling, 32 MB of float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +144,8 @@ def intervals(
     Samples of one task are not independent, so each draw takes whole tasks: as many as there are, with replacement. A
     draw gives ``sum a_t / sum b_t``; the interval lies between the quantiles ``(1 - confidence) / 2`` and ``(1 +
     confidence) / 2`` of all draws. Draws with denominator 0 are left out. The interval is None if fewer than two tasks
-    have a denominator. It has no width if every task has the same ratio, as when no answer is correct: a bootstrap
-    knows only what occurred.
+    have a denominator. It has no width if every task has the same ratio, as when no answer is correct, because then all
+    draws are equal.
 
     Args:
         numerators: ``a_t``, float [tasks, metrics].
@@ -282,7 +281,7 @@ Name = tuple[str, ...]
 
 
 class _Ratios:
-    """Collects the numerators and denominators of all metrics by task; one bootstrap then serves all of them."""
+    """Collects the numerators and denominators of all metrics by task, so that one bootstrap gives all intervals."""
 
     def __init__(self, scored: Sequence[Sequence[Verdict]], *, seed: int, resamples: int) -> None:
         self.scored = scored

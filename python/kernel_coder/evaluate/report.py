@@ -206,7 +206,7 @@ def notes(results: Results) -> list[str]:
 
 
 def advice_on_failure(results: Results) -> str | None:
-    """What to try if all answers failed with the same outcome; None otherwise."""
+    """Return advice if all answers failed with the same outcome; None otherwise."""
     scored = [key for key in results.keys if results.verdicts[key].is_scored]
     outcomes = {results.verdicts[key].outcome for key in scored}
     if len(scored) < 2 or len(outcomes) > 1 or Outcome.CORRECT in outcomes:

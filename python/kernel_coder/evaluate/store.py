@@ -78,7 +78,7 @@ class Store:
 
     Args:
         folder: created if it does not exist.
-        config: written to ``config.yaml``. A resumed run must have the same config but for ``config.MAY_CHANGE``.
+        config: written to ``config.yaml``. A resumed run must have the same config, except for ``config.MAY_CHANGE``.
         resume: continue the run in the folder.
 
     Raises:

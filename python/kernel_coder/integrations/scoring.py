@@ -1,4 +1,4 @@
-"""What every adapter does: an answer becomes a verdict, and verdicts become rewards."""
+"""The steps that all adapters share: judging answers, and computing rewards from verdicts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def verdict_on(client: AsyncClient, task: Task, answer: str) -> Verdict:
 
 
 def reward_set(rewards: RewardSet | str | Sequence[Any] | Mapping[str, Any]) -> RewardSet:
-    """Return a set of rewards from a preset's name, or from what a recipe's section ``rewards`` holds.
+    """Return a set of rewards from a preset's name, or from the value of a recipe's section ``rewards``.
 
     >>> reward_set("kevin").labels
     ('correct', 'speedup')
@@ -105,8 +105,8 @@ def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
     """Return the tasks of a data set as rows for other libraries.
 
     Args:
-        path: what ``data.path`` of a recipe takes: ``packaged``, a hub data set, a file, a folder.
-        template: of the prompt.
+        path: a data set as in ``data.path`` of a recipe: ``packaged``, a hub data set, a file, a folder.
+        template: the prompt template.
 
     Returns:
         For each task ``prompt`` (messages), ``reference``, ``solution``, ``task_id``, ``backend``, ``precision`` and
@@ -133,7 +133,7 @@ def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
 
 
 def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None]:
-    """Return the totals of answers, None where the judge itself failed, whatever other rewards say about the answer.
+    """Return the total rewards of answers; None where the judge itself failed, even if other rewards have a value.
 
     >>> from kernel_coder.judge import example_verdict
     >>> totals(reward_set("kernel_coder")(["?"], ["!"], solution=[None]), [example_verdict("harness_failed")])
@@ -144,12 +144,12 @@ def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None
 
 @dataclass(frozen=True)
 class Step:
-    """What an answer led to.
+    """The result of an answer in an episode.
 
     Attributes:
-        verdict: on the answer.
+        verdict: the verdict on the answer.
         reward: the weighted sum; None if the judge could not score it.
-        done: the conversation ends: the answer is correct, could not be scored, or was the last one.
+        done: whether the conversation ends, because the answer is correct, could not be scored, or was the last one.
         feedback: messages for the model; empty if the conversation ends.
     """
 

@@ -41,7 +41,7 @@ class JudgedReward:
 
     Args:
         judge: an open judge. Several training processes need one judge, so open a service and give them its address.
-        rewards: a preset's name, or what a recipe's section ``rewards`` holds.
+        rewards: a preset's name, or the value of a recipe's section ``rewards``.
     """
 
     __name__ = "kernel_coder"
@@ -67,8 +67,8 @@ class JudgedReward:
             reference: the dataset's column.
             verdict, answer: from :func:`kernel_rollout`, which has had the answers judged.
             log_metric: TRL's.
-            columns: the dataset's others. ``backend``, ``precision``, ``entry_point`` and ``task_id`` say what the
-                candidate is judged for.
+            columns: the dataset's other columns. ``backend``, ``precision``, ``entry_point`` and ``task_id`` describe
+                the task.
         """
         answers = list(answer) if answer is not None else [completion_text(one) for one in completions]
         names = [name for name in ("task_id", "backend", "precision", "entry_point") if name in columns]
@@ -176,7 +176,7 @@ def _asking(judge: AnyJudge, threads: ThreadPoolExecutor) -> Ask:
 
 
 def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
-    """What TRL takes from a ``rollout_func``, and the columns for the rewards."""
+    """Return the values that TRL expects from a ``rollout_func``, and the columns for the rewards."""
     made: dict[str, list[Any]] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "verdict", "answer", "turns")
     }
@@ -201,8 +201,8 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
 def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts: int = 4) -> type[Any]:
     """Return an ``environment_factory`` for ``GRPOTrainer``, for models whose chat template has tools.
 
-    The model calls the tool ``judge_kernel`` as often as `max_attempts` times; the reward is that of the last call.
-    Without a call it is that of an answer without code. The dataset needs the column ``reference``.
+    The model may call the tool ``judge_kernel`` up to `max_attempts` times; the reward is that of the last call, or
+    without a call that of an answer without code. The dataset needs the column ``reference``.
     """
     chosen = reward_set(rewards)
 

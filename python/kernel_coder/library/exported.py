@@ -35,10 +35,11 @@ TUNE_VARIABLE = "KERNEL_CODER_TUNE"
 """The environment variable that switches tuning off, if it is 0."""
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 65536
-"""Range of the block sizes that tuning tries, in elements. Triton allows 2**20; registers end far below."""
+"""Range of the block sizes that tuning tries, in elements. Triton allows 2**20, but registers do not suffice for
+that."""
 
 BLOCK_FACTORS = (0.25, 0.5, 2, 4, 8)
-"""Multiples of a block size that tuning tries."""
+"""Factors by which tuning multiplies a block size."""
 
 WARPS = (1, 2, 4, 8, 16)
 """Numbers of warps that tuning tries on a GPU."""
@@ -48,7 +49,7 @@ REPEATS = 5
 
 
 class KernelModule(nn.Module):
-    """What every exported ``Kernel`` has in common; :func:`make_kernel` makes the class.
+    """Base of every exported ``Kernel``; :func:`make_kernel` makes the class.
 
     Attributes:
         any_batch: also use the kernel if only the first size of inputs differs from the verified sizes. The judge
@@ -276,7 +277,7 @@ def _init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def _shapes(reference: Any, twin: nn.Module, names: Sequence[str]) -> tuple[dict[str, Any], list[bool], bool]:
     """Return the verified inputs, which of them are tensors, and whether the output is a single tensor."""
-    # The modules under test must not see other random numbers because a kernel was imported.
+    # Importing a kernel must not change the random numbers of the program.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -337,8 +338,8 @@ def _device_problem(facts: Mapping[str, Any], device: torch.device) -> str | Non
 class _Watched:
     """Stands for a Triton kernel in the candidate's module. Records its block sizes and can replace them.
 
-    A block size is a power of two that is passed by keyword and that the grid function reads: the grid then follows
-    it, so that the kernel still covers all elements.
+    A block size is a power of two that is passed by keyword and that the grid function reads. So the grid changes with
+    it, and the kernel still covers all elements.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -403,7 +404,7 @@ def _watch_kernels(module: Any) -> None:
 
 
 class _Using:
-    """Within it, launches of a package's kernels use these block sizes: ``{kernel: {name: value}}``."""
+    """A context in which launches of a package's kernels use these block sizes: ``{kernel: {name: value}}``."""
 
     def __init__(self, package: str, chosen: Mapping[str, Mapping[str, int]]) -> None:
         self.kernels = _WATCHED.get(f"{package}.kernel", {})

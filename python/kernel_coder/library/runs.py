@@ -1,6 +1,6 @@
-"""Reads the correct answers out of the folder of a run: of ``train``, ``refine``, ``evaluate`` or ``data collect``.
+"""Reads the correct answers from the folder of a run of ``train``, ``refine``, ``evaluate`` or ``data collect``.
 
-These commands lie above this package, so their files are read as what they are: JSON lines and a config.
+This package may not import these commands, so it reads their files directly as JSON lines and a config.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def correct_answers(run: Path) -> Iterator[Found]:
 
 
 def _config(run: Path) -> Mapping[str, Any]:
-    """Return the config that lies beside the answers; empty if there is none."""
+    """Return the config in the folder of the answers; empty if there is none."""
     paths = [run.with_suffix(".recipe.yaml")] if run.is_file() else [run / "config.yaml", run / "config.json"]
     for path in paths:
         if path.exists():

@@ -1,7 +1,8 @@
 """The file of verified kernels. One row is one kernel: its task, source, verdict, device and parents.
 
-SQLite in WAL mode with a transaction for each kernel: several processes can add at once, readers do not wait, and a
-process that is killed leaves every kernel that :meth:`Library.add` returned for, and no half of another one.
+SQLite in WAL mode with a transaction for each kernel: several processes can add kernels at once, and readers do not
+wait. If a process is killed, every kernel for which :meth:`Library.add` returned is in the file, and no other one
+partly.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ VERSION = 1
 """Version of the tables below, kept in the file as ``user_version``."""
 
 BUSY_S = 30.0
-"""Longest wait for another process that is writing, in seconds. A transaction takes milliseconds."""
+"""Upper limit of the wait for another process that is writing, in seconds. A transaction takes milliseconds."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -88,7 +89,8 @@ class Entry:
         parents: the SHA-256 of the sources that it was derived from.
         licence: the licence of the kernel; by default that of its task.
         added_at: the time in UTC, as ``2026-11-24T22:00:00Z``.
-        similarity: to the task that :meth:`Library.nearest` was asked about, from 0 to 1; otherwise None.
+        similarity: in results of :meth:`Library.nearest`, the similarity to the given task, from 0 to 1; otherwise
+            None.
     """
 
     id: int
@@ -282,14 +284,14 @@ class Library:
     ) -> list[Entry]:
         """Return the best kernels of the ``count`` tasks that are most like a task, the nearest task first.
 
-        The similarity is Jaccard's, of token shingles of the two modules. One kernel a task is returned, the fastest
-        one.
+        The similarity is the Jaccard similarity of the token shingles of the two modules. For each task only the
+        fastest kernel is returned.
 
         Args:
             task: the task.
             count: number of kernels.
             same: also kernels of the task itself, and of tasks that differ from it only in names and constants. An
-                evaluation must leave them out: they are the answer.
+                evaluation must leave them out, because they give the answer away.
             backend: only kernels in this language; None: in the task's.
             precision: only kernels of this precision; None: of any.
         """

@@ -1,4 +1,4 @@
-"""The config of a loop: one YAML with the sections of train, sft and evaluate, and the filter between them."""
+"""The config of a loop: one YAML file with the sections train, sft and evaluate, and the filter between them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeepConfig(Section):
 
 
 class LoopRunConfig(Section):
-    """How many rounds there are, and where their results go."""
+    """The number of rounds, and the folder of their results."""
 
     output_dir: str = Field(default="runs/loop", description="folder for the rounds and the report")
     rounds: int = Field(default=3, ge=1, description="number of rounds")

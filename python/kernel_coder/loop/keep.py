@@ -1,7 +1,7 @@
-"""The filter between reinforcement learning and supervised training: correct answers, of these fast or concise ones.
+"""The filter between reinforcement learning and supervised training: it keeps correct answers that are fast or concise.
 
-RLoop (arXiv 2511.04285) learns the successes of all steps. ConCuR (arXiv 2510.07356) finds that of correct kernels for
-a task those with short reasoning teach most.
+RLoop (arXiv 2511.04285) trains on the correct answers of all steps. ConCuR (arXiv 2510.07356) finds that a model learns
+most from the correct kernels with short reasoning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def solved_answers(samples: Path) -> Iterator[Solved]:
     """Yield the correct answers to first prompts in the ``samples.jsonl`` of a training run, without those to held-out
     tasks.
 
-    An answer that follows feedback is left out: supervised training would learn it without what it replies to.
+    An answer to feedback is left out, because supervised training would learn it without the feedback.
     """
     with samples.open("rb") as lines:
         for line in lines:

@@ -89,8 +89,7 @@ def plain_text(text: str) -> str:
 
 
 def fence_for(text: str) -> str:
-    """Return a Markdown fence that the text does not close: at least three backticks, and more than any run in the
-    text.
+    """Return a Markdown fence that does not occur in the text: at least three backticks, and more than any run in it.
 
     >>> fence_for("x = 1"), fence_for("'''```'''")
     ('```', '````')

@@ -87,12 +87,11 @@ def check_prompt_length(
     context_length: int | None = None,
     max_completion_length: int = 1,
 ) -> str | None:
-    """Return a sentence that says why this prompt is too long; None if it fits. The caller drops the task and counts
-    it.
+    """Return a sentence that says why this prompt is too long; None if it fits. The caller then drops the task.
 
     Args:
         num_tokens: number of tokens in the prompt.
-        task_id: for the sentence.
+        task_id: the task's id, for the sentence.
         max_prompt_length: the config's limit in tokens; None: no limit.
         context_length: the model's context in tokens; None: unknown.
         max_completion_length: number of tokens that must fit after the prompt.

@@ -20,7 +20,8 @@ from kernel_coder.tasks import Task
 FEEDBACK = TemplateKind("feedback template", TEMPLATES / "feedback", ("user", "assistant"))
 MARK = "<think>\n{name}\n</think>\n<thinking>\n{name}\n</thinking>\n{name}"
 SUMMARY_CHARACTERS = 400
-"""Longest summary of an answer's reasoning, in characters (about 100 tokens): several must fit into a prompt."""
+"""Upper limit for the summary of an answer's reasoning, in characters (about 100 tokens), so that several fit into a
+prompt."""
 
 
 def build_feedback(
@@ -96,7 +97,7 @@ def extend_prompt(
         completion_ids: the ids of the answer, as sampled.
         reply: the messages after the answer, from :func:`build_feedback`.
         chat_template: as for ``encode_prompt``.
-        ended: whether the model ended its answer itself. Then the answer already holds the end token of the glue.
+        ended: whether the model ended its answer itself. Then the answer already contains the end token of the glue.
 
     Raises:
         ValueError: the template rewrites earlier turns once later ones follow, so ids cannot be appended.

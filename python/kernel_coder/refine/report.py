@@ -65,7 +65,7 @@ class Cell:
     values: tuple[str, ...]  # one for each axis
     elite: Attempt
     answers: int  # judged answers of this cell
-    children: int  # answers that the elite is a parent of
+    children: int  # number of answers with the elite as a parent
 
 
 def cells(config: RefineConfig, trajectory: Trajectory) -> list[Cell]:

@@ -26,7 +26,7 @@ from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task, load_tasks
 
 POLL_S = 0.1
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Search:
     poll: Poll = lambda: None
     say: Callable[[str], None] = lambda line: None
     device: str = "cpu"
-    library: Library | None = None  # gives examples for the prompts, and takes the correct kernels
+    library: Library | None = None  # source of examples for the prompts; the correct kernels are added to it
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
     _running: dict[Key, Future[Verdict]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Search:
 
     def __post_init__(self) -> None:
         try:
-            # A kernel that is known for this very task is the best example, unlike in an evaluation.
+            # Unlike in an evaluation, a known kernel of the task itself may be shown; it is the best example.
             count = self.config.examples
             shown = examples_for(self.library, self.task, count, same=True) if self.library is not None else []
             self.opening = build_messages(self.task, self.config.prompt_template, examples=shown)
@@ -90,7 +90,8 @@ class Search:
         self._before = max((one.seconds for one in self.trajectory.attempts.values()), default=0.0)
 
     def run(self) -> str:
-        """Searches and returns the reason for its end. The trajectory holds all results, also after an exception.
+        """Runs the search and returns the reason for its end. The trajectory holds all results, also after an
+        exception.
 
         Raises:
             ServerFailed, StopRequested: after recording all answers and the verdicts that were in progress.
@@ -189,7 +190,8 @@ class Search:
         return Question(turn, sample, tuple(self.prompt(turn, sample)), seed)
 
     def ask(self, questions: list[Question], *, joining: bool = False) -> None:
-        """Gets the answers and starts to judge them. ``joining`` adds questions that become ready meanwhile."""
+        """Gets the answers and starts to judge them. With ``joining``, questions that become ready in the meantime are
+        added."""
 
         def poll() -> None:
             self._poll_and_collect()
@@ -348,7 +350,7 @@ class Search:
     def _judge_earlier_answers(self) -> None:
         """Judges the answers of a resumed search whose verdict is missing or ``harness_failed``."""
         for attempt in list(self.trajectory.attempts.values()):
-            self._to_library(attempt)  # which does not hold it if the search was killed right after the verdict
+            self._to_library(attempt)  # it is missing there if the search was killed right after the verdict
             if not attempt.is_judged and not attempt.refused:
                 self._judge(attempt)
         self.settle() if self._running else None

@@ -157,7 +157,7 @@ class Trajectory:
 
     @property
     def best(self) -> Attempt | None:
-        """The correct attempt with the highest rank; the first of equals."""
+        """The correct attempt with the highest rank; among equal ones the first."""
         correct = [one for one in self.attempts.values() if one.verdict is not None and one.verdict.correct]
         return max(correct, key=lambda one: rank(one.verdict), default=None)
 

@@ -26,8 +26,8 @@ CUDA = {
 }
 TECHNIQUES = tuple(sorted({*TRITON, *CUDA}))
 """The known techniques. In Triton kernels: ``@triton.autotune``, block pointers or tensor descriptors, eviction
-policies
-and cache modifiers, ``num_stages``, ``tl.num_programs``, ``tl.dot``. In CUDA kernels: matches of the patterns above."""
+policies and cache modifiers, ``num_stages``, ``tl.num_programs``, ``tl.dot``. In CUDA kernels: matches of the patterns
+above."""
 
 
 def _check(known: Sequence[str], count: int) -> None:
