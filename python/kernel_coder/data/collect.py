@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def of_the_model(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a recipe that its model has defaults of its own for.
+    """Return the values of a recipe for which its model has its own defaults.
 
     >>> of_the_model({"model": {"name_or_path": "nano"}})["rollout"]["max_completion_length"]
     384
@@ -110,7 +110,8 @@ def of_the_model(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> Path:
-    """Records the conversations that ``out`` lacks and extracts the answers to learn; returns the latter's file."""
+    """Records the conversations that ``out`` lacks and extracts the answers to learn. Returns the file of these
+    answers."""
     import torch
     from rich.console import Console
 

@@ -1,6 +1,6 @@
 """Asks a teacher model for pairs, judges them, and keeps the correct ones.
 
-Two append-only logs lie beside the output: ``<out>.answers.jsonl`` holds every answer with its tokens, and
+There are two append-only logs beside the output: ``<out>.answers.jsonl`` holds every answer with its tokens, and
 ``<out>.verdicts.jsonl`` every result of the judge, by the hash of its inputs. The rows depend only on the questions and
 the logs. So an interrupted run asks only for missing answers and ends with the same rows.
 """
@@ -60,13 +60,13 @@ ANSWER_SETTINGS = (
     *("model", "revision", "gguf_file", "dtype", "chat_template", "extra_body"),
     *("temperature", "top_p", "top_k", "max_new_tokens", "seed"),
 )
-"""Fields that determine a teacher's answers. All answers in a log have the same values of them."""
+"""Fields on which a teacher's answers depend. They have the same values for all answers in a log."""
 
 POLL_S = 0.2
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 REFUSED = "the task is refused"
-"""The judge's reason begins with this if it refuses a task."""
+"""Beginning of the judge's reason if it refuses a task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _generated_ops(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compositions of the generator, described in words."""
+    """Yield compositions of the generator, described in words."""
     seen: set[tuple[str, ...]] = set()
     for made in _stream(plan):
         if made.split not in plan.splits:
@@ -278,7 +278,8 @@ _BLOCK = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", 
 
 
 def _two_modules(text: str) -> tuple[str, str] | str:
-    """Reference and solution: the first code blocks that define their classes; or a sentence with the problem."""
+    """Return reference and solution, the first code blocks that define their classes; or a sentence with the
+    problem."""
     text = text.rpartition("<answer>")[2]
     blocks = [match[2].rstrip() + "\n" for match in _BLOCK.finditer(text.replace("\r\n", "\n") + "\n")]
     if not blocks:

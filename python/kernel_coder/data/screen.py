@@ -40,8 +40,7 @@ class Screen:
         self._problems = None if against is None else Problems(against)
 
     def look(self, task: Task) -> tuple[str, Drop | None]:
-        """Return the task's fingerprint, and why it is dropped: its split, a duplicate, or KernelBench. Counts the
-        task."""
+        """Count a task. Return its fingerprint, and why it is dropped: its split, a duplicate, or KernelBench."""
         own = fingerprint(task.reference)
         if (split := task.metadata.get("split", "train")) not in self.splits:
             return own, ("split", f"its composition is {split}")
@@ -70,7 +69,7 @@ class Screen:
 
 
 def kernelbench_fingerprints() -> dict[str, str]:
-    """KernelBench's problems by the fingerprint of their module class."""
+    """Return KernelBench's problems by the fingerprint of their module class."""
     lines = KERNELBENCH.read_text(encoding="utf-8").splitlines()
     return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
 

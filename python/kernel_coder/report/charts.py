@@ -20,10 +20,10 @@ WIDTH, HEIGHT = 360.0, 190.0  # of the chart, in SVG units
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 24.0  # margins, in SVG units
 
 MAX_POINTS = 400
-"""Highest number of points in a line, about one per SVG unit; a longer curve is drawn as means of neighbours."""
+"""Upper limit for the points of a line, about one for each SVG unit; a longer curve is drawn as means of neighbours."""
 
 MAX_DOTS = 60
-"""Highest number of dots on a line; more would touch each other."""
+"""Upper limit for the dots on a line; more would touch each other."""
 
 PALETTE = (6, 2, 0, 3, 7, 1, 5, 8, 4, 9, 10)
 """Colours of lines without a colour of their own, in order."""
@@ -172,7 +172,7 @@ def _bar(x: float, top: float, bottom: float, number: int) -> str:
 
 
 def moving_mean(values: Sequence[float]) -> list[float]:
-    """Means over a window of a tenth of the curve around each value; the window is cut off at the ends.
+    """Return the mean over a window of a tenth of the curve around each value; the window is cut off at the ends.
 
     >>> moving_mean([0.0, 3.0, 0.0])
     [1.5, 1.0, 1.5]

@@ -40,7 +40,7 @@ MEANINGS = {
 """Explanations of the outcomes."""
 
 MAX_OTHERS = 60
-"""Highest number of charts in the last section, to keep the page small."""
+"""Upper limit for the charts in the last section, to keep the page small."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,8 @@ NO_PHASE = {"step", "verdict_p50", "verdict_p95"}
 
 
 def phases(run: Run) -> dict[str, Line]:
-    """Each phase's share of a step, by name; ``idle`` is the rest. Where phases overlap, shares are of their sum."""
+    """Return each phase's share of a step, by name; ``idle`` is the rest. If phases overlap, shares are of their
+    sum."""
     step = run.curve("time/step_s")
     if step is None:
         return {}

@@ -1,7 +1,7 @@
 """Describes the numbers of a run in sentences, and checks whether they can be trusted.
 
-The thresholds are rules of thumb, chosen so that our healthy runs raise no warning. Each sentence states its numbers,
-so that readers can judge for themselves.
+The thresholds are rules of thumb, chosen so that this project's good runs get no warning. Each sentence states its
+numbers, so that readers can judge for themselves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from kernel_coder.report.charts import shown
 from kernel_coder.report.folder import Curve, Run
 
 MIN_STEPS = 10
-"""Least number of steps for a statement about a trend."""
+"""Smallest number of steps for a statement about a trend; with fewer, the two ends of a curve have too few points."""
 
 FEW_TASKS = 50
-"""Warn below this number of held-out tasks: the 95% interval of a share is then at least 14 percentage points each way.
-"""
+"""Number of held-out tasks below which the report warns: the 95% interval of a share then reaches 14 points or more."""
 
 SOLVED = "eval/correct_by_turn/"
 """Prefix of the curves with the share of conversations that are solved within a number of turns."""
@@ -28,7 +27,7 @@ SURE = 0.02
 """Entropy in nats per token below which a model nearly always gives the same answer."""
 
 CLEARLY = 3.0
-"""Number of standard errors between the two ends of a noisy curve from which it is said to have changed."""
+"""Number of standard errors between the two ends of a noisy curve from which the report says that it has changed."""
 
 State = Literal["fine", "warning", "unknown"]
 

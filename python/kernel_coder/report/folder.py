@@ -19,7 +19,7 @@ from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import CONFIG, METRICS, SAMPLES, SUMMARY
 
 QUIET_S = 600
-"""A run without a summary counts as ended after this many seconds without a write; a step rarely takes longer."""
+"""Time without a write, in seconds, after which a run without a summary counts as ended; a step rarely takes longer."""
 
 Kind = Literal["reinforcement", "supervised"]
 Status = Literal["finished", "stopped", "running", "ended"]

@@ -1,4 +1,4 @@
-"""What a model learned in a run: held-out tasks solved before and after it, and an example.
+"""Shows what a model learned in a run: held-out tasks solved before and after it, and an example.
 
 The numbers come from ``metrics.jsonl`` and ``samples.jsonl``, so they also cover a run that was killed and resumed.
 """
@@ -31,7 +31,7 @@ Bounds = tuple[float, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Which answers to held-out tasks are correct at one step, for each task.
+    """For each held-out task, which answers are correct at one step.
 
     A conversation counts as correct if one of its first answers is, up to some turn.
     """
@@ -70,12 +70,12 @@ class Learning:
 
     @property
     def before(self) -> Solved | None:
-        """Solved within all turns, before training."""
+        """The tasks solved within all turns, before training."""
         return self.before_by_turn[-1] if self.before_by_turn else None
 
     @property
     def after(self) -> Solved | None:
-        """Solved within all turns, after training."""
+        """The tasks solved within all turns, after training."""
         return self.after_by_turn[-1] if self.after_by_turn else None
 
     def gain(self) -> tuple[float, Bounds] | None:
@@ -129,7 +129,7 @@ class Learning:
             yield f"correct answers in training, by step: {sparkline(self.curve)}  ({low:.0%} to {high:.0%})"
         if self.example:
             yield ""
-            name = re.sub(r"/\d{9,}$", "", str(self.example["task"]))  # without a number that says nothing
+            name = re.sub(r"/\d{9,}$", "", str(self.example["task"]))  # without the number at its end
             yield f"A held-out task that is solved now, {name}:"
             yield ""
             yield str(self.example["prompt"][-1]["content"])

@@ -34,7 +34,7 @@ from kernel_coder.report.timeline import timeline
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
 FREQUENT = 12
-"""Highest number of rows in the table of frequent failures."""
+"""Upper limit for the rows in the table of frequent failures, so that the page stays readable."""
 
 
 def html(run: Run) -> str:
@@ -232,7 +232,7 @@ def frequent_reasons(run: Run) -> list[dict[str, Any]]:
 
 
 def time_table(run: Run) -> list[tuple[str, float, float]]:
-    """For each phase of a step: its label, its share of the time, and its mean time in seconds."""
+    """Return for each phase of a step its label, its share of the time, and its mean time in seconds."""
     step = run.curve("time/step_s")
     if step is None:
         return []
@@ -245,7 +245,7 @@ def time_table(run: Run) -> list[tuple[str, float, float]]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """Facts from the config and the summary, by name."""
+    """Return facts from the config and the summary, by name."""
     known: dict[str, Any] = {
         "folder": run.name,
         "data": run.setting("data", "path"),

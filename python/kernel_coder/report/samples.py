@@ -22,16 +22,16 @@ EXAMPLES = 3
 """Number of answers kept as examples of each outcome and of each kind of rejection."""
 
 KINDS = 200
-"""Highest number of kinds of reasons that are counted separately in one outcome, to bound the memory."""
+"""Upper limit for the kinds of reasons that are counted separately in one outcome, to limit the memory."""
 
 MAX_TEXT = 16_000
-"""Longest text on the page, in characters; the rest is cut off. It is longer than nearly all answers."""
+"""Upper limit for a text on the page, in characters; the rest is cut off. Nearly all answers are shorter."""
 
 MAX_TEXTS = 5_000_000
 """Upper limit for the length of all texts on the page, in characters, so that browsers open it quickly."""
 
 DIFF_LINES = 300
-"""Longest text that is compared line by line; difflib's time grows with the square of the length."""
+"""Upper limit, in lines, for texts that are compared line by line, because difflib takes quadratic time."""
 
 REJECTED = "rejected"
 CORRECT = "correct"
@@ -138,7 +138,8 @@ class Chooser:
             self._examples[key] = deque((one for one in kept if one[1]["step"] < step), EXAMPLES)
 
     def choose(self) -> Chosen:
-        """Examples of every outcome (at most half of the answers), then the first, the best and the latest answers."""
+        """Choose examples of every outcome (at most half of the answers), then the first, the best and the latest
+        answers."""
         found: dict[int, tuple[Mapping[str, Any], str]] = {}
 
         def take(some: Iterable[tuple[int, Mapping[str, Any]]], why: str, limit: int = self.limit) -> None:
