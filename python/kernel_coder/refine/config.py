@@ -40,8 +40,8 @@ class RefineConfig(AnswerConfig):
 
     strategy: Literal["serial", "parallel", "best_of_turns", "evolve"] = Field(
         default="serial",
-        description="earlier answers in a prompt: serial: those of its conversation; parallel: none; best_of_turns: the "
-        "best ones so far; evolve: some from an archive of different kernels",
+        description="earlier answers in a prompt: serial: those of its conversation; parallel: none; best_of_turns: "
+        "the best ones so far; evolve: some from an archive of different kernels",
     )
     turns: int = Field(default=4, ge=1, description="number of rounds")
     parallel: int = Field(default=1, ge=1, description="answers in a round")

@@ -1,4 +1,4 @@
-"""Tables of conversations and texts, in the forms that TRL's ``SFTTrainer`` knows."""
+"""Reads tables of conversations and texts, in the forms that TRL's ``SFTTrainer`` accepts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 LINE = 100
-"""Longest line of the rewritten source, in characters."""
+"""Upper limit for a line of the rewritten source, in characters."""
 
 
 class Unsupported(ValueError):

@@ -82,7 +82,7 @@ def _constant_str(node: ast.expr) -> str:
 
 
 def _kernel_names(old: list[str]) -> dict[str, str]:
-    """Return the names such as ``add_mul_kernel`` for ``triton_poi_fused_add_mul_0``; equal names get numbers."""
+    """Return readable names, such as ``add_mul_kernel`` for ``triton_poi_fused_add_mul_0``; equal names get numbers."""
     stems = {}
     for name in old:
         stem = re.sub(r"^triton_\w+?_fused_?|_?\d+$", "", name).replace("prepare_softmax_online", "softmax")

@@ -131,7 +131,8 @@ class TaskSet(Sequence[Task]):
         return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
 
     def hold_out(self, num_tasks: int, seed: int = 0) -> tuple[TaskSet, TaskSet]:
-        """Like :meth:`split`, with exactly ``num_tasks`` evaluation tasks: those with the smallest hashes of their ids.
+        """Split like :meth:`split`, with exactly ``num_tasks`` evaluation tasks: those with the smallest hashes of
+        their ids.
 
         If tasks are added, an evaluation task can become a training task, but an old training task never changes side.
 

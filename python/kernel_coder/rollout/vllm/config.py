@@ -43,7 +43,7 @@ class VllmConfig(Section):
         "1e-3 in float32, 0.02 in float16, 0.15 in bfloat16",
     )
     restarts: int = Field(
-        default=2, ge=0, description="failures in a row after which the run starts its own server again; then it ends"
+        default=2, ge=0, description="how often in a row to start the run's own server again after a failure"
     )
     start_timeout_s: float = Field(default=600.0, gt=0, description="time limit of the server's start, in seconds")
     answer_timeout_s: float = Field(

@@ -18,7 +18,7 @@ class Pooled(Layout):
 
 
 def pooling(s: Sketch) -> None:
-    """Max and average pooling in one and two dimensions, with padding and strides."""
+    """Generate max and average pooling in one and two dimensions, with padding and strides."""
     rng = s.rng
     rank = rng.choice((1, 2, 2))
     is_max = rng.random() < 0.5
@@ -125,12 +125,12 @@ class Convolved(Layout):
 
 
 def conv1d(s: Sketch) -> None:
-    """A convolution over sequences, as a matrix product of windows and weights."""
+    """Generate a convolution over sequences, as a matrix product of windows and weights."""
     _convolution(s, 1)
 
 
 def conv2d(s: Sketch) -> None:
-    """A convolution over small images, as a matrix product of windows and weights."""
+    """Generate a convolution over small images, as a matrix product of windows and weights."""
     _convolution(s, 2)
 
 

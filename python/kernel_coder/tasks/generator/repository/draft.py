@@ -1,7 +1,7 @@
-"""A module in the making: the reference as people write it, and beside it a Triton solution.
+"""A module that is being written: the reference in the style of repositories, and its Triton solution.
 
 Every size is a named constant with two values, a real one and a small one. The reference is written twice from the same
-draft, with the same text and other constants: once for a GPU, once for Triton's interpreter. The solution never names a
+draft, with the same text and other constants: once for a GPU, once for Triton's interpreter. The solution contains no
 constant, so one text serves both.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from kernel_coder.tasks.generator.pointwise import UnsuitableError
 
 Pair = tuple[Any, Any]
-"""A value in the real reference, and the same one in the small reference."""
+"""A value in the real reference, and the corresponding one in the small reference."""
 
 NO_DEFAULT = object()
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"
@@ -55,7 +55,7 @@ class Kernel:
 
     Attributes:
         name: of the kernel.
-        thought: what one program does, for the sentence of thinking.
+        thought: description of what one program does, for the sentence of thinking.
         pointers: the kernel's name of a tensor, and what ``forward`` passes.
         scalars: the same for numbers.
         blocks: the same for ``tl.constexpr``.
@@ -152,7 +152,7 @@ class Draft:
         doc: str = "",
         text: str = "",
     ) -> str:
-        """An argument of ``__init__``; returns its name."""
+        """Add an argument of ``__init__`` and return its name."""
         made = Argument(name, annotation, value, default, doc or name.replace("_", " ").capitalize(), text)
         optional = next((at for at, each in enumerate(self.arguments) if not each.is_required), len(self.arguments))
         self.taken.add(name)
@@ -160,13 +160,13 @@ class Draft:
         return name
 
     def line(self, text: str, *, is_kept: bool = True, is_shown: bool = True) -> None:
-        """A line of ``__init__``: of the solution if `is_kept`, of the reference if `is_shown`."""
+        """Add a line of ``__init__``: to the solution if `is_kept`, to the reference if `is_shown`."""
         self.init.append((text, is_shown, is_kept))
 
     def input(
         self, name: str, dims: Sequence[str], make: str = "", doc: str = "Input tensor", is_first: bool = False
     ) -> str:
-        """An argument of ``forward``. The first one is the value that operations work on."""
+        """Add an argument of ``forward``. Operations work on the first one."""
         make = make or self.rng.choice(("torch.rand({shape})", "torch.rand({shape})", "torch.randn({shape})"))
         self.inputs.append(Input(name, tuple(dims), make, doc))
         self.taken.add(name)
@@ -198,7 +198,7 @@ class Draft:
         return self.free(("out", "y", "z", "u", "v", "t")[min(len(self.kernels), 5)])
 
     def unfuse(self) -> list[str]:
-        """Takes back a last kernel that only works on single elements without other tensors; returns its lines."""
+        """Removes the last kernel if it only works on single elements without other tensors, and returns its lines."""
         if not self.kernels or not self.kernels[-1].is_flat or len(self.kernels[-1].pointers) > 2:
             return []
         if self.kernels[-1].scalars[1:]:

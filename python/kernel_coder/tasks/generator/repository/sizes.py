@@ -58,7 +58,7 @@ LARGE = (
     16384,
 )
 SMALL = (3, 4, 5, 6, 7, 9, 10, 13)
-"""Sizes of the small twin: not powers of two, mostly, so that a missing mask shows."""
+"""Sizes of the small twin. Most are no powers of two, so that a missing mask gives a wrong result."""
 
 KINDS = ((1 << 10, 1 << 16, 0.25), (1 << 16, 1 << 22, 0.35), (1 << 22, 1 << 27, 0.32), (1 << 27, 1 << 30, 0.08))
 """Elements of a tensor: from, to, share of the modules. The largest takes 4 GiB."""
@@ -83,7 +83,7 @@ def budget(rng: Random) -> float:
 
 
 def large(rng: Random, most: float, least: int = 1) -> int:
-    """Return a size between the two bounds that people choose, or near it."""
+    """Return a size of :data:`LARGE` between the two bounds, or a slightly smaller one."""
     fitting = [each for each in LARGE if least <= each <= most]
     if not fitting:
         return max(least, int(most))
