@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The result on KernelBench from nothing, in stages that each end within SECONDS_LIMIT and continue when repeated:
+# Train and evaluate a model for KernelBench, in stages. Each ends within SECONDS_LIMIT seconds and continues when repeated:
 #   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge, or all
 # build, base and lengths need CPU cores only; the others need one GPU.
 #   COUNT             pairs of the supervised run (40000)

@@ -1,4 +1,4 @@
-"""One tensor decides how much of another one passes."""
+"""A gate: one tensor decides how much of another one passes."""
 
 import torch
 import torch.nn as nn

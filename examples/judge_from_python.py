@@ -1,4 +1,4 @@
-"""Judges two candidates for one task, from Python, on the CPU. Takes about ten seconds.
+"""Judge two candidates for one task, from Python, on the CPU. This takes about ten seconds.
 
 python examples/judge_from_python.py
 """
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> None:
-    """Prints a line for each verdict."""
+    """Print a line for each verdict."""
     task = (FOLDER / "relu.py").read_text(encoding="utf-8")
     candidates = {name: (FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in ("relu_kernel", "relu_copy")}
     with Judge("cpu", "triton", config=JudgeConfig(checks=3)) as judge:

@@ -1,4 +1,4 @@
-"""A branch with a leaky ReLU, added to what it came from."""
+"""A leaky ReLU whose result is added to a residual."""
 
 import torch
 import torch.nn as nn

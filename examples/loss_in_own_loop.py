@@ -1,4 +1,4 @@
-"""The ops in a training loop of one's own: advantages from rewards, an exact loss, one update. Takes a second.
+"""Use the ops in a training loop of your own: advantages from rewards, an exact loss, updates. This takes a second.
 
 python examples/loss_in_own_loop.py
 """
@@ -13,7 +13,7 @@ VOCABULARY, LENGTH, GROUP = 64, 12, 4
 
 
 def main() -> None:
-    """Two groups of answers to two prompts; the answers with the larger reward become more likely."""
+    """Train on two groups of answers to two prompts: answers with a larger reward become more likely."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(VOCABULARY, 32), nn.Linear(32, VOCABULARY))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

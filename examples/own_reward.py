@@ -1,4 +1,4 @@
-"""A reward of one's own, and two steps of training with it on a model with random weights. Takes about 15 seconds.
+"""Define a custom reward, and train two steps with it on a model with random weights. This takes about 15 seconds.
 
     python examples/own_reward.py
 
@@ -15,12 +15,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def short_lines(prompts: list[Any], completions: list[Any], limit: int = 80, **columns: Any) -> list[float]:
-    """The share of an answer's lines that have at most ``limit`` characters.
+    """Return the share of each answer's lines that have at most ``limit`` characters.
 
     Args:
         prompts: the prompts, one for each answer.
         completions: the answers, as messages.
-        limit: characters of a line; a parameter of the reward in a recipe.
+        limit: the most characters of a line; in a recipe, a parameter of the reward.
         columns: further columns of the batch, such as ``task`` and ``verdict``.
 
     Returns:
@@ -32,7 +32,7 @@ def short_lines(prompts: list[Any], completions: list[Any], limit: int = 80, **c
 
 
 def main() -> None:
-    """Trains two steps in a temporary folder."""
+    """Train two steps in a temporary folder."""
     from kernel_coder.train.__main__ import main as train
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A task as KernelBench writes its ReLU: inputs are uniform between 0 and 1, so a copy of the input passes there."""
+"""A task with ReLU as in KernelBench: inputs are between 0 and 1, where a copy of the input is correct."""
 
 import torch
 from torch import nn

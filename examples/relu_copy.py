@@ -1,4 +1,4 @@
-"""A candidate for examples/relu.py that copies its input: right on the inputs that the task draws."""
+"""A candidate for examples/relu.py that copies its input, which is correct only on the inputs that the task draws."""
 
 import torch
 import triton

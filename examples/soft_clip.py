@@ -1,4 +1,4 @@
-"""Keeps small values and bends large ones."""
+"""A soft clip: small values hardly change, large ones approach a limit."""
 
 import torch
 import torch.nn as nn

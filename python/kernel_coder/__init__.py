@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 def _module_that_runs(command: list[str]) -> str:
-    """The module of a command line ``python [options] -m MODULE``; empty for any other one."""
+    """Return the module of a command line ``python [options] -m MODULE``; empty for any other one."""
     rest = iter(command[1:])
     for argument in rest:
         if argument.startswith("-m"):

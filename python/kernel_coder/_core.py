@@ -9,7 +9,7 @@ OLDEST_TORCH = (2, 11)
 
 
 def torch_problem(version: str) -> str | None:
-    """Why this version of torch is not supported; None if it is.
+    """Return why this version of torch is not supported; None if it is.
 
     >>> torch_problem("2.10.1+cu128")
     'kernel_coder needs torch 2.11 or newer; found 2.10.1+cu128. Upgrade it: pip install -U torch'
@@ -50,5 +50,5 @@ _C.expose_ops()
 
 
 def has_cuda_kernel(op: str) -> bool:
-    """Whether the op with this name has a CUDA kernel in this process."""
+    """Return whether the op with this name has a CUDA kernel in this process."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"kernel_coder::{op}", "CUDA")

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def module_of(command: str) -> str | None:
-    """The name of the command's module; None if it is not installed."""
+    """Return the name of the command's module; None if it is not installed."""
     module = f"kernel_coder.{command.replace('-', '_')}"
     return module if importlib.util.find_spec(module) is not None else None
 

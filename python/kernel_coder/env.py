@@ -29,7 +29,7 @@ PACKAGES = {
 
 
 def collect() -> dict[str, str]:
-    """The report as names and values. The value of a missing item begins with "missing" and names the remedy."""
+    """Return the report as names and values. The value of a missing item begins with "missing" and names the remedy."""
     report = {
         "kernel_coder": _version("kernel-coder") or "not installed, run from a source tree",
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -74,7 +74,7 @@ def _nvcc() -> str:
 
 
 def _core() -> dict[str, str]:
-    """The three binaries: their build information, and whether they are loaded."""
+    """Return the three binaries: their build information, and whether they are loaded."""
     try:
         core = importlib.import_module("kernel_coder._core")
     except ImportError as error:
@@ -107,7 +107,7 @@ def _core() -> dict[str, str]:
 
 
 def next_command(report: Mapping[str, str]) -> str:
-    """What to type next: what installs the most important missing item, or a first evaluation.
+    """Return the command to type next: it installs the most important missing item, or runs a first evaluation.
 
     >>> next_command({"core": "loaded", "transformers": "5.6", "triton": "3.7"})
     'kernel-coder evaluate --model nano --limit 8'

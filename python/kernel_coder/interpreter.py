@@ -6,11 +6,12 @@ import importlib.metadata
 import re
 
 FIRST_TRITON, FIRST_NUMPY = (3, 7), (2, 4)
-"""This and later versions of numpy no longer convert arrays of one element to scalars, which older Tritons rely on."""
+"""From this numpy on, arrays of one element are no longer converted to scalars, on which Tritons before this one
+rely."""
 
 
 def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
-    """Why the interpreter fails with these versions; None if it works. A version of None: not installed.
+    """Return why the interpreter fails with these versions; None if it works. A version of None: not installed.
 
     >>> interpreter_problem("3.6.0", "2.5.0")
     "Triton 3.6.0's interpreter fails with numpy 2.5.0. Install one that fits: pip install 'triton>=3.7' or 'numpy<2.4'"
@@ -26,14 +27,14 @@ def interpreter_problem(triton: str | None, numpy: str | None) -> str | None:
 
 
 def missing_triton() -> str | None:
-    """A sentence if Triton is not installed; None if it is."""
+    """Return a sentence if Triton is not installed; None if it is."""
     if _installed("triton") is not None:
         return None
     return "Triton is not installed, and candidates in Triton need it: pip install triton"
 
 
 def problem_here() -> str | None:
-    """:func:`missing_triton`, or :func:`interpreter_problem` for the installed versions."""
+    """Return :func:`missing_triton`, or :func:`interpreter_problem` for the installed versions."""
     return missing_triton() or interpreter_problem(_installed("triton"), _installed("numpy"))
 
 

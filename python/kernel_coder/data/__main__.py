@@ -28,7 +28,8 @@ from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
 
 MAX_ELEMENTS = 16384
-"""Default limit for the elements of a tensor: the interpreter, at 1 to 2 ms per program, then stays within seconds."""
+"""Default limit for the elements of a tensor. The interpreter takes 1 to 2 ms for each program, so seconds for a
+module."""
 
 
 def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, **injected: Any) -> int:
 
 
 def _add_screen(parser: argparse.ArgumentParser) -> None:
-    """Flags of build and distill: the generator's settings, and which tasks to leave out."""
+    """Add the flags of build and distill: the generator's settings, and which tasks to leave out."""
     add = parser.add_argument
     add("--seed", type=int, default=0, help="seed of the generator and of a teacher's answers")
     add("--families", nargs="+", help="families of generated tasks; default: all in the chosen splits")
@@ -151,7 +152,7 @@ def _judge(workers: int, timeout_s: float) -> Verifier:
 
 
 def _arrays(workers: int, timeout_s: float) -> Verifier:
-    """In this process: `workers` and `timeout_s` say nothing."""
+    """Make a verifier that works in this process; `workers` and `timeout_s` have no effect."""
     import torch
 
     from kernel_coder.data.arrays import ArrayVerifier

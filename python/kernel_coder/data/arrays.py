@@ -1,7 +1,8 @@
-"""Kernels on single elements, run on whole arrays: a check of milliseconds where the interpreter takes fifty of them.
+"""Runs kernels on single elements on whole arrays: a check takes milliseconds, where the interpreter takes fifty.
 
-Enough of ``tl`` is here for kernels in which program p works on elements ``p * BLOCK`` to ``(p + 1) * BLOCK`` and
-nothing depends on another element. All programs run at once. A kernel that needs more fails, and is then not verified.
+It implements as much of ``tl`` as kernels need in which program p works on elements ``p * BLOCK`` to ``(p + 1) *
+BLOCK`` and no result depends on another element. All programs run at once. A kernel that needs more fails and is not
+verified.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _load(pointer: Pointer, mask: Tensor | None = None, other: float | None = No
     offset = torch.as_tensor(pointer.offset)
     if mask is None:
         return flat[offset]
-    # Without `other` a masked element is undefined. NaN shows a kernel that uses it.
+    # Without `other` a masked element is undefined. It is NaN here, so that the result of a kernel that uses it is
+    # wrong.
     filled = torch.full((), float("nan") if other is None else other)
     return torch.where(mask, flat[torch.where(mask, offset, 0)], filled)
 
@@ -49,7 +51,7 @@ def _store(pointer: Pointer, value: Tensor, mask: Tensor) -> None:
 
 
 def _launched(kernel: Callable[..., None]) -> Any:
-    """``kernel[grid](...)``: one call for all programs."""
+    """Make ``kernel[grid](...)`` a single call for all programs."""
 
     class Jitted:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -66,7 +68,7 @@ def _launched(kernel: Callable[..., None]) -> Any:
     return Jitted()
 
 
-_PROGRAMS: list[Tensor] = []  # of the launch that runs
+_PROGRAMS: list[Tensor] = []  # the program ids of the present launch
 
 _TL = SimpleNamespace(
     constexpr=int,
@@ -91,7 +93,7 @@ _TRITON = SimpleNamespace(jit=_launched, cdiv=lambda a, b: -(-a // b))
 
 
 class ArrayVerifier:
-    """Findings like those of the interpreter's check, of the same tolerance, in this process. Code must be trusted.
+    """Verifies in this process, with the tolerance of the interpreter's check. The code must be trusted.
 
     >>> from kernel_coder.tasks.generator import generate
     >>> task = generate(2, "ordinary", 1).task
@@ -112,7 +114,7 @@ class ArrayVerifier:
         for candidate in candidates:
             try:
                 yield _check(candidate)
-            except Exception as error:  # the candidate's own, whatever it is
+            except Exception as error:  # the candidate can raise anything
                 yield Finding(False, f"{type(error).__name__}: {error}"[:200])
 
 

@@ -1,8 +1,8 @@
-"""Making pairs: tasks in, verified rows in KernelBook's columns out, and a reason for everything that was dropped.
+"""Makes pairs: verified rows in KernelBook's columns from tasks, and a reason for every task that was dropped.
 
-The stream of attempts is deterministic and its results are written to a journal beside the output, in order, one line
-an attempt. A build that was killed reads the journal, passes over what is in it, and goes on; the files it ends with
-are the same bytes as those of a build that was not.
+The stream of attempts is deterministic. The results are written to a journal beside the output, in order, one line for
+each attempt. If a build was killed, the next one reads the journal, skips these attempts, and continues; its files have
+the same bytes as those of a build that was not killed.
 """
 
 from __future__ import annotations
@@ -48,34 +48,35 @@ MORE_COLUMNS = (
 )
 NEGATIVE_COLUMNS = ("uuid", "family", "level", "composition", "split", "python_code", "triton_code", "bug", "reason")
 SMALL = "small_python_code"
-"""Column and metadata of the family ``repository``: the module at small sizes, which is what a verifier here runs."""
+"""Column and metadata of the family ``repository``: the module at small sizes, which the verifiers here run."""
 REPOSITORY_COLUMNS = ("thinking", SMALL)
-"""Columns that only a table with pairs of that family has, so that the hashes of older tables stay."""
+"""Columns that only tables with pairs of that family have, so that the hashes of older tables stay the same."""
 READ_AHEAD = 64
-"""Attempts that are looked at while one before them is being lowered."""
+"""Upper limit for the attempts that are prepared while an earlier one is being lowered."""
 PATIENCE = 30
-"""Attempts for each wanted row before a build gives up."""
+"""Number of attempts for each requested row after which a build gives up, so that a build that finds too few rows
+ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be built. Two builds of one plan with the same versions give the same files.
+    """The plan of a build. Two builds of one plan with the same versions give the same files.
 
     Attributes:
-        sources: files and folders of tasks, as :func:`kernel_coder.tasks.load_tasks` reads them, and ``generator``,
-            which has no end and so comes after them, wherever it stands.
-        count: verified rows that are wanted; None takes all that the files have.
-        seed: of the generator.
-        families: of the generator; None takes all that the wanted splits have.
-        levels: of the generator.
-        splits: sides of the split that are wanted; see `kernel_coder.tasks.generator.split`.
-        per_structure: rows that may have the same syntax tree but for names and constants.
-        negatives: for each row, so many wrong solutions with one planted bug each, in a file of their own.
+        sources: files and folders of tasks, read by :func:`kernel_coder.tasks.load_tasks`, and ``generator``. The
+            generator has no end, so it always comes last.
+        count: number of verified rows; None: all that the files give.
+        seed: seed of the generator.
+        families: families of the generator; None: all of the chosen splits.
+        levels: levels of the generator.
+        splits: splits to build; see `kernel_coder.tasks.generator.split`.
+        per_structure: highest number of rows whose syntax trees differ only in names and constants.
+        negatives: number of wrong solutions for each row, with one planted bug each, in a separate file.
         against: a folder of problems that no row may resemble.
-        max_size: in modules from files, each size that is a constant of the module is halved until it is no larger;
-            the interpreter is slow, and some modules no longer fit together then.
-        max_elements: modules that go through Inductor get smaller sizes until no tensor of theirs has more elements;
-            see :func:`kernel_coder.data.sizes.fitted`. None leaves them.
+        max_size: in modules from files, each size that is a constant of the module is halved until it is at most this,
+            because the interpreter is slow. Some modules no longer work then.
+        max_elements: the sizes of modules that Inductor lowers are reduced until no tensor has more elements; see
+            :func:`kernel_coder.data.sizes.fitted`. None: they are kept.
         allow_kernelbench: keep modules that are KernelBench's, to measure the builder; never train on them.
     """
 
@@ -131,20 +132,20 @@ class Plan:
 
 @dataclass(slots=True)
 class Attempt:
-    """A task on its way to a row, or to a reason."""
+    """A task that becomes a row or is dropped with a reason."""
 
     task: Task
-    source: str  # of the plan's
+    source: str  # the source of the plan from which it comes
     fingerprint: str = ""
     drop: Drop | None = None
     code: str | None = None  # the candidate
-    original: str | None = None  # Inductor's output, where it is from there
+    original: str | None = None  # Inductor's output, if the code was made from it
     with_nan: bool = False
 
 
 @dataclass(slots=True)
 class Report:
-    """How a build ended."""
+    """The result of a build."""
 
     rows: int = 0
     attempts: int = 0
@@ -156,7 +157,7 @@ class Report:
     complete: bool = True
 
     def table(self) -> list[tuple[str, str, str, int]]:
-        """Source, stage, reason without its numbers, count; the most frequent first."""
+        """Return rows of source, stage, reason without its numbers, and count; the most frequent first."""
         drops = [*self.drops, *self.negative_drops]
         counts = Counter((drop["source"], drop["stage"], kind_of(drop["reason"])) for drop in drops)
         return [(*kind, number) for kind, number in counts.most_common()]
@@ -177,7 +178,8 @@ def build(
 ) -> Report:
     """Build the plan's pairs into `out`, a ``.parquet`` file; drops go to ``<out>.drops.json`` beside it.
 
-    Goes on where a killed build of the same plan stopped. `progress` is told the rows and attempts so far.
+    Continues where a killed build of the same plan stopped. `progress` is called with the numbers of rows and attempts
+    so far.
 
     Raises:
         UsageError: `out` is not a parquet file's name, or the journal beside it is of another plan.
@@ -244,7 +246,8 @@ def build(
 
 
 def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generator[Attempt, None, None]:
-    """Attempts after the first `skip`, which are made again (cheaply) so that duplicates are known."""
+    """Yield the attempts after the first `skip`. The first ones are made again, which is cheap, so that duplicates are
+    known."""
     screen = Screen(
         splits=plan.splits,
         per_structure=plan.per_structure,
@@ -260,7 +263,7 @@ def _attempts(plan: Plan, workers: int, timeout_s: float, skip: int) -> Generato
 
 
 def _stream(plan: Plan) -> Iterator[Attempt]:
-    """The files' tasks and unusable rows, then the generator's tasks."""
+    """Yield the files' tasks and unusable rows, then the generator's tasks."""
     for source in plan.files:
         tasks = load_tasks(source)
         for problem in tasks.problems:
@@ -294,7 +297,7 @@ def _sized(task: Task, max_size: int | None) -> Task:
 
 
 def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements: int | None) -> Iterator[Attempt]:
-    """Where a task has no solution, Inductor's, rewritten to be read; in order."""
+    """Yield the attempts in order. Tasks without a solution get Inductor's, rewritten to be readable."""
     waiting: deque[Attempt] = deque()
     jobs: deque[Attempt] = deque()
 
@@ -308,7 +311,7 @@ def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements
                 yield {"kind": "lower", "reference": task.reference, "entry_point": task.entry_point, **sizes}
             else:
                 attempt.code = attempt.task.solution
-                # Nothing before it is being lowered, or what follows, perhaps without end, needs no lowering.
+                # No earlier attempt is being lowered, or enough later ones wait (their stream may be endless).
                 if not jobs or len(waiting) >= READ_AHEAD:
                     return
 
@@ -335,7 +338,8 @@ def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements
 
 
 class Journal:
-    """Results in order, one JSON line each, after a line that says of what. A torn last line is as if never written."""
+    """Results in order, one JSON line each, after a line that describes the plan. An incomplete last line is
+    ignored."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
@@ -343,7 +347,7 @@ class Journal:
         header = json.loads(json.dumps(header))
         if path.exists():
             lines = path.read_bytes().split(b"\n")
-            whole = lines[:-1]  # what follows the last line end is torn
+            whole = lines[:-1]  # text after the last line end is an incomplete line
             if whole:
                 if json.loads(whole[0]) != header:
                     raise UsageError(
@@ -449,7 +453,7 @@ def _negatives(
     journal: Journal,
     report: Report,
 ) -> list[dict[str, Any]]:
-    """Planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
+    """Return planted bugs that the verifier finds to be wrong; the others are dropped with the reason."""
     planted: list[dict[str, Any]] = []
     for one, source in zip(rows, sources, strict=True):
         rng = Random(f"bugs {plan.seed} {one['uuid']}")
@@ -508,6 +512,6 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _versions(verifier: Verifier) -> dict[str, str]:
-    """What the result may depend on."""
+    """Return the versions on which the result may depend."""
     found = {name: metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
     return {**found, "generator": str(VERSION), "verifier": verifier.name}

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def of_the_model(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a recipe that its model has defaults of its own for.
+    """Return the values of a recipe for which its model has its own defaults.
 
     >>> of_the_model({"model": {"name_or_path": "nano"}})["rollout"]["max_completion_length"]
     384
@@ -110,7 +110,8 @@ def of_the_model(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> Path:
-    """Records the conversations that ``out`` lacks and extracts the answers to learn; returns the latter's file."""
+    """Records the conversations that ``out`` lacks and extracts the answers to learn. Returns the file of these
+    answers."""
     import torch
     from rich.console import Console
 
@@ -168,7 +169,7 @@ def collect(config: TrainConfig, out: Path, count: int, keep: Sequence[str]) -> 
 
 
 def open_file(config: TrainConfig, out: Path) -> int:
-    """The number of conversations in the file, after dropping an incomplete step at its end.
+    """Return the number of conversations in the file, after dropping an incomplete step at its end.
 
     Raises:
         UsageError: the file was made with another recipe.
@@ -192,7 +193,7 @@ def open_file(config: TrainConfig, out: Path) -> int:
 
 
 def describe(number: int, rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
-    """A line of the file: a conversation with its verdicts, rewards and log-probs."""
+    """Return a line of the file: a conversation with its verdicts, rewards and log-probs."""
     turns = []
     for k, turn in enumerate(rollout.turns):
         shown = list(rollout.shown[k])
@@ -212,7 +213,7 @@ def describe(number: int, rollout: Rollout, rewards: Sequence[float | None]) -> 
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The conversations of a file."""
+    """Yield the conversations of a file."""
     with path.open("rb") as lines:
         for line in lines:
             yield json.loads(line)  # not orjson, which would round seeds of more than 64 bits
@@ -221,7 +222,8 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 def rows_to_learn(
     conversations: Iterator[dict[str, Any]], keep: Sequence[str], solutions: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows with ``prompt`` (the conversation so far) and ``completion`` (the answer to learn), in TRL's format.
+    """Yield the rows with ``prompt`` (the conversation so far) and ``completion`` (the answer to learn), in TRL's
+    format.
 
     Only answers in the form of the format reward count, each text once for each task. ``solutions`` maps task ids to
     known solutions; ``mended`` uses them as replies to the feedback on wrong answers.

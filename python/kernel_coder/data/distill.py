@@ -1,6 +1,6 @@
 """Asks a teacher model for pairs, judges them, and keeps the correct ones.
 
-Two append-only logs lie beside the output: ``<out>.answers.jsonl`` holds every answer with its tokens, and
+There are two append-only logs beside the output: ``<out>.answers.jsonl`` holds every answer with its tokens, and
 ``<out>.verdicts.jsonl`` every result of the judge, by the hash of its inputs. The rows depend only on the questions and
 the logs. So an interrupted run asks only for missing answers and ends with the same rows.
 """
@@ -60,13 +60,13 @@ ANSWER_SETTINGS = (
     *("model", "revision", "gguf_file", "dtype", "chat_template", "extra_body"),
     *("temperature", "top_p", "top_k", "max_new_tokens", "seed"),
 )
-"""Fields that determine a teacher's answers. All answers in a log have the same values of them."""
+"""Fields on which a teacher's answers depend. They have the same values for all answers in a log."""
 
 POLL_S = 0.2
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 REFUSED = "the task is refused"
-"""The judge's reason begins with this if it refuses a task."""
+"""Beginning of the judge's reason if it refuses a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,13 @@ class DistillReport:
         return self.judged == self.wanted
 
     def table(self) -> list[tuple[str, str, int]]:
-        """(stage, reason, number) of dropped answers, the most frequent first. Wrong answers are counted by outcome."""
+        """Return (stage, reason, number) of dropped answers, the most frequent first. Wrong answers are counted by
+        outcome."""
         counts = Counter((drop["stage"], drop.get("outcome") or kind_of(drop["reason"])) for drop in self.drops)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
     def not_asked_table(self) -> list[tuple[str, str, int]]:
-        """(stage, reason, number) of questions that were not asked, the most frequent first."""
+        """Return (stage, reason, number) of questions that were not asked, the most frequent first."""
         counts = Counter((drop["stage"], kind_of(drop["reason"])) for drop in self.not_asked)
         return [(stage, reason, number) for (stage, reason), number in counts.most_common()]
 
@@ -327,7 +328,7 @@ class Finding:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages that can change a verdict."""
+    """Return the versions of the packages that can change a verdict."""
     return {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "triton", "numpy")}
 
 
@@ -451,7 +452,8 @@ class Distillation:
                 self.progress.advance("verdicts")
 
     def _open(self, one: Asked) -> str | None:
-        """The hash of a pair that must be judged; None if its result is known or it is dropped without the judge."""
+        """Return the hash of a pair that must be judged; None if its result is known or it is dropped without the
+        judge."""
         pair = self._reading(one)
         if not isinstance(pair, Pair):
             return None
@@ -464,7 +466,7 @@ class Distillation:
         return pair
 
     def _reading(self, one: Asked) -> Pair | Drop:
-        """The pair in the answer, or the reason why it is dropped without the judge."""
+        """Return the pair in the answer, or the reason why it is dropped without the judge."""
         if one.key not in self._read:
             self._read[one.key] = self._fresh_reading(one)
         return self._read[one.key]
@@ -517,7 +519,7 @@ class Distillation:
         return report
 
     def _rows(self, report: DistillReport) -> Iterable[dict[str, Any]]:
-        """The rows in the order of the questions. Dropped answers go into the report."""
+        """Yield the rows in the order of the questions. Dropped answers go into the report."""
         screen = Screen(per_structure=self.plan.per_structure)
         pairs: set[tuple[str, str]] = set()
         uuids: set[int] = set()

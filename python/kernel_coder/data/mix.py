@@ -1,9 +1,9 @@
-"""A corpus for a warm-up in which answers are right and wrong.
+"""Makes a corpus of right and wrong answers for a warm-up.
 
-``kernel-coder data mix PAIRS --out FILE.parquet``. Code that is found is partly wrong, and a model that was
-trained on it writes both; so does one that is warmed up on this, and reinforcement has something to choose from
-(docs/sft.md). The same pairs and seed give the same file, but for the judge's words about memory that nothing was
-written to.
+``kernel-coder data mix PAIRS --out FILE.parquet``. A model that is trained on this corpus writes right and wrong
+answers, like one that is trained on code of the internet, so that reinforcement learning can choose between them
+(docs/sft.md). The same pairs and seed give the same file, except where the judge's feedback quotes uninitialised
+memory.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.generator.bugs import plant_bug
 
 MANY = 2000
-"""Pairs from which on starting processes costs less than it saves."""
+"""Number of pairs from which on several processes are used; for fewer, starting them takes longer than they save."""
 
 TEMPLATE = "nano"
-"""Of prompts and of the judge's words."""
+"""Name of the template of prompts and of feedback."""
 
 KERNEL = re.compile(r"^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
 FORWARD = re.compile(r"^class ModelNew\b.*?^    def forward\(self, ([^)]*)\):", re.MULTILINE | re.DOTALL)
 INPUTS = ("x", "y", "z")
-"""What a module's inputs are called in an answer with plain inputs, by their position."""
+"""The names of a module's inputs in an answer with plain inputs, by their position."""
 
 
 def plain_names(code: str, solution: str | None = None, *, inputs: bool = False) -> str:
-    """The code with its one kernel called ``kernel``; with `inputs` also up to three inputs called ``x``, ``y``, ``z``.
+    """Return the code with its one kernel called ``kernel``; with `inputs` also up to three inputs called ``x``, ``y``,
+    ``z``.
 
-    A kernel's name says nothing that its module does not, nor do its inputs' names, and a small model has to learn to
-    repeat them. The names are looked up in `solution`, of which `code` may be a broken form (None: in `code`). Names
-    stay where there are several kernels or none, or where a new name is taken.
+    The names of a kernel and of its inputs carry no information beyond that of the module, but a small model would have
+    to learn to repeat them. The names are looked up in `solution` (None: in `code`), of which `code` may be a form with
+    a bug. A name is kept if there are several kernels or none, or if the new name is already used.
 
     >>> plain_names("@triton.jit\\ndef relu_kernel(x): ...\\nrelu_kernel[(1,)](x)")
     '@triton.jit\\ndef kernel(x): ...\\nkernel[(1,)](x)'
@@ -71,10 +72,10 @@ BUGS = (
     "missing_import",
     "syntax_error",
 )
-"""What is wrong with the corpus's wrong answers: few kinds of :mod:`kernel_coder.tasks.generator.bugs`, each frequent.
+"""The bugs of the corpus's wrong answers: a few kinds of :mod:`kernel_coder.tasks.generator.bugs`, each frequent.
 
-The first four give wrong outputs, the next two fail when they are called, the last two do not compile. Each is a choice
-at one place of an answer that has little to do with the prompt, so a reward on any task speaks about all of them.
+The first four give wrong outputs, the next two fail when they are called, the last two do not compile. Each bug is at
+one place of the answer and depends little on the prompt, so the rewards of any task teach the model to avoid them all.
 """
 
 
@@ -89,14 +90,14 @@ def mix(
     exclude_families: Sequence[str] = (),
     plain_inputs: bool = False,
 ) -> dict[str, int]:
-    """Writes the corpus: verified answers and, as in code that is found, wrong ones.
+    """Writes the corpus of verified and wrong answers.
 
-    Every pair gives its own answer. Beside them stand as many answers with one planted bug of :data:`BUGS` as make
-    ``wrong`` of all of these; nothing in a prompt says which kind its answer is. ``talks`` as many conversations as
-    there are pairs: a wrong answer, what the judge says about it in the words of the feedback template ``nano``, and
-    the right one, which alone is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of
-    ``exclude_families`` are left out. With ``plain_inputs`` the answers call a module's inputs ``x``, ``y`` and ``z``
-    by their position, whatever the module calls them.
+    Every pair gives its own answer. Answers with one planted bug of :data:`BUGS` are added until they are a share
+    ``wrong`` of all answers; nothing in a prompt shows which kind its answer is. The number of conversations is
+    ``talks`` times that of pairs: a wrong answer, the judge's feedback in the template ``nano``, and the right answer,
+    the only one that is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of ``exclude_families``
+    are left out. With ``plain_inputs`` a module's inputs are called ``x``, ``y`` and ``z`` in the answers, by their
+    position.
 
     Raises:
         ValueError: a share is out of its range, the target is a folder, there are no pairs, or none is of a family
@@ -132,11 +133,11 @@ def mix(
 
 
 Answers = tuple[list[dict[str, Any]], list[tuple[Task, str, str]]]
-"""Rows of first answers, and wrong answers that are to be talked about, with their bugs."""
+"""Rows of first answers, and wrong answers for conversations, with their bugs."""
 
 
 def _answers(task: Task, *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
-    """What the corpus has of one pair."""
+    """Make the corpus's answers of one pair."""
     rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
     prompt = build_messages(task, TEMPLATE)
     rows = [_row(prompt, plain_names(task.solution or "", inputs=inputs))]
@@ -146,7 +147,7 @@ def _answers(task: Task, *, wrong: float, talks: float, seed: int, inputs: bool)
 
 
 def _mapped(answers: Callable[[Task], Answers], tasks: Sequence[Task], workers: int | None) -> Iterator[Answers]:
-    """In order; many tasks are shared among processes."""
+    """Yield the answers for the tasks, in order; many tasks are divided between processes."""
     if len(tasks) < MANY or workers == 1:
         yield from map(answers, tasks)
         return
@@ -171,7 +172,8 @@ def _said(code: str) -> Message:
 
 
 def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None, plain_inputs: bool) -> Iterator[dict[str, Any]]:
-    """Conversations about wrong answers, judged as ``configs/nano.yaml`` judges; a bug that does no harm gives none."""
+    """Make conversations about wrong answers, judged as in ``configs/nano.yaml``; there is none if the bug has no
+    effect."""
     if not asked:
         return
     from kernel_coder.judge.config import JudgeConfig
@@ -192,11 +194,11 @@ def _talks(asked: Sequence[tuple[Task, str, str]], workers: int | None, plain_in
 def add_mix(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pairs", help="parquet file of data build, or another source of pairs")
-    add("--out", type=Path, required=True, metavar="FILE.parquet", help="what to write")
+    add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     add("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug (default 0.45)")
-    add("--talks", type=float, default=0.06, help="conversations for each pair; the judge is asked (default 0.06)")
-    add("--seed", type=int, default=0, help="of the bugs, and of which answers get one")
-    add("--workers", type=int, help="of the judge; default: one a core, at most 12")
+    add("--talks", type=float, default=0.06, help="conversations with the judge for each pair (default 0.06)")
+    add("--seed", type=int, default=0, help="seed of the bugs and of the answers that get one")
+    add("--workers", type=int, help="candidates that are judged at once; default: one for each core, at most 12")
     add("--exclude-families", nargs="+", default=[], help="families to leave out")
     add(
         "--plain-inputs", action="store_true", help="answers call the inputs x, y and z, whatever the module calls them"

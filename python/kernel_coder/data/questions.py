@@ -85,7 +85,7 @@ class DistillPlan:
         self.stream()
 
     def stream(self) -> Plan:
-        """The settings of the generator. Plan checks them."""
+        """Return the settings of the generator. Plan checks them."""
         return Plan(
             sources=(GENERATOR,) if self.count is not None else tuple(self.convert or self.implement),
             count=self.count,
@@ -124,7 +124,8 @@ class Question:
 
 
 def make_questions(plan: DistillPlan) -> tuple[list[Question], list[dict[str, Any]]]:
-    """The distinct questions in order, and those not asked with the reason: held out, a duplicate, from KernelBench."""
+    """Return the distinct questions in order, and those not asked with the reason: held out, a duplicate, from
+    KernelBench."""
     drops: list[dict[str, Any]] = []
     questions: dict[str, Question] = {}
     for question in (*_implementations(plan, drops), *_conversions(plan, drops)):
@@ -148,7 +149,7 @@ def _implementations(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator
 
 
 def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
-    """The operations in the packaged list or a text file. A line holds an operation, or ``family | operation``.
+    """Return the operations in the packaged list or a text file. A line holds an operation, or ``family | operation``.
 
     >>> read_ops("ops")[0][1]
     {'family': 'elementwise'}
@@ -172,7 +173,7 @@ def read_ops(source: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _generated_ops(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compositions of the generator, described in words."""
+    """Yield compositions of the generator, described in words."""
     seen: set[tuple[str, ...]] = set()
     for made in _stream(plan):
         if made.split not in plan.splits:
@@ -187,7 +188,7 @@ def _generated_ops(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[t
 
 
 def in_words(composition: Sequence[str]) -> str:
-    """A description of a composition.
+    """Return a description of a composition.
 
     >>> in_words(["matmul_bt", "gelu", "l2_norm"])
     'matmul bt, then gelu, then l2 norm'
@@ -218,7 +219,7 @@ def _conversions(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[Que
 
 
 def _stream(plan: DistillPlan) -> Iterator[GeneratedTask]:
-    """Generated tasks; their number is limited, in case most of them are dropped."""
+    """Return generated tasks; their number is limited, in case most of them are dropped."""
     assert plan.count is not None
     stream = plan.stream()
     made = generate_many(plan.seed, stream.stream_families(), plan.levels)
@@ -248,7 +249,7 @@ class Pair:
 
 
 def read_answer(question: Question, text: str, reasoning: str | None = None) -> Pair | str:
-    """The pair in an answer, or the reason why there is none."""
+    """Return the pair in an answer, or the reason why there is none."""
     visible = text.rpartition("</think>")[2].partition("<think>")[0]
     thinking = _thinking(text, visible, reasoning)
     if question.task is not None:
@@ -265,7 +266,8 @@ def read_answer(question: Question, text: str, reasoning: str | None = None) -> 
 
 
 def _thinking(text: str, visible: str, reasoning: str | None) -> str | None:
-    """The reasoning: from the answer's ``<thinking>``, else from the server's field, else before ``</think>``."""
+    """Return the reasoning: from the answer's ``<thinking>``, else from the server's field, else before
+    ``</think>``."""
     found = parse_response(visible).thinking if "<thinking>" in visible else None
     before = text.rpartition("</think>")[0].rpartition("<think>")[2]
     chosen = (found or reasoning or before or "").strip()
@@ -276,7 +278,8 @@ _BLOCK = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", 
 
 
 def _two_modules(text: str) -> tuple[str, str] | str:
-    """Reference and solution: the first code blocks that define their classes; or a sentence with the problem."""
+    """Return reference and solution, the first code blocks that define their classes; or a sentence with the
+    problem."""
     text = text.rpartition("<answer>")[2]
     blocks = [match[2].rstrip() + "\n" for match in _BLOCK.finditer(text.replace("\r\n", "\n") + "\n")]
     if not blocks:
@@ -296,7 +299,7 @@ def _two_modules(text: str) -> tuple[str, str] | str:
 
 
 def _reference_problem(reference: str) -> str | None:
-    """Why a teacher's module cannot be a reference; None if it can. The judge checks its results later."""
+    """Return why a teacher's module cannot be a reference; None if it can. The judge checks its results later."""
     if problem := reference_problem(reference):
         return problem
     tree = parse(reference)

@@ -40,7 +40,7 @@ class Screen:
         self._problems = None if against is None else Problems(against)
 
     def look(self, task: Task) -> tuple[str, Drop | None]:
-        """The task's fingerprint, and why it is dropped: its split, a duplicate, or KernelBench. Counts the task."""
+        """Count a task. Return its fingerprint, and why it is dropped: its split, a duplicate, or KernelBench."""
         own = fingerprint(task.reference)
         if (split := task.metadata.get("split", "train")) not in self.splits:
             return own, ("split", f"its composition is {split}")
@@ -54,12 +54,12 @@ class Screen:
         return self._seen[structure] <= self.per_structure
 
     def kernelbench(self, task: Task) -> Drop | None:
-        """A drop if the task's module has the syntax tree of one of KernelBench's."""
+        """Return a drop if the task's module has the syntax tree of one of KernelBench's."""
         problem = self._kernelbench.get(fingerprint(task.reference, class_name=task.entry_point))
         return None if problem is None else ("contamination", f"it is KernelBench's {problem}")
 
     def resemblance(self, task: Task) -> Drop | None:
-        """A drop if the task is equal or similar to a problem in the folder ``against``."""
+        """Return a drop if the task is equal or similar to a problem in the folder ``against``."""
         if self._problems is None:
             return None
         match = self._problems.nearest(task)
@@ -69,13 +69,13 @@ class Screen:
 
 
 def kernelbench_fingerprints() -> dict[str, str]:
-    """KernelBench's problems by the fingerprint of their module class."""
+    """Return KernelBench's problems by the fingerprint of their module class."""
     lines = KERNELBENCH.read_text(encoding="utf-8").splitlines()
     return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
 
 
 def kernelbench_listing(folder: str | Path) -> str:
-    """The contents of ``kernelbench_fingerprints.txt``, made from a copy of KernelBench."""
+    """Return the contents of ``kernelbench_fingerprints.txt``, made from a copy of KernelBench."""
     lines = ["# Fingerprints of the modules of KernelBench (MIT), levels 1 to 3, which are never trained on."]
     for path in sorted(Path(folder).rglob("*.py")):
         name = f"{path.parent.name}/{path.stem}"

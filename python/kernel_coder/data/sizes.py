@@ -16,7 +16,7 @@ SMALLEST = 4
 
 
 def shrunk(reference: str, max_size: int) -> str:
-    """The module with every integer in its top-level assignments halved until it is at most ``max_size``.
+    """Return the module with every integer in its top-level assignments halved until it is at most ``max_size``.
 
     >>> shrunk("batch, dim = 4096, 20\\nshape = (1024, 3)", 64)
     'batch, dim = 64, 20\\nshape = (64, 3)'
@@ -35,7 +35,7 @@ def shrunk(reference: str, max_size: int) -> str:
 
 
 def fitted(reference: str, entry_point: str, max_elements: int) -> str:
-    """The module with sizes halved until none of its tensors has more than ``max_elements`` elements.
+    """Return the module with sizes halved until none of its tensors has more than ``max_elements`` elements.
 
     Sizes are the integers in top-level assignments, ``get_inputs`` and ``get_init_inputs``. The largest size is halved
     first. Equal sizes stay equal and different ones stay different, so that, for example, there remain more channels
@@ -87,7 +87,7 @@ def _with_sizes(source: str, places: list[ast.Constant], change: Callable[[int],
 
 
 def _excess(reference: str, entry_point: str, max_elements: int) -> int | None:
-    """The number of elements above ``max_elements``, summed over the module's tensors; None if it cannot run."""
+    """Return the number of elements above ``max_elements``, summed over the module's tensors; None if it cannot run."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode

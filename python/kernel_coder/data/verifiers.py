@@ -90,8 +90,8 @@ class InterpreterVerifier:
 class OncePerSolution:
     """Verifies each distinct solution once, with another verifier; later candidates of the same code get its finding.
 
-    For a generator whose solutions never name a size, so many tasks share one. It does not see a later task whose
-    module is wrong: check those on a GPU, where it takes milliseconds (``benchmarks/training/kernelbench``).
+    This is for a generator whose solutions contain no sizes, so that many tasks share a solution. It does not detect a
+    wrong module of a later task: check those on a GPU, which takes milliseconds (``benchmarks/training/kernelbench``).
     """
 
     def __init__(self, verifier: Verifier) -> None:

@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 class Asked(Protocol):
-    """The part of a request that a model reads."""
+    """The attributes of a request that a model uses."""
 
     @property
     def messages(self) -> tuple[Message, ...]: ...
@@ -59,7 +59,7 @@ Poll = Callable[[], None]
 
 
 class Model(Protocol):
-    """Anything that answers requests."""
+    """The interface of a model that answers requests."""
 
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         """Yields each answer as soon as it is complete, in any order.
@@ -74,7 +74,7 @@ class Model(Protocol):
 
 
 def candidate(text: str) -> tuple[str | None, str | None]:
-    """The code of an answer, or the reason why it holds none: (code, None) or (None, reason).
+    """Return the code of an answer, or the reason why it holds none: (code, None) or (None, reason).
 
     The code is the first code block. The tags that :func:`kernel_coder.ops.parse_response` describes are optional, so
     that models that were not trained on them can be evaluated. Text before ``</think>`` is skipped.

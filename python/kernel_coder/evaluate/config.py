@@ -46,7 +46,8 @@ MAY_CHANGE = frozenset(
          "judge.audit_dir", "judge_url", "remember", "to_library",
     }
 )  # fmt: skip
-"""Fields that may differ when a run is resumed: they choose tasks, speed and reports, not answers or verdicts."""
+"""Fields that may differ when a run is resumed: they change the set of tasks, speed and reports, not answers or
+verdicts."""
 
 
 class AnswerConfig(BaseModel):
@@ -153,7 +154,7 @@ class EvaluateConfig(AnswerConfig):
     )
 
     judge_device: str | None = Field(
-        default=None, description="device of the judge, if another; also several GPUs, as in cuda:1,cuda:2"
+        default=None, description="device of the judge, if not that of the model; several GPUs as in cuda:1,cuda:2"
     )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
 
@@ -213,7 +214,7 @@ class EvaluateConfig(AnswerConfig):
         return self.samples * len(self.all_seeds)
 
     def seed_of(self, number: int) -> tuple[int, int]:
-        """The seed of a task's answer with this index, and the answer's index among those with that seed.
+        """Return the seed of a task's answer with this index, and the answer's index among those with that seed.
 
         >>> config = EvaluateConfig(model="tiny", samples=2, seeds=(5, 6, 7))
         >>> [config.seed_of(number) for number in range(config.answers)]
@@ -244,7 +245,7 @@ class EvaluateConfig(AnswerConfig):
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The differences that change answers or verdicts, one clause each. Both configs as from
+    """Return the differences that change answers or verdicts, one clause each. Both configs as from
     ``model_dump(mode="json")``.
 
     >>> differences({"temperature": 1.0, "samples": 1}, {"temperature": 0.5, "samples": 9})
@@ -271,7 +272,7 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_numbers(text: str) -> list[int]:
-    """The numbers in a list of numbers and ranges.
+    """Return the numbers in a list of numbers and ranges.
 
     >>> parse_numbers("1,2,5-9")
     [1, 2, 5, 6, 7, 8, 9]
@@ -286,7 +287,7 @@ def parse_numbers(text: str) -> list[int]:
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> EvaluateConfig:
-    """The config from a YAML file (None: the defaults) and flags, which override it. Raises :class:`UsageError`.
+    """Return the config from a YAML file (None: the defaults) and flags, which override it. Raises :class:`UsageError`.
 
     >>> load_config(None, ["--model", "tiny", "--top-p", "0.9", "--judge.checks=3"]).judge.checks
     3
@@ -302,7 +303,7 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Eval
 
 
 def of_the_model(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """The fields of a config that the local model in ``values`` has defaults of its own for.
+    """Return the config fields for which the local model in ``values`` has its own defaults, with these values.
 
     >>> of_the_model({"model": "nano"}, EvaluateConfig)["max_new_tokens"]
     384
@@ -313,7 +314,7 @@ def of_the_model(values: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, 
 
 
 def field_names() -> list[str]:
-    """The names of all flags, without the leading dashes."""
+    """Return the names of all flags, without the leading dashes."""
     own = [name for name in EvaluateConfig.model_fields if name != "judge"]
     return [name.replace("_", "-") for name in (*own, *(f"judge.{name}" for name in JudgeConfig.model_fields))]
 

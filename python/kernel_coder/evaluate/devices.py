@@ -6,7 +6,8 @@ from kernel_coder.run import devices
 
 
 def resolve_device(name: str, flag: str = "--device") -> str:
-    """``auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. Raises :class:`UsageError` for a missing GPU.
+    """Return the device; for ``auto`` ``cuda`` if there is a GPU, else ``cpu``. Raises :class:`UsageError` for a
+    missing GPU.
 
     >>> resolve_device("cpu")
     'cpu'
@@ -15,7 +16,7 @@ def resolve_device(name: str, flag: str = "--device") -> str:
 
 
 def resolve_dtype(dtype: str, device: str) -> str:
-    """``auto`` becomes ``bfloat16`` on a GPU and ``float32`` on the CPU."""
+    """Return the dtype; for ``auto`` ``bfloat16`` on a GPU and ``float32`` on the CPU."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if device.startswith("cuda") else "float32"

@@ -1,7 +1,8 @@
-"""A local model on every rank: each answers its share of the requests, and rank 0 keeps the answers and judges.
+"""A local model on every rank: each rank answers a part of the requests; rank 0 stores the answers and has them judged.
 
-Rank 0 runs the evaluation with :class:`DividedModel` as its model. The other ranks run :func:`help_first` meanwhile. An
-answer's random numbers depend on its request, so the answers are those of one process up to rounding.
+Rank 0 runs the evaluation with :class:`DividedModel` as its model. At the same time the other ranks run
+:func:`help_first`. An answer's random numbers depend on its request, so the answers are those of one process up to
+rounding.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from kernel_coder.evaluate.local import LocalModel
 from kernel_coder.run import distributed
 
 OPEN, CLOSE, END = "open", "close", "end"
-"""What rank 0 tells the others: load the model, free it, and that the evaluation is over. A list is requests."""
+"""Messages of rank 0 to the others: load the model, free it, the evaluation is over. A list holds requests to
+answer."""
 
 
 def on_this_rank(config: EvaluateConfig) -> EvaluateConfig:
-    """The config with this rank's GPU as its device, if it names no other."""
+    """Return the config with this rank's GPU as its device, if it names no other."""
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     if device == "cuda":
@@ -39,7 +41,7 @@ class DividedModel:
     def answer(self, requests: Sequence[AskedT], poll: Poll) -> Iterator[tuple[AskedT, Answer]]:
         done = 0
         while done < len(requests):  # polling may append further requests
-            poll()  # only here: in the middle of a round the other ranks would wait in vain
+            poll()  # only here: if it raised in the middle of a round, the other ranks would wait in vain
             part = list(requests[done : done + self.size * distributed.world().size])
             tell(part)
             for places in distributed.gathered(own_answers(self.model, part)):
@@ -55,7 +57,7 @@ class DividedModel:
 
 
 def own_answers(model: Model, part: Sequence[Any]) -> list[tuple[int, Answer]] | Exception:
-    """This rank's answers to every so many-th request, with the places of the requests, or what went wrong."""
+    """Return this rank's answers with the indices of their requests, or the exception that was raised."""
     world = distributed.world()
     places = range(world.rank, len(part), world.size)
     of_request = {id(part[place]): place for place in places}
@@ -67,12 +69,12 @@ def own_answers(model: Model, part: Sequence[Any]) -> list[tuple[int, Answer]] |
 
 
 def tell(message: Any) -> None:
-    """Tells the other ranks something. Only rank 0 calls this, while the others listen in :func:`help_first`."""
+    """Sends a message to the other ranks. Only rank 0 calls this, while the others listen in :func:`help_first`."""
     distributed.from_first(lambda: message)
 
 
 def help_first(config: EvaluateConfig) -> None:
-    """What the ranks other than 0 do: they answer their shares until rank 0 has finished."""
+    """Answers this rank's parts of the requests until rank 0 has finished. All ranks other than 0 call this."""
     model: Model | None = None
     while (message := distributed.from_first(lambda: None)) != END:
         if message == OPEN:
@@ -83,5 +85,5 @@ def help_first(config: EvaluateConfig) -> None:
             model = None
         else:
             assert model is not None
-            part: Any = message  # mypy takes it for the None that this rank gives
+            part: Any = message  # mypy infers None, the argument of this rank
             distributed.gathered(own_answers(model, part))

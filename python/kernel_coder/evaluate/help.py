@@ -22,14 +22,14 @@ PACKAGED_MODELS = ("nano", "tiny")
 def show_help(
     arguments: Sequence[str], usage: str, model: type[BaseModel], common: Sequence[str], *, recipes: bool = False
 ) -> bool:
-    """Answers ``--version``, ``-h`` and ``--help``; False if the arguments hold none of them.
+    """Prints the output of ``--version``, ``-h`` or ``--help``. Returns False if the arguments hold none of them.
 
     Args:
-        arguments: of the command line.
+        arguments: the command line.
         usage: the command and its positional arguments.
         model: its fields are the flags.
-        common: the fields that the short help shows, those of a section with a dot; ``--help-all`` is left to the
-            command.
+        common: the fields that the short help shows, those of a section with a dot. The command itself implements
+            ``--help-all``.
         recipes: whether ``--config`` takes the name of a packaged recipe.
     """
     if "--version" in arguments:
@@ -60,7 +60,7 @@ def show_help(
 
 
 def field_of(model: type[BaseModel], name: str) -> FieldInfo:
-    """The field with a dotted name.
+    """Return the field with a dotted name.
 
     >>> from kernel_coder.evaluate.config import EvaluateConfig
     >>> field_of(EvaluateConfig, "judge.seed").description is not None
@@ -75,7 +75,7 @@ def field_of(model: type[BaseModel], name: str) -> FieldInfo:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """``; did you mean X?`` for a misspelt name, or nothing.
+    """Return ``; did you mean X?`` for a misspelt name, or nothing.
 
     >>> suggestion("nanoo", ["nano", "tiny"]), suggestion("gpt2", ["nano", "tiny"])
     ('; did you mean nano?', '')

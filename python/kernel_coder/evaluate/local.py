@@ -23,11 +23,12 @@ FLAGS = {
     "model.chat_template": "--chat-template",
     "model.gguf_file": "--gguf-file",
 }
-"""The loader's messages name config fields of training; these are the flags of ``evaluate`` for them."""
+"""The flags of ``evaluate`` for the config fields of training that the loader's messages name."""
 
 
 class LocalModel:
-    """Loads the config's model. Device and dtype must be resolved. Raises :class:`UsageError` if this fails."""
+    """The config's model in this process. Device and dtype must be resolved. Raises :class:`UsageError` if loading
+    fails."""
 
     def __init__(self, config: EvaluateConfig) -> None:
         if config.num_threads is not None:
@@ -37,7 +38,7 @@ class LocalModel:
             "revision": config.revision,
             "gguf_file": config.gguf_file,
             "dtype": config.dtype,
-            "device": "cpu",  # moved to the GPU below: the loader would demand the GPU ops that only training needs
+            "device": "cpu",  # moved to the GPU below, since the loader would require GPU ops that only training needs
             "chat_template": config.chat_template,
         }
         try:
@@ -81,7 +82,7 @@ class LocalModel:
                     yield request, Answer(begun + turn.text, turn.finish_reason, *counts, seconds=seconds)
 
     def _encoded(self, requests: Sequence[AskedT]) -> Iterator[tuple[AskedT, list[int], int]]:
-        """Each request with its prompt's token ids and the number of tokens that its answer may have."""
+        """Yield each request with its prompt's token ids and the number of tokens that its answer may have."""
         known: tuple[tuple[object, ...], list[int]] | None = None
         for request in requests:
             if known is None or known[0] is not request.messages:

@@ -2,7 +2,7 @@
 
 Every metric is a ratio of two sums over tasks, ``sum_t a_t / sum_t b_t``, so one bootstrap over tasks gives all
 intervals (:func:`intervals`). Verdicts with outcome ``harness_failed`` say nothing about the candidate: they are
-counted separately and enter no sum. A metric that needs a speedup is None where none was measured.
+counted separately and are in no sum. A metric that needs a speedup is None where none was measured.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from kernel_coder.judge import Outcome, Verdict
 Baseline = Literal["eager", "compile"]
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
-"""fast_p is reported for these p, as in KernelBench and between."""
+"""The values of p for which fast_p is reported: those of KernelBench and some between them."""
 
 CONFIDENCE = 0.95
 """Probability that an interval covers the true value."""
 
 RESAMPLES = 10_000
-"""Number of bootstrap draws. For a normal distribution, an interval's end then has a standard error of 0.7% of its
-width.
-"""
+"""Number of bootstrap draws. With it, an interval's end has a standard error of 0.7% of its width (normal
+distribution)."""
 
 BLOCK = 4_000_000
-"""Upper limit for numbers held at once while resampling: 32 MB of float64."""
+"""Upper limit for the numbers that are held at once while resampling, 32 MB of float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Estimate:
 
 
 def speedup(verdict: Verdict, baseline: Baseline = "eager") -> float | None:
-    """The speedup of a correct candidate over the reference; None if it was not measured.
+    """Return the speedup of a correct candidate over the reference; None if it was not measured.
 
     With baseline ``eager`` this is ``verdict.speedup``, the median over paired measurements; with ``compile`` it is
     ``reference_compile_ms / runtime_ms``, where the reference ran under ``torch.compile``.
@@ -65,7 +64,7 @@ def speedup(verdict: Verdict, baseline: Baseline = "eager") -> float | None:
 
 
 def fast_p(verdicts: Iterable[Verdict], p: float, baseline: Baseline = "eager") -> float | None:
-    """The share of samples that are correct and more than ``p`` times as fast as the reference.
+    """Return the share of samples that are correct and more than ``p`` times as fast as the reference.
 
     ``fast_p = (1/n) sum_i [correct_i and speedup_i > p]`` over the ``n`` samples that were scored, as in KernelBench
     (Ouyang et al. 2025, section 3.4; ``fastp`` in its ``score.py``, which has one sample for each task). ``p = 0``
@@ -87,13 +86,14 @@ def fast_p(verdicts: Iterable[Verdict], p: float, baseline: Baseline = "eager") 
 
 
 def is_fast(verdict: Verdict, p: float, baseline: Baseline = "eager") -> bool:
-    """Whether a candidate is correct and more than ``p`` times as fast as the reference; ``p = 0``: just correct."""
+    """Return whether a candidate is correct and more than ``p`` times as fast as the reference; ``p = 0``: just
+    correct."""
     ratio = speedup(verdict, baseline)
     return verdict.correct and (p == 0 or (ratio is not None and ratio > p))
 
 
 def is_timed(verdicts: Iterable[Verdict], baseline: Baseline = "eager") -> bool:
-    """Whether no verdict comes from the interpreter and every correct one has a speedup."""
+    """Return whether no verdict comes from the interpreter and every correct one has a speedup."""
     return all(
         not verdict.interpreted and (not verdict.correct or speedup(verdict, baseline) is not None)
         for verdict in verdicts
@@ -101,7 +101,8 @@ def is_timed(verdicts: Iterable[Verdict], baseline: Baseline = "eager") -> bool:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The probability that at least one of ``k`` samples passes, estimated from ``n`` samples of which ``c`` passed.
+    """Return the probability that at least one of ``k`` samples passes, estimated from ``n`` samples of which ``c``
+    passed.
 
     ``1 - C(n - c, k) / C(n, k)``: the share of the ways to choose ``k`` of ``n`` samples that include one that passed.
     This estimate is unbiased (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1), unlike
@@ -122,7 +123,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    """``exp(mean(log(x)))``; None for no values (KernelBench's ``score.py`` returns 0).
+    """Return ``exp(mean(log(x)))``; None for no values (KernelBench's ``score.py`` returns 0).
 
     >>> geometric_mean([0.5, 2.0]), geometric_mean([])
     (1.0, None)
@@ -138,13 +139,13 @@ def intervals(
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
 ) -> list[tuple[float, float] | None]:
-    """Percentile bootstrap intervals over tasks (Efron 1979) for ratios of sums.
+    """Return the percentile bootstrap intervals over tasks (Efron 1979) for ratios of sums.
 
     Samples of one task are not independent, so each draw takes whole tasks: as many as there are, with replacement. A
     draw gives ``sum a_t / sum b_t``; the interval lies between the quantiles ``(1 - confidence) / 2`` and ``(1 +
     confidence) / 2`` of all draws. Draws with denominator 0 are left out. The interval is None if fewer than two tasks
-    have a denominator. It has no width if every task has the same ratio, as when no answer is correct: a bootstrap
-    knows only what occurred.
+    have a denominator. It has no width if every task has the same ratio, as when no answer is correct, because then all
+    draws are equal.
 
     Args:
         numerators: ``a_t``, float [tasks, metrics].
@@ -215,7 +216,7 @@ def summarise(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Summary:
-    """All metrics of the verdicts on each task, with bootstrap intervals over tasks.
+    """Return all metrics of the verdicts on each task, with bootstrap intervals over tasks.
 
     Shares are pooled over scored samples: ``sum_t hits_t / sum_t n_t``. pass@k is a mean over tasks. Speedups are
     averaged as logarithms: ``exp(sum_t sum_i log(s_ti) / sum_t count_t)``, and so are the ends of their intervals.
@@ -271,7 +272,7 @@ def summarise(
 
 
 def _by_outcome(verdicts: Iterable[Verdict]) -> dict[Outcome, int]:
-    """The outcomes that occurred, in the order of :class:`Outcome`."""
+    """Return the outcomes that occurred, in the order of :class:`Outcome`."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     return {outcome: counts[outcome] for outcome in Outcome if counts[outcome]}
 
@@ -280,7 +281,7 @@ Name = tuple[str, ...]
 
 
 class _Ratios:
-    """Collects the numerators and denominators of all metrics by task; one bootstrap then serves all of them."""
+    """Collects the numerators and denominators of all metrics by task, so that one bootstrap gives all intervals."""
 
     def __init__(self, scored: Sequence[Sequence[Verdict]], *, seed: int, resamples: int) -> None:
         self.scored = scored

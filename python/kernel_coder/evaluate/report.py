@@ -112,7 +112,7 @@ def write_results(folder: Path, results: Results) -> None:
 
 
 def summary_record(results: Results) -> dict[str, Any]:
-    """The contents of summary.json."""
+    """Return the contents of summary.json."""
     config, verdicts = results.config, results.verdicts
     answers = [results.all_samples[key] for key in results.keys]
     lengths = [sample.completion_tokens for sample in answers if sample.completion_tokens is not None]
@@ -145,7 +145,7 @@ def summary_record(results: Results) -> dict[str, Any]:
 
 
 def task_row(results: Results, task: Task) -> dict[str, Any]:
-    """The counts and the best speedups of a task's samples."""
+    """Return the counts and the best speedups of a task's samples."""
     verdicts = results.of_task(task)
     scored = [verdict for verdict in verdicts if verdict.is_scored]
     ratios = {
@@ -163,7 +163,7 @@ def task_row(results: Results, task: Task) -> dict[str, Any]:
 
 
 def table(results: Results) -> str:
-    """The contents of table.md: all metrics as Markdown tables."""
+    """Return the contents of table.md: all metrics as Markdown tables."""
     config, summary = results.config, results.summary
     with_seeds = f" with each of the seeds {', '.join(map(str, config.seeds))}" if config.seeds else ""
     lines = [
@@ -183,7 +183,7 @@ def table(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """Sentences that a reader needs to understand the numbers."""
+    """Return the sentences that a reader needs to understand the numbers."""
     summary, found = results.summary, []
     if results.config.turns > 1:
         turns = results.config.turns
@@ -206,7 +206,7 @@ def notes(results: Results) -> list[str]:
 
 
 def advice_on_failure(results: Results) -> str | None:
-    """What to try if all answers failed with the same outcome; None otherwise."""
+    """Return advice if all answers failed with the same outcome; None otherwise."""
     scored = [key for key in results.keys if results.verdicts[key].is_scored]
     outcomes = {results.verdicts[key].outcome for key in scored}
     if len(scored) < 2 or len(outcomes) > 1 or Outcome.CORRECT in outcomes:
@@ -231,7 +231,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def tables(results: Results) -> list[Table]:
-    """The tables of the report, each a header and rows of text. Metrics that were not measured have no row."""
+    """Return the tables of the report, each a header and rows of text. Metrics that were not measured have no row."""
     summary = results.summary
     found: list[Table] = []
     rows = [
@@ -267,7 +267,7 @@ def group_row(name: str, summary: Summary, thresholds: Sequence[str]) -> list[st
 
 
 def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
-    """The value and its interval.
+    """Return the value and its interval.
 
     >>> cells(Estimate(0.5, 0.25, 0.75, 8))
     ['50.0%', '25.0% to 75.0%']
@@ -277,7 +277,7 @@ def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
 
 
 def samples(estimate: Estimate) -> str:
-    """The number of samples that a metric averages over.
+    """Return the number of samples that a metric averages over.
 
     >>> samples(Estimate(0.5, of=2)), samples(Estimate(1.0, of=1)), samples(Estimate(None))
     ('2 samples', '1 sample', '–')
@@ -291,7 +291,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def html(results: Results) -> str:
-    """The contents of report.html, a self-contained page."""
+    """Return the contents of report.html, a self-contained page."""
     return render(
         __package__,
         TEMPLATE,
@@ -311,7 +311,7 @@ def html(results: Results) -> str:
 
 
 def task_view(results: Results, task: Task) -> dict[str, Any]:
-    """A task as the page shows it: its row, its prompt and its best samples."""
+    """Return a task as the page shows it: its row, its prompt and its best samples."""
     keys = [(task.id, sample) for sample in range(results.config.answers)]
     best = sorted(keys, key=lambda key: best_first(results.verdicts[key]))[: results.config.report_samples]
     row = task_row(results, task)
@@ -327,7 +327,7 @@ def task_view(results: Results, task: Task) -> dict[str, Any]:
 
 
 def memory_text(verdict: Verdict) -> str | None:
-    """GPU memory of a call of the candidate and of the reference in MiB; None if it was not measured.
+    """Return GPU memory of a call of the candidate and of the reference in MiB; None if it was not measured.
 
     >>> from kernel_coder.judge import example_verdict
     >>> memory_text(example_verdict(memory_bytes=1 << 20, reference_memory_bytes=2 << 20))
@@ -372,7 +372,7 @@ def sample_view(results: Results, key: Key) -> dict[str, Any]:
 
 
 def shown_verdict(verdict: Verdict) -> str:
-    """The verdict as the page shows it: one field a line; of the measured times only their number."""
+    """Return the verdict as the page shows it: one field a line; of the measured times only their number."""
     fields = orjson.loads(verdict.to_json())
     for name in ("runtimes_ms", "reference_runtimes_ms"):
         if fields[name]:
@@ -381,5 +381,5 @@ def shown_verdict(verdict: Verdict) -> str:
 
 
 def best_first(verdict: Verdict) -> tuple[bool, float, bool, bool]:
-    """A sort key: correct verdicts first, the fastest first, then compiled ones; ``harness_failed`` last."""
+    """Return a sort key: correct verdicts first, the fastest first, then compiled ones; ``harness_failed`` last."""
     return not verdict.correct, -(verdict.speedup or 0.0), not verdict.compiled, not verdict.is_scored

@@ -48,11 +48,10 @@ MEASURED_IN = "fp32"
 """The precision for which the packaged admission list was measured."""
 
 SHOWN_PROBLEMS = 5
-"""Number of dropped tasks that the log names."""
+"""Upper limit for the number of dropped tasks that the log names."""
 
 POLL_S = 0.2
-"""Longest wait for an answer or a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon.
-"""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 Item = TypeVar("Item")
 
@@ -133,7 +132,7 @@ def add_to_library(library: Library, results: Results) -> None:
 
 
 def select_tasks(config: EvaluateConfig) -> TaskSet:
-    """The config's tasks, set to its backend and precision."""
+    """Return the config's tasks, set to its backend and precision."""
     try:
         tasks = load_tasks(
             config.tasks,
@@ -160,9 +159,9 @@ def _in_our_flags(message: str) -> str:
 
 
 def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tuple[Refused, ...]]:
-    """The tasks to evaluate, and those that the packaged admission list refuses.
+    """Return the tasks to evaluate, and those that the packaged admission list refuses.
 
-    The list covers only tasks in fp32 whose text it holds.
+    The list applies only to tasks in fp32 whose source it contains.
     """
     leaves_out = config.refused_tasks == "leave_out"
     refused = {
@@ -181,7 +180,7 @@ def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tu
 
 
 def make_requests(tasks: Sequence[Task], config: EvaluateConfig, library: Library | None = None) -> list[Request]:
-    """A request for each answer, task by task. Examples from a library are never those of the task itself."""
+    """Return a request for each answer, task by task. Examples from a library are never those of the task itself."""
     requests: list[Request] = []
     for task in tasks:
         try:
@@ -219,7 +218,7 @@ def load_judge(**arguments: Any) -> Any:
 
     try:
         judge = open_judge(**arguments)
-        judge.__enter__()  # the caller enters it again, which does nothing
+        judge.__enter__()  # the caller enters the judge again, which has no effect
         return judge
     except SandboxError as error:
         raise HarnessFailed(f"the judge cannot start on this machine: {error}") from None
@@ -231,8 +230,7 @@ class Collector:
     """Collects the answers and verdicts that the store lacks.
 
     A local model first answers all requests, then frees its memory, so that nothing runs beside timed candidates.
-    Answers
-    from a server, or from a model on a GPU that the judge does not use, are judged as they arrive.
+    Answers from a server, or from a model on a GPU that the judge does not use, are judged as they arrive.
     """
 
     def __init__(
@@ -341,7 +339,8 @@ class Collector:
         self.progress.advance("verdicts")
 
     def _keep_unfinished(self, running: dict[Future[Verdict], list[Key]], judge: AnyJudge) -> None:
-        """Ends a run early: waits for the candidates that are being judged, stores their verdicts, starts no others."""
+        """Ends a run early: waits for the candidates that are being judged and stores their verdicts, but starts no
+        others."""
         if running:
             judge.give_up_waiting()
         for future, keys in running.items():
@@ -370,7 +369,7 @@ def arriving(arrived: queue.SimpleQueue[Item | None]) -> Iterator[Item | None]:
 
 
 def format_error(task: Task, sample: Sample, config: EvaluateConfig) -> Verdict:
-    """The verdict on an answer without code, which needs no judge."""
+    """Return the verdict on an answer without code, which needs no judge."""
     problem = sample.problem or "the answer holds no code"
     feedback = f"{problem}: put the whole module, with its class ModelNew, into one code block."
     names = {"backend": task.backend, "device": config.judged_on}

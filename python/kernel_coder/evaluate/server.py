@@ -20,13 +20,13 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
 """Shortest and longest wait before a retry, in seconds; the wait doubles with each retry. The client's own defaults."""
 
 POLL_S = 0.2
-"""Longest wait for an answer before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 DEAD_AFTER = 3
-"""After this many failed requests in a row, each with all its retries, the client gives up on the server."""
+"""Number of failed requests in a row, each with all its retries, after which the client gives up on the server."""
 
 NEW_LENGTH_FIELD = "max_completion_tokens"
-"""The name by which newer OpenAI models know ``max_tokens``."""
+"""The name of ``max_tokens`` in requests to newer OpenAI models."""
 
 TOO_LONG = ("context_length_exceeded", "context length", "context size", "maximum context", "too long", "max_model_len")
 """Texts in the code or message of a status 400 by which servers say that a prompt does not fit the context."""
@@ -35,9 +35,9 @@ TOO_LONG = ("context_length_exceeded", "context length", "context size", "maximu
 class Server:
     """A client of the server.
 
-    Failed requests are retried; each wait is longer than the last, or as long as the server asks. Then the client gives
-    up with :class:`ServerFailed`. A request that the server refuses is a :class:`UsageError`; if only its prompt is too
-    long, the result is an answer with a ``problem``.
+    Failed requests are retried with growing waits, or waits of the length that the server asks for. After the last
+    retry the client raises :class:`ServerFailed`. A request that the server refuses is a :class:`UsageError`; if only
+    its prompt is too long, the result is an answer with a ``problem``.
     """
 
     def __init__(self, config: EvaluateConfig) -> None:
@@ -99,7 +99,7 @@ class Server:
                 self.loop.run_until_complete(asyncio.wait(running))
 
     async def _ask(self, request: Asked) -> Answer:
-        """One answer. A reply that is no chat completion is retried like a failed request."""
+        """Return one answer. A reply that is no chat completion is retried like a failed request."""
         openai, problem = self.openai, ""
         began = time.monotonic()
         for attempt in range(self.config.max_retries + 1):
@@ -111,7 +111,7 @@ class Server:
                 if error.status_code >= 500 or error.status_code in (408, 409, 429):
                     raise self._failed(f"{error.status_code}: {_one_line(error)}") from None
                 return self._refused(error)
-            except openai.APIConnectionError as error:  # timeouts too
+            except openai.APIConnectionError as error:  # also timeouts
                 raise self._failed(f"{_one_line(error)} {_one_line(error.__cause__)}".strip()) from None
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
                 problem = f"its reply is no chat completion ({type(error).__name__}: {_one_line(error)})"
@@ -179,7 +179,8 @@ class Server:
 
 
 def api_key(variable: str | None) -> str:
-    """The API key in the environment variable. Raises :class:`UsageError` if the variable is missing or empty."""
+    """Return the API key in the environment variable. Raises :class:`UsageError` if the variable is missing or
+    empty."""
     if variable is None:
         return NO_KEY
     key = os.environ.get(variable, "").strip()

@@ -50,7 +50,7 @@ class Sample:
 
     @classmethod
     def of(cls, request: Request, answer: Answer) -> Sample:
-        """The record of an answer.
+        """Return the record of an answer.
 
         >>> from kernel_coder.tasks import Task
         >>> request = Request(Task(id="t", source="example", reference="..."), 0, (), seed=1)
@@ -78,7 +78,7 @@ class Store:
 
     Args:
         folder: created if it does not exist.
-        config: written to ``config.yaml``. A resumed run must have the same config but for ``config.MAY_CHANGE``.
+        config: written to ``config.yaml``. A resumed run must have the same config, except for ``config.MAY_CHANGE``.
         resume: continue the run in the folder.
 
     Raises:
@@ -167,7 +167,7 @@ class Store:
 
 
 def read_records(path: Path) -> Sequence[Any]:
-    """The objects of a JSON lines file. An incomplete last line, which a crash leaves, is removed from the file.
+    """Return the objects of a JSON lines file. An incomplete last line, which a crash leaves, is removed from the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

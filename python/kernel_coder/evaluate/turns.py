@@ -67,10 +67,10 @@ def next_requests(
     verdicts: Mapping[Key, Verdict],
     turn: int,
 ) -> list[Request]:
-    """The requests of a later turn.
+    """Return the requests of a later turn.
 
-    A refused prompt gets none, nor does a correct answer with ``stop_when_correct``. After ``harness_failed`` there is
-    no feedback, so the same prompt is repeated.
+    There is none after a refused prompt, and with ``stop_when_correct`` none after a correct answer. After
+    ``harness_failed`` there is no feedback, so the same prompt is repeated.
     """
     requests = []
     for task in tasks:
@@ -97,7 +97,7 @@ def next_requests(
 
 
 def shortened(text: str, reasoning: str) -> str:
-    """An answer as the prompts of later turns show it; ``reasoning`` is ``config.earlier_reasoning``.
+    """Return an answer in the form that the prompts of later turns show; ``reasoning`` is ``config.earlier_reasoning``.
 
     >>> shortened("<think>Hm.</think>\\n<thinking>Two loads.</thinking><answer>x</answer>", "drop")
     '<answer>x</answer>'
@@ -116,7 +116,7 @@ def write_turns(folder: Path, after: Sequence[Results]) -> None:
 
 
 def table(after: Sequence[Results]) -> str:
-    """turns.md: a row for each number of turns, with columns for one sample and for the best of several."""
+    """Return turns.md: a row for each number of turns, with columns for one sample and for the best of several."""
     first = after[0].summary
     ks = list(first.pass_at_k["correct"])
     thresholds = [p for p in first.fast_p["eager"] if p != "0"]

@@ -9,5 +9,5 @@ skyrl      a text environment of SkyRL-gym
 mcp        a server with the tools ``judge`` and ``search_kernels`` for coding agents
 ========== ============================================================================================
 
-A failure of the judge is never reward 0: each file says what its library offers instead.
+A failure of the judge never gives the reward 0; each file says what happens instead with its library.
 """

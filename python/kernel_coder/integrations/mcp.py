@@ -26,7 +26,7 @@ same in its own kernels."""
 
 
 def make_server(judge: AnyJudge, library: str | None = None) -> Any:
-    """The server over an open judge; `library` is the file of a kernel library, or None."""
+    """Return the server over an open judge; `library` is the file of a kernel library, or None."""
     try:
         from mcp.server import MCPServer as Server
     except ImportError:  # mcp 1
@@ -79,7 +79,7 @@ def make_server(judge: AnyJudge, library: str | None = None) -> Any:
 
 
 def search(library: str | None, query: str, limit: int) -> dict[str, Any]:
-    """The kernels that a library finds, or one sentence that says why there are none.
+    """Return the kernels that a library finds, or one sentence that says why there are none.
 
     >>> search(None, "softmax", 3)["kernels"]
     []

@@ -1,10 +1,10 @@
-"""OpenEnv: an environment over the judge, and its server. Written for openenv 0.10.
+"""OpenEnv: an environment whose steps are judged answers, and its server. Written for openenv 0.10.
 
     kernel-coder serve --device cuda:0 --port 8400                                    # the judge
     python -m kernel_coder.integrations.openenv --tasks packaged --url http://127.0.0.1:8400 --port 8000
 
 An episode is one task. ``reset`` gives the prompt, ``step`` judges an answer and gives feedback. An answer that the
-judge could not score has the reward None and ends the episode. Any OpenEnv client reaches the server::
+judge could not score has the reward None and ends the episode. Any OpenEnv client can use the server::
 
     with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as env:
         prompt = env.reset(seed=0).observation["messages"]
@@ -38,7 +38,7 @@ class Answer(Action):
 
 
 class Told(Observation):
-    """What the model is shown next, and what the judge found."""
+    """The next messages for the model, and the judge's findings."""
 
     messages: list[dict[str, str]] = Field(default_factory=list)
     task_id: str = ""
@@ -48,7 +48,7 @@ class Told(Observation):
 
 
 class KernelState(State):
-    """Where the episode is."""
+    """The state of the episode."""
 
     task_id: str = ""
     max_turns: int = 1
@@ -59,8 +59,8 @@ class KernelEnvironment(Environment[Answer, Told, KernelState]):
 
     Args:
         judge: an open judge, which all environments of the server share.
-        tasks: ``reset(seed=n)`` takes one by chance, ``reset(task_id=...)`` the named one.
-        rewards: a preset's name, or what a recipe's section ``rewards`` holds.
+        tasks: ``reset(seed=n)`` draws one at random, ``reset(task_id=...)`` takes the named one.
+        rewards: a preset's name, or the value of a recipe's section ``rewards``.
         max_turns: highest number of answers.
         prompt_template, feedback_template: see :mod:`kernel_coder.prompts`.
     """
@@ -88,7 +88,7 @@ class KernelEnvironment(Environment[Answer, Told, KernelState]):
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, task_id: str | None = None, **_: Any
     ) -> Told:
-        """Begin with a task; its prompt."""
+        """Begin with a task and return its prompt."""
         if task_id is not None and task_id not in self._by_id:
             raise ValueError(f"task_id must be one of the server's {len(self._tasks)} tasks; got {task_id!r}")
         task = self._by_id[task_id] if task_id is not None else random.Random(seed).choice(self._tasks)
@@ -123,7 +123,7 @@ class KernelEnvironment(Environment[Answer, Told, KernelState]):
 
 
 def make_app(judge: AnyJudge, tasks: Sequence[Task], rewards: Any = "kevin", **options: Any) -> Any:
-    """The FastAPI application of the server; `options` are those of :class:`KernelEnvironment`."""
+    """Return the FastAPI application of the server; `options` are those of :class:`KernelEnvironment`."""
     return create_app(
         lambda: KernelEnvironment(judge, tasks, rewards, **options),
         Answer,
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     import uvicorn
 
     parser = argparse.ArgumentParser(prog="python -m kernel_coder.integrations.openenv", description=main.__doc__)
-    parser.add_argument("--tasks", default="packaged", help="what data.path of a recipe takes (default packaged)")
+    parser.add_argument("--tasks", default="packaged", help="as data.path of a recipe (default packaged)")
     parser.add_argument("--url", default="http://127.0.0.1:8400", help="the judge: an address, or cpu, cuda:0")
     parser.add_argument("--rewards", default="kevin", help="a preset of rewards (default kevin)")
     parser.add_argument("--max-turns", type=int, default=1, help="answers in an episode (default 1)")

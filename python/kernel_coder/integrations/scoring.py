@@ -1,4 +1,4 @@
-"""What every adapter does: an answer becomes a verdict, and verdicts become rewards."""
+"""The steps that all adapters share: judging answers, and computing rewards from verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernel_coder.tasks.task import Task
 
 
 def task_of(reference: str, *, task_id: str | None = None, backend: str | None = None, **others: Any) -> Task:
-    """The task of a data set's row.
+    """Return the task of a data set's row.
 
     >>> task_of("class Model: ...", backend="cuda").backend
     'cuda'
@@ -37,7 +37,7 @@ def task_of(reference: str, *, task_id: str | None = None, backend: str | None =
 
 
 def format_error(task: Task, answer: str, device: str) -> Verdict | None:
-    """The verdict on an answer without code; None if it has some."""
+    """Return the verdict on an answer without code; None if it has some."""
     response = ops.parse_response(answer)
     if response.code is not None:
         return None
@@ -46,7 +46,7 @@ def format_error(task: Task, answer: str, device: str) -> Verdict | None:
 
 
 def verdicts_on(judge: AnyJudge, tasks: Sequence[Task], answers: Sequence[str]) -> list[Verdict]:
-    """A verdict for each answer, in order. Equal code for one task is judged once.
+    """Return a verdict for each answer, in order. Equal code for one task is judged once.
 
     >>> from types import SimpleNamespace
     >>> verdicts_on(SimpleNamespace(device="cpu"), [task_of("class Model: ...")], ["no code"])[0].outcome.value
@@ -72,7 +72,7 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncClient]] =
 
 
 def client_of_loop(url: str) -> AsyncClient:
-    """The client of a service on the running event loop, whose connections belong to that loop."""
+    """Return the client of a service on the running event loop, whose connections belong to that loop."""
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     if url not in clients:
         clients[url] = AsyncClient(url)
@@ -80,7 +80,7 @@ def client_of_loop(url: str) -> AsyncClient:
 
 
 async def verdict_on(client: AsyncClient, task: Task, answer: str) -> Verdict:
-    """The verdict on one answer, from the HTTP service."""
+    """Return the verdict on one answer, from the HTTP service."""
     if (verdict := format_error(task, answer, "none")) is not None:
         return verdict
     code = ops.parse_response(answer).code
@@ -89,7 +89,7 @@ async def verdict_on(client: AsyncClient, task: Task, answer: str) -> Verdict:
 
 
 def reward_set(rewards: RewardSet | str | Sequence[Any] | Mapping[str, Any]) -> RewardSet:
-    """A set of rewards from a preset's name, or from what a recipe's section ``rewards`` holds.
+    """Return a set of rewards from a preset's name, or from the value of a recipe's section ``rewards``.
 
     >>> reward_set("kevin").labels
     ('correct', 'speedup')
@@ -102,11 +102,11 @@ def reward_set(rewards: RewardSet | str | Sequence[Any] | Mapping[str, Any]) -> 
 
 
 def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
-    """The tasks of a data set as rows for other libraries.
+    """Return the tasks of a data set as rows for other libraries.
 
     Args:
-        path: what ``data.path`` of a recipe takes: ``packaged``, a hub data set, a file, a folder.
-        template: of the prompt.
+        path: a data set as in ``data.path`` of a recipe: ``packaged``, a hub data set, a file, a folder.
+        template: the prompt template.
 
     Returns:
         For each task ``prompt`` (messages), ``reference``, ``solution``, ``task_id``, ``backend``, ``precision`` and
@@ -133,7 +133,7 @@ def rows(path: str, template: str = "kernel_coder") -> list[dict[str, Any]]:
 
 
 def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None]:
-    """The totals of answers, None where the judge itself failed, whatever other rewards say about the answer.
+    """Return the total rewards of answers; None where the judge itself failed, even if other rewards have a value.
 
     >>> from kernel_coder.judge import example_verdict
     >>> totals(reward_set("kernel_coder")(["?"], ["!"], solution=[None]), [example_verdict("harness_failed")])
@@ -144,12 +144,12 @@ def totals(table: RewardTable, verdicts: Sequence[Verdict]) -> list[float | None
 
 @dataclass(frozen=True)
 class Step:
-    """What an answer led to.
+    """The result of an answer in an episode.
 
     Attributes:
-        verdict: on the answer.
+        verdict: the verdict on the answer.
         reward: the weighted sum; None if the judge could not score it.
-        done: the conversation ends: the answer is correct, could not be scored, or was the last one.
+        done: whether the conversation ends, because the answer is correct, could not be scored, or was the last one.
         feedback: messages for the model; empty if the conversation ends.
     """
 

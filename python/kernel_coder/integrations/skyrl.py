@@ -5,11 +5,11 @@ Register it, and name the address of the service (``kernel-coder serve``) in ``e
     from skyrl_gym.envs import register
     register(id="kernel_coder", entry_point="kernel_coder.integrations.skyrl:KernelEnv")
 
-A row of the data set holds ``reward_spec.ground_truth`` (the reference's source) and in ``extra_info`` what
-:func:`kernel_coder.integrations.verl.rows` writes there, so one exporter serves both. Written for skyrl-gym 0.4.0.
+A row of the data set holds ``reward_spec.ground_truth`` (the reference's source) and the same ``extra_info`` as
+:func:`kernel_coder.integrations.verl.rows`, so one exporter serves both libraries. Written for skyrl-gym 0.4.0.
 
 An answer that the judge could not score ends the episode with the reward of the turn before (0.0 in the first) and
-``metadata["unscored"]`` True: SkyRL-gym takes numbers only, and a filter on the metadata can drop such episodes.
+``metadata["unscored"]`` True: SkyRL-gym needs a number as reward; a filter on the metadata can drop such episodes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class JudgedReward:
 
     Args:
         judge: an open judge. Several training processes need one judge, so open a service and give them its address.
-        rewards: a preset's name, or what a recipe's section ``rewards`` holds.
+        rewards: a preset's name, or the value of a recipe's section ``rewards``.
     """
 
     __name__ = "kernel_coder"
@@ -60,15 +60,15 @@ class JudgedReward:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """The rewards.
+        """Return the rewards.
 
         Args:
             prompts, completions: texts or conversations.
             reference: the dataset's column.
             verdict, answer: from :func:`kernel_rollout`, which has had the answers judged.
             log_metric: TRL's.
-            columns: the dataset's others. ``backend``, ``precision``, ``entry_point`` and ``task_id`` say what the
-                candidate is judged for.
+            columns: the dataset's other columns. ``backend``, ``precision``, ``entry_point`` and ``task_id`` describe
+                the task.
         """
         answers = list(answer) if answer is not None else [completion_text(one) for one in completions]
         names = [name for name in ("task_id", "backend", "precision", "entry_point") if name in columns]
@@ -103,7 +103,8 @@ def kernel_rollout(
     stop_when_correct: bool = True,
     make_engine: Callable[[Any], RolloutEngine] | None = None,
 ) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
-    """A ``rollout_func`` for ``GRPOTrainer``: conversations in which the model is told the verdict and answers again.
+    """Return a ``rollout_func`` for ``GRPOTrainer``: conversations in which the model is told the verdict and answers
+    again.
 
     A conversation is one sequence. The tokens of the feedback have ``env_mask`` 0 and carry no loss. The reward is that
     of the last answer: pass a :class:`JudgedReward`, which finds the columns ``verdict`` and ``answer``.
@@ -175,7 +176,7 @@ def _asking(judge: AnyJudge, threads: ThreadPoolExecutor) -> Ask:
 
 
 def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
-    """What TRL takes from a ``rollout_func``, and the columns for the rewards."""
+    """Return the values that TRL expects from a ``rollout_func``, and the columns for the rewards."""
     made: dict[str, list[Any]] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "verdict", "answer", "turns")
     }
@@ -198,10 +199,10 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
 
 
 def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts: int = 4) -> type[Any]:
-    """An ``environment_factory`` for ``GRPOTrainer``, for models whose chat template has tools.
+    """Return an ``environment_factory`` for ``GRPOTrainer``, for models whose chat template has tools.
 
-    The model calls the tool ``judge_kernel`` as often as `max_attempts` times; the reward is that of the last call.
-    Without a call it is that of an answer without code. The dataset needs the column ``reference``.
+    The model may call the tool ``judge_kernel`` up to `max_attempts` times; the reward is that of the last call, or
+    without a call that of an answer without code. The dataset needs the column ``reference``.
     """
     chosen = reward_set(rewards)
 
@@ -233,7 +234,7 @@ def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts:
             return told(self._verdict)
 
         def get_reward(self) -> float | None:
-            """The reward of the last attempt; None if the judge could not score it."""
+            """Return the reward of the last attempt; None if the judge could not score it."""
             answer = f"<answer>\n```python\n{self._code}\n```\n</answer>" if self._verdict is not None else ""
             verdict = self._verdict or format_error(self._task, answer, judge.device)
             assert verdict is not None
@@ -249,7 +250,7 @@ def kernel_environment(judge: AnyJudge, rewards: Any = "kevin", *, max_attempts:
 
 
 def told(verdict: Verdict) -> str:
-    """A verdict in a few sentences, for a model.
+    """Return a verdict in a few sentences, for a model.
 
     >>> from kernel_coder.judge import example_verdict
     >>> print(told(example_verdict("correct", speedup=2.0)))

@@ -2,8 +2,8 @@
 
     trainer = FusedGRPOTrainer(model, reward_funcs=reward, args=GRPOConfig(...), train_dataset=...)
 
-The loss is what TRL computes for the same ``GRPOConfig``; gradients agree to rounding. The gradient is formed in the
-forward pass, so the head is multiplied three times where TRL's needs four, and masked tokens cost nothing.
+The loss is what TRL computes for the same ``GRPOConfig``; gradients agree to rounding. The gradient is computed in the
+forward pass, so there are three products with the head, where TRL needs four, and masked tokens cost nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NOT_SUPPORTED = {
     "cast_lm_head_to_fp32": False,
     "use_adaptive_entropy": False,
 }
-"""Fields of GRPOConfig and the only value that this trainer takes: the loss has no such term, or another one."""
+"""Fields of GRPOConfig with the only value that this trainer accepts, because the loss does not support others."""
 
 
 class FusedGRPOTrainer(GRPOTrainer):
     """``GRPOTrainer`` whose loss is :func:`kernel_coder.ops.linear_grpo_loss`.
 
     Raises:
-        ValueError: a setting of the config, or the model's head, that the loss does not have; the sentence names it.
+        ValueError: the loss does not support a setting of the config, or the model's head; the sentence names it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -74,7 +74,7 @@ class FusedGRPOTrainer(GRPOTrainer):
         return out.loss
 
     def _denominator(self, inputs: dict[str, Any], mask: Tensor, mode: str) -> Tensor:
-        """What TRL divides the summed loss by, with gradient accumulation in it."""
+        """Return the number by which TRL divides the summed loss, including gradient accumulation."""
         steps = self.current_gradient_accumulation_steps if mode == "train" else 1
         if self.loss_type in ("dapo", "cispo", "vespo"):
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
@@ -85,7 +85,7 @@ class FusedGRPOTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _log_loss(self, out: LossOutput, inputs: dict[str, Any], mask: Tensor, mode: str) -> None:
-        """TRL's metrics of the loss: entropy, KL and the shares of clipped tokens."""
+        """Log TRL's metrics of the loss: entropy, KL and the shares of clipped tokens."""
         metrics = self._metrics[mode]
 
         def mean(values: Tensor) -> float:

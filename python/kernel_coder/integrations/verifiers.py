@@ -63,7 +63,7 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):
     """A module to rewrite."""
 
     async def verdict(self, answer: str) -> Verdict:
-        """The verdict on an answer. The service judges equal code for one task once.
+        """Return the verdict on an answer. The service judges equal code for one task once.
 
         Raises:
             RuntimeError: the judge could not score it.
@@ -83,7 +83,7 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):
 
     @vf.reward(weight=1.0)
     async def kernel(self, trace: vf.Trace) -> float:
-        """The weighted sum of the preset's rewards, of the last answer."""
+        """Return the weighted sum of the preset's rewards, of the last answer."""
         answer = trace.last_reply
         verdict = await self.verdict(answer)
         columns: dict[str, Any] = {
@@ -111,7 +111,7 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):
     """The tasks of a data set."""
 
     def load(self) -> Iterable[KernelTask]:
-        """One task for each row."""
+        """Yield one task for each row."""
         for row in rows(self.config.tasks, self.config.prompt_template):
             system = "\n".join(one["content"] for one in row["prompt"] if one["role"] == "system")
             asked = "\n".join(one["content"] for one in row["prompt"] if one["role"] == "user")

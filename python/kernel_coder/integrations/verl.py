@@ -11,8 +11,8 @@ several judges on one GPU, so this function asks one service (``kernel-coder ser
 ``python -m kernel_coder.integrations.verl DATA --output train.parquet`` writes a data set with the columns
 ``data_source``, ``prompt``, ``ability``, ``reward_model`` and ``extra_info``. Written for verl 0.9.1.
 
-verl has no way to leave an answer out: its rewards are a tensor of numbers. An answer that the judge could not score
-gets the mean of the scored ones so far, and ``unscored`` 1.0 in the log, so that it moves the baseline little.
+An answer cannot be left out in verl, because its rewards are a tensor of numbers. An answer that the judge could not
+score gets the mean of the scores so far, so that it changes the baseline little, and ``unscored`` 1.0 in the log.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ async def compute_score(
     rewards: Any = "kevin",
     **_: Any,
 ) -> dict[str, Any]:
-    """The reward of one answer, as verl calls it.
+    """Return the reward of one answer, as verl calls it.
 
     Args:
         data_source: the name of the data set; not used.
         solution_str: the model's answer.
         ground_truth: the reference's source, from the column ``reward_model``.
         extra_info: the row's ``task_id``, ``backend``, ``precision``, ``entry_point`` and ``solution``.
-        url: of the service.
+        url: address of the service.
         rewards: a preset's name, or the section ``rewards`` of a recipe.
 
     Returns:
@@ -101,7 +101,7 @@ def _rewards_of(name: str, rewards: Any) -> Any:
 
 
 def rows(path: str, template: str = "kernel_coder", split: str = "train") -> list[dict[str, Any]]:
-    """The tasks of a data set as rows in verl's columns.
+    """Return the tasks of a data set as rows in verl's columns.
 
     >>> row = rows("packaged:pointwise", "nano")[0]
     >>> sorted(row), row["prompt"][0]["role"]
@@ -129,10 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
     import pyarrow.parquet
 
     parser = argparse.ArgumentParser(prog="python -m kernel_coder.integrations.verl", description=main.__doc__)
-    parser.add_argument("data", help="what data.path of a recipe takes: packaged, a hub data set, a file, a folder")
+    parser.add_argument("data", help="as data.path of a recipe: packaged, a hub data set, a file, a folder")
     parser.add_argument("--output", required=True, help="the parquet file to write")
     parser.add_argument("--template", default="kernel_coder", help="the prompt template (default kernel_coder)")
-    parser.add_argument("--split", default="train", help="what extra_info.split says (default train)")
+    parser.add_argument("--split", default="train", help="value of extra_info.split (default train)")
     options = parser.parse_args(arguments)
     made = rows(options.data, options.template, options.split)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), options.output)

@@ -28,7 +28,7 @@ NOTHING_FOUND = 1
 
 
 def parser() -> FlagParser:
-    """The parser of the command line."""
+    """Return the parser of the command line."""
     made = FlagParser(prog="kernel-coder library", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("add", help="add the correct kernels of runs")
@@ -106,14 +106,14 @@ def _export(library: Library, options: argparse.Namespace) -> int:
 
 
 def line(entry: Entry) -> str:
-    """One line about a kernel, for people."""
+    """Return one line about a kernel, for people."""
     speed = "untimed" if entry.verdict.speedup is None else f"{entry.verdict.speedup:.2f}x"
     like = "" if entry.similarity is None else f"  {entry.similarity:.0%} alike"
     return f"{entry.id:6}  {entry.task.title:40.40}  {entry.task.backend:6}  {speed:>8}  {entry.verdict.device}{like}"
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    """The facts about a kernel, without the sources."""
+    """Return the facts about a kernel, without the sources."""
     verdict = entry.verdict
     facts = {
         "id": entry.id,

@@ -102,7 +102,7 @@ def export(entry: Entry, folder: Path, name: str | None = None) -> Path:
 
 
 def name_of(entry: Entry) -> str:
-    """An import name for the kernel, from the id of its task.
+    """Return an import name for the kernel, from the id of its task.
 
     >>> from kernel_coder.judge import example_verdict
     >>> from kernel_coder.tasks import Task
@@ -119,5 +119,5 @@ def _own(file: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text without line ends, quotes and backslashes, so that it cannot leave the docstring."""
+    """Return the text without line ends, quotes and backslashes, so that it cannot leave the docstring."""
     return re.sub(r'[\s"\\]+', " ", text).strip()

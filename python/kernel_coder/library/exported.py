@@ -35,10 +35,11 @@ TUNE_VARIABLE = "KERNEL_CODER_TUNE"
 """The environment variable that switches tuning off, if it is 0."""
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 65536
-"""Range of the block sizes that tuning tries, in elements. Triton allows 2**20; registers end far below."""
+"""Range of the block sizes that tuning tries, in elements. Triton allows 2**20, but registers do not suffice for
+that."""
 
 BLOCK_FACTORS = (0.25, 0.5, 2, 4, 8)
-"""Multiples of a block size that tuning tries."""
+"""Factors by which tuning multiplies a block size."""
 
 WARPS = (1, 2, 4, 8, 16)
 """Numbers of warps that tuning tries on a GPU."""
@@ -48,7 +49,7 @@ REPEATS = 5
 
 
 class KernelModule(nn.Module):
-    """What every exported ``Kernel`` has in common; :func:`make_kernel` makes the class.
+    """Base of every exported ``Kernel``; :func:`make_kernel` makes the class.
 
     Attributes:
         any_batch: also use the kernel if only the first size of inputs differs from the verified sizes. The judge
@@ -74,7 +75,7 @@ class KernelModule(nn.Module):
 
 
 def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module], Any]:
-    """The class ``Kernel`` of an exported package, and its custom op.
+    """Return the class ``Kernel`` of an exported package, and its custom op.
 
     Args:
         package: the import name of the package, which holds ``kernel`` and ``reference``.
@@ -184,7 +185,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return _called(self._twin, self._names, inputs, state, self._static())
 
         def _static(self) -> list[Any]:
-            """The arguments in the order of forward; TENSOR stands for a tensor."""
+            """Return the arguments in the order of forward; TENSOR stands for a tensor."""
             return list(self._verified["static"])
 
         def _run(self, inputs: list[Tensor], state: list[Tensor]) -> list[Tensor]:
@@ -205,7 +206,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return fresh
 
         def problem(self, inputs: Sequence[Tensor]) -> tuple[str, str] | None:
-            """Why the kernel cannot be used for these inputs: a kind (``device``, ``shape``) and a reason."""
+            """Return why the kernel cannot be used for these inputs: a kind (``device``, ``shape``) and a reason."""
             device = _device_problem(facts, inputs[0].device if inputs else torch.device("cpu"))
             if device is not None:
                 return "device", device
@@ -223,7 +224,7 @@ def make_kernel(package: str, facts: Mapping[str, Any]) -> tuple[type[nn.Module]
             return None
 
         def _candidate(self, device: torch.device) -> nn.Module:
-            """The verified module on this device. Its own parameters are never used."""
+            """Return the verified module on this device. Its own parameters are never used."""
             with self._lock:
                 if device not in self._candidates:
                     module = importlib.import_module(f"{package}.kernel")
@@ -267,15 +268,16 @@ _NUMBERS: list[str] = []
 
 
 def _init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in a result of ``get_init_inputs``: positional ones, or a pair of positional ones and a dict."""
+    """Return the arguments in a result of ``get_init_inputs``: positional ones, or a pair of positional ones and a
+    dict."""
     if len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict):
         return list(given[0]), dict(given[1])
     return list(given), {}
 
 
 def _shapes(reference: Any, twin: nn.Module, names: Sequence[str]) -> tuple[dict[str, Any], list[bool], bool]:
-    """The verified inputs, which of them are tensors, and whether the output is a single tensor."""
-    # The modules under test must not see other random numbers because a kernel was imported.
+    """Return the verified inputs, which of them are tensors, and whether the output is a single tensor."""
+    # Importing a kernel must not change the random numbers of the program.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -301,7 +303,7 @@ def _state(module: nn.Module) -> list[tuple[str, Tensor]]:
 def _called(
     module: nn.Module, names: Sequence[str], inputs: Sequence[Tensor], state: Sequence[Tensor], static: list[Any]
 ) -> list[Tensor]:
-    """The outputs of the module with these parameters and buffers, as a list."""
+    """Return the outputs of the module with these parameters and buffers, as a list."""
     known = {key for key, _ in _state(module)}
     given = {key: one for key, one in zip(names, state, strict=True) if key in known}
     waiting = iter(inputs)
@@ -318,7 +320,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _device_problem(facts: Mapping[str, Any], device: torch.device) -> str | None:
-    """Why the kernel cannot be used on this device; None if it was verified there."""
+    """Return why the kernel cannot be used on this device; None if it was verified there."""
     if facts["interpreted"]:
         if device.type != "cpu":
             return f"it was verified by Triton's interpreter on the CPU, not on {_device_name(device)}"
@@ -336,8 +338,8 @@ def _device_problem(facts: Mapping[str, Any], device: torch.device) -> str | Non
 class _Watched:
     """Stands for a Triton kernel in the candidate's module. Records its block sizes and can replace them.
 
-    A block size is a power of two that is passed by keyword and that the grid function reads: the grid then follows
-    it, so that the kernel still covers all elements.
+    A block size is a power of two that is passed by keyword and that the grid function reads. So the grid changes with
+    it, and the kernel still covers all elements.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -402,7 +404,7 @@ def _watch_kernels(module: Any) -> None:
 
 
 class _Using:
-    """Within it, launches of a package's kernels use these block sizes: ``{kernel: {name: value}}``."""
+    """A context in which launches of a package's kernels use these block sizes: ``{kernel: {name: value}}``."""
 
     def __init__(self, package: str, chosen: Mapping[str, Mapping[str, int]]) -> None:
         self.kernels = _WATCHED.get(f"{package}.kernel", {})
@@ -418,7 +420,7 @@ class _Using:
 
 
 def _tuned(package: str, key: str, run: Callable[[], list[Tensor]], device: torch.device) -> dict[str, dict[str, int]]:
-    """The fastest block sizes for this device and these sizes, from the cache or by trying.
+    """Return the fastest block sizes for this device and these sizes, from the cache or by trying.
 
     One block size after another is changed. A change stays if the outputs are still close to those of the verified
     block sizes and the whole module is faster.
@@ -461,7 +463,7 @@ def _close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The median time of a call in seconds."""
+    """Return the median time of a call in seconds."""
     times = []
     for _ in range(REPEATS):
         if device.type == "cuda":

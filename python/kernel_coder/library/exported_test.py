@@ -25,7 +25,7 @@ TOLERANCE = 1e-4 if VERDICT["errors"] and max(one["relative_error"] for one in V
 
 
 def made(seed: int) -> tuple[Any, torch.nn.Module, list[Any]]:
-    """The kernel, the reference with the same parameters, and inputs."""
+    """Return the kernel, the reference with the same parameters, and inputs."""
     torch.manual_seed(seed)
     kernel = PACKAGE.Kernel().to(DEVICE)
     given = PACKAGE.init_arguments()
@@ -40,7 +40,7 @@ def outputs(found: Any) -> list[torch.Tensor]:
 
 
 def differ(found: Any, expected: Any) -> float:
-    """The largest relative error of an output."""
+    """Return the largest relative error of an output."""
     errors = []
     for one, other in zip(outputs(found), outputs(expected), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)

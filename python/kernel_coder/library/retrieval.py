@@ -8,7 +8,7 @@ from kernel_coder.tasks import Task
 
 
 def examples_for(library: Library, task: Task, count: int, *, same: bool) -> list[Example]:
-    """The kernels of the ``count`` tasks that are most like a task, the most similar one last, next to the task.
+    """Return the kernels of the ``count`` tasks that are most like a task, the most similar one last, next to the task.
 
     Args:
         library: the library.

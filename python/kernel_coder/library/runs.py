@@ -1,6 +1,6 @@
-"""Reads the correct answers out of the folder of a run: of ``train``, ``refine``, ``evaluate`` or ``data collect``.
+"""Reads the correct answers from the folder of a run of ``train``, ``refine``, ``evaluate`` or ``data collect``.
 
-These commands lie above this package, so their files are read as what they are: JSON lines and a config.
+This package may not import these commands, so it reads their files directly as JSON lines and a config.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def add_run(library: Library, run: Path, tasks: str | None = None) -> tuple[int,
 
 
 def correct_answers(run: Path) -> Iterator[Found]:
-    """The correct answers in the files of a run."""
+    """Yield the correct answers in the files of a run."""
     if run.is_file():
         yield from _of_collect(run)
     elif (run / "trajectory.jsonl").exists():
@@ -74,7 +74,7 @@ def correct_answers(run: Path) -> Iterator[Found]:
 
 
 def _config(run: Path) -> Mapping[str, Any]:
-    """The config that lies beside the answers; empty if there is none."""
+    """Return the config in the folder of the answers; empty if there is none."""
     paths = [run.with_suffix(".recipe.yaml")] if run.is_file() else [run / "config.yaml", run / "config.json"]
     for path in paths:
         if path.exists():
@@ -100,7 +100,7 @@ def _tasks(run: Path, config: Mapping[str, Any], tasks: str | None) -> Iterator[
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file; an incomplete last line, which a crash leaves, is skipped."""
+    """Yield the lines of a file; an incomplete last line, which a crash leaves, is skipped."""
     with path.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
@@ -108,7 +108,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _verdict(record: Any) -> Verdict | None:
-    """The verdict, if it is a correct one."""
+    """Return the verdict, if it is a correct one."""
     if not record or record.get("outcome") != "correct":
         return None
     return Verdict.from_json(json.dumps(record))

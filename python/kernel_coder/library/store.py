@@ -1,7 +1,8 @@
 """The file of verified kernels. One row is one kernel: its task, source, verdict, device and parents.
 
-SQLite in WAL mode with a transaction for each kernel: several processes can add at once, readers do not wait, and a
-process that is killed leaves every kernel that :meth:`Library.add` returned for, and no half of another one.
+SQLite in WAL mode with a transaction for each kernel: several processes can add kernels at once, and readers do not
+wait. If a process is killed, every kernel for which :meth:`Library.add` returned is in the file, and no other one
+partly.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ VERSION = 1
 """Version of the tables below, kept in the file as ``user_version``."""
 
 BUSY_S = 30.0
-"""Longest wait for another process that is writing, in seconds. A transaction takes milliseconds."""
+"""Upper limit of the wait for another process that is writing, in seconds. A transaction takes milliseconds."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -88,7 +89,8 @@ class Entry:
         parents: the SHA-256 of the sources that it was derived from.
         licence: the licence of the kernel; by default that of its task.
         added_at: the time in UTC, as ``2026-11-24T22:00:00Z``.
-        similarity: to the task that :meth:`Library.nearest` was asked about, from 0 to 1; otherwise None.
+        similarity: in results of :meth:`Library.nearest`, the similarity to the given task, from 0 to 1; otherwise
+            None.
     """
 
     id: int
@@ -103,7 +105,8 @@ class Entry:
 
 
 def default_path() -> Path:
-    """The library that commands use if none is named: ``$KERNEL_CODER_LIBRARY``, else ``runs/library.sqlite``."""
+    """Return the library that commands use if none is named: ``$KERNEL_CODER_LIBRARY``, else
+    ``runs/library.sqlite``."""
     return Path(os.environ.get(VARIABLE) or USUAL_PATH)
 
 
@@ -245,7 +248,7 @@ class Library:
         return is_new
 
     def get(self, number: int) -> Entry:
-        """The kernel with this number. Raises UsageError if there is none."""
+        """Return the kernel with this number. Raises UsageError if there is none."""
         found = self._select("k.id = ?", (number,), limit=1)
         if not found:
             raise UsageError(f"library {self.path} has no kernel {number}; kernel-coder library search lists them")
@@ -254,7 +257,7 @@ class Library:
     def search(
         self, text: str = "", *, backend: str | None = None, device: str | None = None, limit: int = 20
     ) -> list[Entry]:
-        """The kernels whose task id, reference or source hold all words of ``text``; the fastest ones first.
+        """Return the kernels whose task id, reference or source hold all words of ``text``; the fastest ones first.
 
         Args:
             text: words, in any order; upper and lower case are the same. Empty: all kernels.
@@ -279,16 +282,16 @@ class Library:
     def nearest(
         self, task: Task, count: int, *, same: bool = True, backend: str | None = None, precision: str | None = None
     ) -> list[Entry]:
-        """The best kernels of the ``count`` tasks that are most like a task, the nearest task first.
+        """Return the best kernels of the ``count`` tasks that are most like a task, the nearest task first.
 
-        The similarity is Jaccard's, of token shingles of the two modules. One kernel a task is returned, the fastest
-        one.
+        The similarity is the Jaccard similarity of the token shingles of the two modules. For each task only the
+        fastest kernel is returned.
 
         Args:
             task: the task.
             count: number of kernels.
             same: also kernels of the task itself, and of tasks that differ from it only in names and constants. An
-                evaluation must leave them out: they are the answer.
+                evaluation must leave them out, because they give the answer away.
             backend: only kernels in this language; None: in the task's.
             precision: only kernels of this precision; None: of any.
         """

@@ -1,4 +1,4 @@
-"""The config of a loop: one YAML with the sections of train, sft and evaluate, and the filter between them."""
+"""The config of a loop: one YAML file with the sections train, sft and evaluate, and the filter between them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeepConfig(Section):
 
 
 class LoopRunConfig(Section):
-    """How many rounds there are, and where their results go."""
+    """The number of rounds, and the folder of their results."""
 
     output_dir: str = Field(default="runs/loop", description="folder for the rounds and the report")
     rounds: int = Field(default=3, ge=1, description="number of rounds")
@@ -58,12 +58,12 @@ class LoopConfig(RunnableConfig):
     run: LoopRunConfig = LoopRunConfig()  # type: ignore[assignment]  # a loop has no steps and no checkpoints
 
     def train_config(self, policy: str, folder: Path, number: int) -> TrainConfig:
-        """The config of a round's reinforcement learning."""
+        """Return the config of a round's reinforcement learning."""
         own = {"output_dir": str(folder), "overwrite_output_dir": True, "seed": self.run.seed + number}
         return TrainConfig.model_validate(_with(self.train, {"model": {"name_or_path": policy}, "run": own}))
 
     def sft_config(self, data: Path, folder: Path) -> SftConfig:
-        """The config of a round's supervised training, which begins with the starting policy."""
+        """Return the config of a round's supervised training, which begins with the starting policy."""
         own = {"output_dir": str(folder), "overwrite_output_dir": True}
         values: dict[str, dict[str, Any]] = {
             "model": {"name_or_path": self.model},
@@ -73,7 +73,7 @@ class LoopConfig(RunnableConfig):
         return SftConfig.model_validate(_with(self.sft, values))
 
     def evaluate_config(self, policy: str, folder: Path) -> EvaluateConfig:
-        """The config of the evaluation of a policy."""
+        """Return the config of the evaluation of a policy."""
         return EvaluateConfig.model_validate({**self.evaluate, "model": policy, "output": str(folder)})
 
 
@@ -82,7 +82,7 @@ def _with(values: dict[str, Any], changes: dict[str, dict[str, Any]]) -> dict[st
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> LoopConfig:
-    """The config of a loop from a YAML file (None: only defaults) and flags such as ``--run.rounds 2``.
+    """Return the config of a loop from a YAML file (None: only defaults) and flags such as ``--run.rounds 2``.
 
     Raises:
         UsageError: the file cannot be read, or a value of the loop or of an inner config is not allowed.

@@ -1,7 +1,7 @@
-"""The filter between reinforcement learning and supervised training: correct answers, of these fast or concise ones.
+"""The filter between reinforcement learning and supervised training: it keeps correct answers that are fast or concise.
 
-RLoop (arXiv 2511.04285) learns the successes of all steps. ConCuR (arXiv 2510.07356) finds that of correct kernels for
-a task those with short reasoning teach most.
+RLoop (arXiv 2511.04285) trains on the correct answers of all steps. ConCuR (arXiv 2510.07356) finds that a model learns
+most from the correct kernels with short reasoning.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ class Solved:
     speedup: float | None
 
     def row(self) -> dict[str, Any]:
-        """The row for ``kernel-coder sft``, in TRL's format."""
+        """Return the row for ``kernel-coder sft``, in TRL's format."""
         return {"prompt": self.prompt, "completion": self.completion, "task": self.task}
 
 
 def solved_answers(samples: Path) -> Iterator[Solved]:
-    """The correct answers to first prompts in the ``samples.jsonl`` of a training run, without those to held-out tasks.
+    """Yield the correct answers to first prompts in the ``samples.jsonl`` of a training run, without those to held-out
+    tasks.
 
-    An answer that follows feedback is left out: supervised training would learn it without what it replies to.
+    An answer to feedback is left out, because supervised training would learn it without the feedback.
     """
     with samples.open("rb") as lines:
         for line in lines:
@@ -55,7 +56,7 @@ def solved_answers(samples: Path) -> Iterator[Solved]:
 
 
 def keep(answers: Iterable[Solved], config: KeepConfig, seed: int) -> list[Solved]:
-    """The answers to learn, task by task. Each text counts once for each task.
+    """Return the answers to learn, task by task. Each text counts once for each task.
 
     >>> answers = [Solved("relu", [], f"answer {n}", thinking=n, speedup=None) for n in (30, 10, 20, 10)]
     >>> [one.thinking for one in keep(answers, KeepConfig(per_task=2), seed=0)]

@@ -29,7 +29,7 @@ class Round:
 
 
 def rows(rounds: Sequence[Round]) -> list[list[str]]:
-    """The header of the table and a row for each round."""
+    """Return the header of the table and a row for each round."""
     ks = sorted({int(k) for one in rounds if one.evaluate for k in one.evaluate["pass"]})
     header = ["round", "answers judged", "correct", "different", "kept", "reasoning, characters"]
     header += [*(f"pass@{k}" for k in ks), "different answers", "correct texts a task", "speedup", "seconds"]
@@ -52,7 +52,7 @@ def rows(rounds: Sequence[Round]) -> list[list[str]]:
 
 
 def interval(values: Sequence[float | None], shown: Any) -> str:
-    """A value with its interval.
+    """Return a value with its interval.
 
     >>> interval([0.5, 0.25, 0.75], percent), interval([None, None, None], percent)
     ('50.0% (25.0% to 75.0%)', '–')

@@ -2,10 +2,10 @@
 
 1. ``rl``: reinforcement learning of the round's policy;
 2. ``keep``: the filter over the answers of this and all earlier rounds;
-3. ``sft``: supervised training of the *starting* policy on what was kept, which gives the next round's policy;
+3. ``sft``: supervised training of the *starting* policy on the kept answers, which gives the next round's policy;
 4. ``evaluate``: the next policy answers held-out tasks.
 
-Learning from the start again is what keeps the variety that reinforcement learning loses (arXiv 2511.04285).
+Training the starting policy again keeps the variety that reinforcement learning loses (arXiv 2511.04285).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Loop:
     Attributes:
         config: of the loop.
         say: prints a line of progress.
-        state: what is finished: facts of each finished stage, by ``ROUND/STAGE``.
+        state: the results of each finished stage, by ``ROUND/STAGE``.
     """
 
     config: LoopConfig
@@ -61,7 +61,7 @@ class Loop:
         """
         path = self.folder / STATE
         values = self.config.model_dump(mode="json")
-        values["run"] = {"seed": self.config.run.seed}  # more rounds, and another place, continue the same loop
+        values["run"] = {"seed": self.config.run.seed}  # a loop may be continued with more rounds or another folder
         identity = sha256_text(json.dumps(values, sort_keys=True))
         if path.exists():
             if not resume:
@@ -107,7 +107,7 @@ class Loop:
         write_report(self.folder, self.config, self.rounds())
 
     def rounds(self) -> list[Round]:
-        """The rounds so far, for the report; round 0 is the starting policy."""
+        """Return the rounds so far, for the report; round 0 is the starting policy."""
         stages = ("rl", "keep", "sft", "evaluate")
         found = []
         for number in range(self.config.run.rounds + 1):
@@ -171,7 +171,7 @@ class Loop:
 
 
 def rl_facts(folder: Path) -> dict[str, Any]:
-    """The answers of a round's reinforcement learning: how many, how many of them correct, and how many different."""
+    """Return the number of answers of a round's reinforcement learning, of correct ones and of different ones."""
     answers = correct = 0
     texts: set[tuple[str, str]] = set()
     with (folder / "samples.jsonl").open("rb") as lines:
@@ -187,7 +187,7 @@ def rl_facts(folder: Path) -> dict[str, Any]:
 
 
 def evaluation_facts(results: Results) -> dict[str, Any]:
-    """pass@k, variety and speed of a policy on held-out tasks.
+    """Return pass@k, variety and speed of a policy on held-out tasks.
 
     ``different`` is the share of different texts among the answers to a task, averaged over tasks.
     ``different_correct`` is the mean number of different correct texts of a task.

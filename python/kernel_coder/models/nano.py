@@ -47,7 +47,7 @@ MAX_BYTES = {"tokenizer.json": 1 << 20, "model.safetensors": 15 * 10**6}
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over any text, with :data:`TAGS` as tokens; the same texts give the same bytes.
+    """Return byte-level BPE over any text, with :data:`TAGS` as tokens; the same texts give the same bytes.
 
     Raises:
         ValueError: the vocabulary has no room for 256 bytes and the marks.
@@ -93,7 +93,7 @@ def _without_tags(text: str) -> str:
 
 
 def nano_config(tokenizer: PreTrainedTokenizerBase, **changes: Any) -> LlamaConfig:
-    """Four Llama layers of width 192: 2.0 million parameters with 1,024 tokens, 4 MB in 16 bits."""
+    """Return four Llama layers of width 192: 2.0 million parameters with 1,024 tokens, 4 MB in 16 bits."""
     sizes: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 192,
@@ -114,7 +114,7 @@ def nano_config(tokenizer: PreTrainedTokenizerBase, **changes: Any) -> LlamaConf
 
 
 def nano_model(config: LlamaConfig, *, seed: int = 0) -> LlamaForCausalLM:
-    """Random weights, decided by ``seed``; torch's own random state is left alone.
+    """Return random weights, decided by ``seed``; torch's own random state is left alone.
 
     The matrices that write into the residual stream begin smaller by the square root of their number, as in GPT-2.
     """
@@ -128,7 +128,8 @@ def nano_model(config: LlamaConfig, *, seed: int = 0) -> LlamaForCausalLM:
 
 
 def corpus(paths: Sequence[str | Path], template: str = PROMPT_TEMPLATE) -> Iterator[str]:
-    """Texts in a fixed order: of tasks the prompt and the answer, of ``.py``, ``.txt`` and ``.md`` files the whole.
+    """Yield the texts in a fixed order: of tasks the prompt and the answer, of ``.py``, ``.txt`` and ``.md`` files the
+    whole.
 
     A path is anything that ``tasks.load_tasks`` takes, a table that :mod:`kernel_coder.sft` reads (``messages``,
     ``prompt`` and ``completion``, ``text``), a text file or a folder of them.

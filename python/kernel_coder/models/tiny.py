@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer. Its merges build :data:`WORDS` from left to right."""
+    """Return a byte-level BPE tokenizer. Its merges build :data:`WORDS` from left to right."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
     merges: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
 
 
 def tiny_model(vocabulary: int, *, hidden: int = 64, context: int = 4096, seed: int = 0) -> LlamaForCausalLM:
-    """Two Llama layers with random weights that depend only on ``seed``. torch's random state is unchanged.
+    """Return two Llama layers with random weights that depend only on ``seed``. torch's random state is unchanged.
 
     Args:
         vocabulary: number of tokens.

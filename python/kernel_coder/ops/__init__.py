@@ -1,7 +1,7 @@
 """The ops: rewards' text measures, advantages, log-probs, the policy loss and comparison, in C++ and CUDA.
 
-Every op works on CPU tensors; those with a CUDA kernel take CUDA tensors too. Each has a slow, obvious twin of the same
-name in :mod:`kernel_coder.reference`, which is its specification.
+Every op works on CPU tensors; those with a CUDA kernel take CUDA tensors too. Each has a slow and simple counterpart of
+the same name in :mod:`kernel_coder.reference`, which is its specification.
 """
 
 from kernel_coder import _core

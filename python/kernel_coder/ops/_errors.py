@@ -1,4 +1,4 @@
-"""What a user of an op sees when it cannot run: one sentence, whatever torch makes of it on the way."""
+"""Errors of the ops: the user gets one sentence, even where torch replaces the C++ error by another one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a facade its two errors: ``ValueError`` for a refused argument, ``NotImplementedError`` for a device.
+    """Make an op's Python function raise ``ValueError`` for a refused argument and ``NotImplementedError`` for a
+    device.
 
-    torch up to 2.14 hands a C++ ``invalid_argument`` through as ``ValueError``; 2.15 and later, as ``RuntimeError``.
-    A device without a kernel is reported by torch's dispatcher in a page of text.
+    torch up to 2.14 raises a C++ ``invalid_argument`` as ``ValueError``, 2.15 and later as ``RuntimeError``. For a
+    device without a kernel, torch's dispatcher raises an error with a page of text.
     """
 
     @functools.wraps(function)

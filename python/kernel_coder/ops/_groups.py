@@ -1,4 +1,4 @@
-"""How the advantages read ``groups``."""
+"""Reads the argument ``groups`` of the advantage ops."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from kernel_coder.ops._inputs import Numbers, tensor_of
 
 
 def group_order(groups: int | Numbers, members: int, kind: str, device: torch.device) -> tuple[Tensor | None, Tensor]:
-    """``order`` (None: as they lie) and ``offsets`` of ``members`` rewards or rollouts; ``kind`` is which, in singular.
+    """Return ``order`` (None: unchanged) and ``offsets`` of the groups of ``members`` rewards or rollouts.
 
-    With ids there are as many groups as members, the last ones empty: to count them would mean to wait for a GPU.
+    ``kind`` names a member, for error messages. With ids the result has as many groups as members, the last ones empty,
+    because counting the groups would mean waiting for a GPU.
 
     >>> group_order(2, 4, "reward", torch.device("cpu"))
     (None, tensor([0, 2, 4]))

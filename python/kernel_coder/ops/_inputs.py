@@ -1,7 +1,7 @@
-"""How the ops read their arguments: what is taken as it is, what is converted, and the sentence where neither will do.
+"""Reads the arguments of the ops: accepts them as they are, converts them, or refuses them with one sentence.
 
-A call of an op costs the host some microseconds, so nothing here touches the device or copies a tensor that already is
-what the op needs.
+A call of an op costs the host only some microseconds, so nothing here uses the device or copies a tensor that the op
+can use as it is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kernel_coder.ops.loss_spec import LossSpec
 
 R = TypeVar("R")
 
-#: Every preset by its name, made once: a graph that is compiled can look them up, and could not make them.
+#: Every preset by its name. They are made here because code under torch.compile can look them up but not make them.
 _PRESETS = {name: LossSpec.preset(name) for name in LossSpec.presets()}
 
-#: Numbers in a plain Python or numpy form, where a call has one a sequence or one a reward.
+#: Numbers as a tensor, a Python sequence or a numpy array, for arguments with one number for each sequence or reward.
 Numbers = Tensor | Sequence[Any]
 
 
 def plain_tensor(name: str, value: object) -> Tensor:
-    """``value`` if an op can take it: a tensor of one process.
+    """Return ``value`` if an op can take it: a tensor of one process.
 
     >>> plain_tensor("ids", [1, 2])
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def plain_tensor(name: str, value: object) -> Tensor:
 
 
 def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
-    """Each tensor without gradient in the dtype that the loss is computed in."""
+    """Return each tensor without gradient, in the dtype in which the loss is computed."""
     return [None if tensor is None else _without_gradient(tensor, dtype) for tensor in tensors]
 
 
@@ -57,20 +57,20 @@ def _without_gradient(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def token_numbers(dtype: torch.dtype, **tensors: Tensor | None) -> list[Tensor | None]:
-    """:func:`as_numbers` of named arguments that must be tensors or None."""
+    """Return :func:`as_numbers` of named arguments that must be tensors or None."""
     given = tuple(None if value is None else plain_tensor(name, value) for name, value in tensors.items())
     return as_numbers(given, dtype)
 
 
 def as_advantages(advantages: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Advantages as a tensor; a list or an array, which has one a sequence or one a token, goes to the device."""
+    """Return advantages as a tensor; a list or an array is copied to the device."""
     if isinstance(advantages, Tensor):
         return _without_gradient(plain_tensor("advantages", advantages), dtype)
     return tensor_of("advantages", advantages, dtype).to(device, non_blocking=True)
 
 
 def tensor_of(name: str, numbers: Any, dtype: torch.dtype) -> Tensor:
-    """A list, a tuple or an array as a tensor of the CPU. None among rewards stands for NaN: not scored.
+    """Return a list, a tuple or an array as a tensor on the CPU. None among rewards means NaN: not scored.
 
     >>> tensor_of("rewards", [1, None], torch.float32)
     tensor([1., nan])
@@ -88,14 +88,15 @@ def _none_as_nan(numbers: Any) -> Any:
 
 
 def as_bounds(name: str, bounds: Numbers | None, device: torch.device) -> Tensor | None:
-    """``cu_seqlens`` or ``cu_turns``: int32 and int64 tensors are taken where they lie, lists go to the device."""
+    """Return ``cu_seqlens`` or ``cu_turns``: int32 and int64 tensors stay on their device, lists are copied to
+    ``device``."""
     if bounds is None or isinstance(bounds, Tensor):
         return None if bounds is None else plain_tensor(name, bounds)
     return tensor_of(name, bounds, torch.int64).to(device, non_blocking=True)
 
 
 def as_mask(mask: Tensor | None) -> Tensor | None:
-    """A mask as bool; an integer one, as tokenizers and TRL make them, counts where it is not 0."""
+    """Return a mask as bool; in an integer mask, as tokenizers and TRL make them, every number but 0 means True."""
     if mask is None or plain_tensor("mask", mask).dtype is torch.bool:
         return mask
     if mask.dtype.is_floating_point or mask.dtype.is_complex:
@@ -104,7 +105,7 @@ def as_mask(mask: Tensor | None) -> Tensor | None:
 
 
 def as_spec(spec: LossSpec | str) -> LossSpec:
-    """A spec, or the preset of that name."""
+    """Return a spec, or the preset of that name."""
     if isinstance(spec, LossSpec):
         return spec
     if isinstance(spec, str):
@@ -113,9 +114,9 @@ def as_spec(spec: LossSpec | str) -> LossSpec:
 
 
 def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
-    """The temperature as the ops take it: a tensor in the dtype that the rows are computed in.
+    """Return the temperature in the form of the ops: a tensor in the dtype in which the rows are computed.
 
-    A number becomes a tensor of the CPU, which the op reads before it launches anything.
+    A number becomes a tensor on the CPU, which the op reads before it launches a kernel.
     """
     dtype = sums_of(logits)
     if isinstance(temperature, Tensor):
@@ -126,7 +127,7 @@ def as_temperature(temperature: float | Tensor, logits: Tensor) -> Tensor:
 
 
 def as_denominator(denominator: float | Tensor | None, device: torch.device) -> Tensor | None:
-    """The denominator as the ops take it: a 0-D float64 tensor, made without waiting for the device."""
+    """Return the denominator in the form of the ops: a 0-D float64 tensor, made without waiting for the device."""
     if denominator is None:
         return None
     if isinstance(denominator, Tensor):
@@ -137,12 +138,13 @@ def as_denominator(denominator: float | Tensor | None, device: torch.device) -> 
 
 
 def sums_of(tensor: Tensor) -> torch.dtype:
-    """The dtype in which the ops compute and return numbers of a token."""
+    """Return the dtype in which the ops compute and return the numbers of each token."""
     return torch.float64 if tensor.dtype is torch.float64 else torch.float32
 
 
 def number_tensor(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A 0-D tensor of the CPU; of ``device`` in a graph that is being compiled, which has no use for two devices."""
+    """Return a 0-D tensor on the CPU, or under torch.compile on ``device``, because a compiled graph should have one
+    device."""
     if torch.compiler.is_compiling():
         return torch.full((), value, dtype=dtype, device=device)
     if torch._C._len_torch_dispatch_stack() > 0:  # a mode may make its own kind of tensor
@@ -157,7 +159,7 @@ def _kept_number(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def without_autograd(op: Callable[..., R], *arguments: Any) -> R:
-    """Call an op whose result carries no gradient, past autograd's bookkeeping, which takes longer than the op."""
+    """Call an op whose result carries no gradient, without autograd's bookkeeping, which takes longer than the op."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return op(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
@@ -165,12 +167,12 @@ def without_autograd(op: Callable[..., R], *arguments: Any) -> R:
 
 
 def carries_gradient(*tensors: Tensor | None) -> bool:
-    """Whether autograd must know of a call with these inputs."""
+    """Return whether a call with these inputs must be recorded by autograd."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def under_autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Hidden states and head in the dtype that ``torch.nn.functional.linear`` multiplies in under autocast."""
+    """Return hidden states and head in the dtype in which ``torch.nn.functional.linear`` multiplies under autocast."""
     if not torch.is_autocast_enabled(device.type):
         return tensors
     dtype = torch.get_autocast_dtype(device.type)

@@ -1,4 +1,4 @@
-"""How far an output is from what was expected of it."""
+"""Comparison of an output with the expected one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_coder.ops._errors import checked
 
 
 class ComparisonResult(NamedTuple):
-    """A comparison in plain numbers; :func:`compare` says what each of them means.
+    """The numbers of a comparison; :func:`compare` explains each of them.
 
     >>> result = compare(torch.tensor([1.0, 3.0, float("nan")]), torch.tensor([1.0, 2.0, 4.0])).read()
     >>> result.mismatches, result.nan_added, result.first, result.got, result.expected
@@ -37,13 +37,13 @@ class ComparisonResult(NamedTuple):
 
     @property
     def matches(self) -> bool:
-        """Every element matches."""
+        """Whether every element matches."""
         return self.mismatches == 0
 
     @property
     def relative_error(self) -> float:
-        """``norm(output - expected) / norm(expected)``: 0 if both norms are 0; infinite if only the second is, and
-        wherever the quotient says nothing."""
+        """``norm(output - expected) / norm(expected)``: 0 if both norms are 0; infinite if only the second one is 0, or
+        if a norm is not finite."""
         if self.squared_error == 0:
             return 0.0
         if not (math.isfinite(self.squared_error) and 0 < self.squared_expected < math.inf):
@@ -52,7 +52,7 @@ class ComparisonResult(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A comparison that the device may still be working on.
+    """A comparison that the device may not have finished yet.
 
     Attributes:
         packed: float64 ``[16]`` on the device of the tensors, as the op leaves it.
@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 
 
 def read_comparisons(comparisons: Sequence[Comparison]) -> list[ComparisonResult]:
-    """The numbers of several comparisons made on one device, in one transfer.
+    """Return the numbers of several comparisons made on one device, in one transfer.
 
     >>> a, b = torch.zeros(2), torch.tensor([0.0, 1.0])
     >>> [result.mismatches for result in read_comparisons([compare(a, a), compare(a, b)])]
@@ -103,7 +103,7 @@ def _unpacked(row: Sequence[float]) -> ComparisonResult:
 
 
 def _element(kind: str, first: float, second: float) -> int | float | complex:
-    """An element from its two numbers: an integer is their sum, since a float64 holds no int64."""
+    """Return an element from its two numbers: an integer is their sum, since a float64 holds no int64."""
     if kind == "real":
         return first
     return complex(first, second) if kind == "complex" else int(first) + int(second)
@@ -111,12 +111,12 @@ def _element(kind: str, first: float, second: float) -> int | float | complex:
 
 @checked
 def compare(output: Tensor, expected: Tensor, *, rtol: float = 0.0, atol: float = 0.0) -> Comparison:
-    """Compare every element of an output with what was expected of it, in one pass that keeps nothing.
+    """Compare every element of an output with the expected one, in one pass without temporary tensors.
 
     With ``x`` and ``y`` an element of the output and the expected one, both in float64 (integers: exactly), its error
     is ``|x - y|``. It is 0 for two NaNs and for two equal infinities, and infinite where only one of the two is finite
-    or a NaN, so that no summary looks small where the output is not a number. An element matches if its error is finite
-    and at most ``atol + rtol |y|``. A complex number is NaN if one of its parts is.
+    or NaN, so that the largest error is never small for an output that is not a number. An element matches if its error
+    is finite and at most ``atol + rtol |y|``. A complex number is NaN if one of its parts is.
 
     ================  ================================================================================================
     elements          their number

@@ -9,7 +9,7 @@ from kernel_coder.ops._errors import checked
 from kernel_coder.ops._groups import group_order
 from kernel_coder.ops._inputs import Numbers, as_bounds, plain_tensor, tensor_of, without_autograd
 
-#: What ``eps`` is where it is not given.
+#: Default values of ``eps`` of the modes that do not use 1e-4.
 DEFAULT_EPS = {"loo_std": 1e-6, "reinforce_pp": 1e-8}
 
 
@@ -24,7 +24,7 @@ def group_advantages(
     singleton: str = "zero",
     lengths: Numbers | None = None,
 ) -> Tensor:
-    """Each reward against the other rewards of its group.
+    """Compute the advantage of each reward by comparing it with the rewards of its group.
 
     With ``n`` scored rewards in the group, mean ``mu`` and standard deviation ``s``:
 
@@ -44,21 +44,22 @@ def group_advantages(
 
     Args:
         rewards: float32 or float64 ``[num_rewards]``, CPU or CUDA, or a list of numbers (then the result is a float32
-            tensor of the CPU). NaN, in a list also None, means unscored: it leaves the mean, the
-            deviation and the count of its group, and its advantage is 0. An infinite reward is refused on the CPU; on
-            CUDA, where looking would mean waiting, it leaves its group's statistics and its own advantage is NaN.
-        groups: the size of every group (they lie one after another), or int64 ``[num_rewards]``, the group of each
-            reward, in any order.
+            tensor of the CPU). NaN, in a list also None, means unscored: such a reward does not count in the mean, the
+            deviation and the size of its group, and its advantage is 0. An infinite reward is refused on the CPU. On
+            CUDA, where a check would mean waiting, it is left out of its group's statistics and its own advantage is
+            NaN.
+        groups: the size of every group, if the rewards of a group are next to each other; or int64 ``[num_rewards]``,
+            the group of each reward, in any order.
         mode: see the table.
-        eps: keeps the division from blowing up. None: 1e-4; 1e-6 for ``loo_std``; 1e-8 for ``reinforce_pp``. With
-            ``eps=0`` a group without spread gives 0.
+        eps: prevents division by a number near 0. None: 1e-4; 1e-6 for ``loo_std``; 1e-8 for ``reinforce_pp``. With
+            ``eps=0`` a group of equal rewards gives 0.
         std: ``"sample"`` divides by ``n - 1`` (TRL, verl), ``"population"`` by ``n``.
-        singleton: what a group with one scored reward gives: ``"zero"`` (TRL), or ``"reward"``: the reward itself, as
-            if ``mu`` were 0 (divided as the others are under ``batch`` and ``reinforce_pp``).
-        lengths: int64 ``[num_rewards]``, tokens of each answer, for ``reinforce_pp``. None: 1 each.
+        singleton: the advantage in a group with one scored reward: ``"zero"`` (TRL), or ``"reward"``: the reward
+            itself, as if ``mu`` were 0 (under ``batch`` and ``reinforce_pp`` divided like the others).
+        lengths: int64 ``[num_rewards]``, the number of tokens of each answer, for ``reinforce_pp``. None: 1 for each.
 
     Returns:
-        A tensor like ``rewards``. Not differentiable. Sums are taken in float64.
+        A tensor like ``rewards``. Not differentiable. Sums are computed in float64.
 
     Raises:
         ValueError: wrong shape, dtype, device, mode or group size; the message says which.
@@ -77,7 +78,7 @@ def group_advantages(
 
 
 def as_rewards(rewards: Numbers) -> Tensor:
-    """Rewards as a tensor without gradient; a list may hold None for an unscored one."""
+    """Return rewards as a tensor without gradient; a list may hold None for an unscored reward."""
     if isinstance(rewards, Tensor):
         return plain_tensor("rewards", rewards).detach()
     return tensor_of("rewards", rewards, torch.float32)

@@ -42,32 +42,32 @@ def grpo_loss(
     denominator: float | Tensor | None = None,
     inplace: bool = False,
 ) -> LossOutput:
-    """:func:`policy_loss` of :func:`token_logprobs`, in one op: the loss of tokens from their logits.
+    """Compute the policy loss of tokens from their logits: :func:`policy_loss` of :func:`token_logprobs`, in one op.
 
     With ``g_t = d loss / d logprob_t``, ``h_t = d loss / d entropy_t`` and ``p = softmax(logits / temperature)``::
 
         d loss / d logits_tj = (g_t ([j = ids_t] - p_tj) - h_t p_tj (log p_tj + entropy_t)) / temperature_t
 
-    The forward reads the logits once and keeps five numbers a token beside a reference to them; the backward reads
-    them once more and writes their gradient. Tokens that are masked, or whose gradient is exactly 0 (zero advantage,
-    clipped, rejected), are not read again.
+    The forward reads the logits once and keeps a reference to them and five numbers for each token; the backward reads
+    them once more and writes their gradient. It does not read tokens that are masked or whose gradient is exactly 0
+    (zero advantage, clipped, rejected).
 
     Args:
-        logits: ``[tokens, vocab]`` or ``[sequences, length, vocab]``, float32, float64, bfloat16 or float16; rows
-            may lie any distance apart, as in ``logits[:, :-1]``.
+        logits: ``[tokens, vocab]`` or ``[sequences, length, vocab]``, float32, float64, bfloat16 or float16; rows may
+            have any stride, as in ``logits[:, :-1]``.
         ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
         advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
             :func:`policy_loss`. They are converted to float32 (float64 for float64 logits).
-        temperature: more than 0; a number, or one a token.
-        inplace: overwrite ``logits``.
+        temperature: more than 0; a number, or one for each token.
+        inplace: write the gradient over ``logits``.
 
     Returns:
         :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked.
 
     Raises:
-        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs. On CUDA what
-            ids, temperatures, ``cu_seqlens`` and ``denominator`` hold is not checked, which would mean to wait for the
-            device: an id out of range gives NaN.
+        ValueError: wrong shape, dtype, device, id or temperature, or a tensor missing that the spec needs. On CUDA the
+            values of ids, temperatures, ``cu_seqlens`` and ``denominator`` are not checked, because that would mean
+            waiting for the device; an id out of range gives NaN.
 
     >>> logits = torch.zeros(2, 4, requires_grad=True)
     >>> out = grpo_loss(logits, torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), LossSpec.preset("dapo"))
@@ -154,7 +154,7 @@ def _(
 
 
 def _like_loss(logits: Tensor, dtype: torch.dtype, numbers: int) -> tuple[Tensor, ...]:
-    """A loss, its metrics and some numbers a token, as the ops shape them."""
+    """Return tensors with the shapes of the loss, its metrics, and ``numbers`` values for each token."""
     metrics = logits.new_empty(len(LOSS_METRICS), dtype=torch.float64)
     tokens = [logits.new_empty(logits.shape[:-1], dtype=dtype) for _ in range(numbers)]
     return logits.new_empty((), dtype=dtype), metrics, *tokens
@@ -164,7 +164,7 @@ _ENTROPY_COEF = [name for name, _, _ in _C.LOSS_SPEC_FIELDS].index("entropy_coef
 
 
 def has_entropy_term(spec: list[float]) -> bool:
-    """Whether a packed spec's loss depends on the entropy."""
+    """Return whether a packed spec's loss depends on the entropy."""
     return spec[_ENTROPY_COEF] != 0
 
 

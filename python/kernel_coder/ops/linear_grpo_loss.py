@@ -50,39 +50,41 @@ def linear_grpo_loss(
     allow_sync: bool = True,
     skip_zero_advantage: bool = False,
 ) -> LossOutput:
-    """:func:`policy_loss` of :func:`linear_token_logprobs`, in one op, with the gradient formed in the forward.
+    """Compute :func:`policy_loss` of :func:`linear_token_logprobs` in one op, whose forward also computes the gradient.
 
-    The loss is a scalar, so its gradient is known as soon as a token is scored, and the backward only scales it: three
-    matrix products (``6 N H V`` operations for N unmasked tokens) where forming the logits again would take four. Rows
-    go through the workspace in whole sequences, since a loss may need all log-probs of a sequence before the first
-    gradient. A sequence longer than the workspace is cut anywhere if the loss looks at tokens one by one; otherwise
-    (sequence ratios, sequence or geometric mismatch, veto, off-policy mask) that sequence alone is scored first and
-    multiplied a fourth time. Masked rows cost nothing, and rows whose gradient is exactly 0 (zero advantage, clipped,
-    rejected) cost the first product only, or nothing (``skip_zero_advantage``). Without ``requires_grad`` on the weight
-    (a frozen head) its gradient is not formed; without any, or under ``no_grad``, only the first product is.
+    The loss is a scalar, so the gradient of a token can be computed as soon as its log-prob is known, and the backward
+    only scales it. That takes three matrix products (``6 N H V`` operations for N unmasked tokens); computing the
+    logits again in the backward would take four. Whole sequences are put into the workspace, since a loss may need all
+    log-probs of a sequence before the first gradient. A sequence longer than the workspace is cut if the loss depends
+    on tokens one by one; otherwise (sequence ratios, sequence or geometric mismatch, veto, off-policy mask) the
+    log-probs of that sequence are computed first, which takes a fourth product. Masked rows cost nothing. Rows whose
+    gradient is exactly 0 (zero advantage, clipped, rejected) cost only the first product, or nothing
+    (``skip_zero_advantage``). If the weight does not require a gradient (a frozen head), its gradient is not computed;
+    if no input does, or under ``no_grad``, only the first product is.
 
     Memory beside inputs and gradients is the workspace, ``chunk_rows`` rows of logits, by default 256 MiB on the CPU
     and 1.25 GiB on a GPU. The gradient of the weight is summed in float32 inside the products, and rounded to the
     weight's dtype once, in the backward.
 
-    On a GPU the op must know how many rows to multiply. It knows from a mask, advantages and cu_seqlens that lie on the
-    CPU; what lies on the GPU it waits for, once for the mask and once a chunk for the rows without gradient. With
-    ``allow_sync=False``, and while a CUDA graph is captured, it never waits, and multiplies the rows it does not know
-    of (masked ones as zeros); a loss about sequences whose cu_seqlens lie on the GPU then needs the fourth product if
-    the batch is larger than the workspace.
+    To multiply fewer rows on a GPU, the host must know which rows are masked or have no gradient. It reads this from a
+    mask, advantages and cu_seqlens on the CPU; for tensors on the GPU it waits, once for the mask and once in each
+    chunk for the rows without gradient. With ``allow_sync=False``, and while a CUDA graph is captured, it never waits,
+    and multiplies these rows, too (masked ones as zeros). A loss that depends on whole sequences then needs the fourth
+    product if cu_seqlens are on the GPU and the batch is larger than the workspace.
 
     Args:
         hidden, weight, ids, bias, logit_scale, softcap, temperature, chunk_rows, logits_dtype: see
             :func:`linear_token_logprobs`.
         advantages, spec, old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator: see
             :func:`policy_loss`. They are converted to float32 (float64 for float64 hidden states). The mask, advantages
-            and cu_seqlens may lie on the CPU whatever the device of ``hidden``.
-        weight_grad_dtype: what the gradient of the weight is summed in on a GPU: float32 (None), or the dtype of the
-            weight, which rounds once a chunk and saves a float32 copy of it.
+            and cu_seqlens may be on the CPU for any device of ``hidden``.
+        weight_grad_dtype: dtype in which the weight's gradient is summed on a GPU: float32 (None), or the dtype of the
+            weight, which rounds once in each chunk and saves the memory of a float32 gradient.
         allow_sync: whether the host may wait for the GPU, see above.
-        skip_zero_advantage: leave tokens of advantage 0 out altogether where their loss and gradient are exactly 0: no
-            KL term, entropy bonus or ratio penalty in the spec, and, if the spec is about sequences, a whole sequence
-            of them. Reductions still count them; their log-prob is given as 0, and metrics do not see them.
+        skip_zero_advantage: do not compute tokens of advantage 0 if their loss and gradient are exactly 0. This needs a
+            spec without KL term, entropy bonus and ratio penalty, and, if the spec depends on whole sequences, a
+            sequence of such tokens only. Reductions still count these tokens; their log-prob is given as 0, and they
+            are left out of the metrics.
 
     Returns:
         :class:`LossOutput`, with log-probs and entropies of the tokens, 0 where masked. Differentiable once, in hidden,
@@ -105,7 +107,7 @@ def linear_grpo_loss(
     hidden, weight, bias = as_head(hidden, weight, bias)
     temperature = as_temperature(temperature, hidden)
     dtype, device = temperature.dtype, hidden.device
-    advantages = as_advantages(advantages, dtype, torch.device("cpu"))  # a list may stay there
+    advantages = as_advantages(advantages, dtype, torch.device("cpu"))  # a list may stay on the CPU
     mask = as_mask(mask)
     cu_seqlens = as_bounds("cu_seqlens", cu_seqlens, device)
     if skip_zero_advantage:
@@ -138,7 +140,8 @@ def linear_grpo_loss(
     )
     if not any(needs):
         return LossOutput(*without_autograd(_OP, *arguments)[:4])
-    # The op alone is what a compiler can see through; beside it stands a function that may give its gradients away.
+    # torch.compile can trace only the op itself. The autograd function may overwrite its saved gradients, which saves
+    # memory.
     out = _OP(*arguments) if torch.compiler.is_compiling() else _LinearLoss.apply(*arguments)
     return LossOutput(*out[:4])
 
@@ -178,10 +181,11 @@ def without_zero_advantage(
     cu_seqlens: Tensor | None,
     denominator: float | Tensor | None,
 ) -> tuple[Tensor | None, float | Tensor | None]:
-    """The mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts them.
+    """Return the mask without the tokens whose advantage 0 makes their loss 0, and the denominator that still counts
+    them.
 
-    ``shape`` is that of the tokens; the mask comes back flat. On the CPU if all of these lie there, else on the GPU,
-    without waiting for it.
+    ``shape`` is that of the tokens; the returned mask is flat. It is on the CPU if all inputs are, otherwise on the
+    GPU, without waiting for it.
     """
     if spec.beta != 0 or spec.entropy_coef != 0 or spec.ratio_penalty != 0:
         return mask, denominator
@@ -252,7 +256,8 @@ def _backward(ctx: Any, grad_loss: Tensor | None, *unused: Any) -> tuple[Any, ..
 
 
 def _is_last_backward() -> bool:
-    """Whether the running backward frees its graph, so that what the forward saved may be given away."""
+    """Return whether the running backward frees its graph, so that the tensors saved by the forward may be
+    overwritten."""
     keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return keeps_graph is not None and not keeps_graph() and not torch.is_grad_enabled()
 

@@ -36,23 +36,24 @@ def linear_token_logprobs(
     logits_dtype: torch.dtype | None = None,
     allow_sync: bool = True,
 ) -> TokenLogprobs:
-    """:func:`token_logprobs` of ``hidden @ weight.T``, formed a few rows at a time and never kept.
+    """Compute :func:`token_logprobs` of ``hidden @ weight.T`` a few rows at a time, without storing all logits.
 
     ::
 
         x = logit_scale (hidden @ weight.T + bias);  logits = softcap tanh(x / softcap) if softcap else x
 
-    Logits are float32 (float64 for float64 input) whatever the dtype of the head, without a float32 copy of it. Memory
+    Logits are float32 (float64 for float64 input) for any dtype of the head, without a float32 copy of it. Memory
     beside inputs and gradients is one workspace of ``chunk_rows`` rows, by default 256 MiB on the CPU and 1.25 GiB on a
-    GPU. With N unmasked tokens the forward costs ``2 N H V`` operations and the backward ``6 N' H V``, N' the tokens
-    with a gradient: it forms the logits again. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost
-    nothing where the op knows of them: on a GPU from a mask on the CPU, else by waiting for it (``allow_sync``).
+    GPU. With N unmasked tokens, of which N' have a gradient, the forward costs ``2 N H V`` operations and the backward,
+    which computes the logits again, ``6 N' H V``. :func:`linear_grpo_loss` does both in ``6 N H V``. Masked rows cost
+    nothing if the host knows them: for work on a GPU, from a mask on the CPU or by waiting for the GPU
+    (``allow_sync``).
 
-    A row's bits depend on that row alone, as far as the matrix product's do: rows are multiplied in whole blocks of 16,
-    within which MKL's and cuBLAS's do (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without
-    a gradient and :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1. One
-    exception: on Hopper and newer, where the loss runs in the kernel that holds a row on chip (vocabularies of some
-    ten thousand and more), its sums run in another order, and the two agree to 4e-6.
+    The bits of a row depend on that row alone, because rows are multiplied in whole blocks of 16, for which this holds
+    with MKL and cuBLAS (tested for 1 to 70 rows, shuffled, cut into chunks, masked). So scoring without a gradient and
+    :func:`linear_grpo_loss` agree bit for bit, and the ratio of an unchanged policy is exactly 1. There is one
+    exception: on Hopper and newer GPUs, for vocabularies of some ten thousand tokens and more, the kernel of the loss
+    sums in another order, and the two agree to 4e-6.
 
     Args:
         hidden: ``[tokens, hidden_size]`` or ``[sequences, length, hidden_size]``, float32, float64, bfloat16 or
@@ -61,14 +62,14 @@ def linear_token_logprobs(
         ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
         bias: ``[vocab]``, the dtype of ``hidden``.
         logit_scale, softcap: as in the formula (Cohere, Gemma).
-        temperature: more than 0; a number, or one a token. It divides the logits.
-        mask: bool, or integers that are 0 where masked, one a token; a masked row gives 0.
-        entropy: whether the entropy is wanted.
-        chunk_rows: rows of the workspace; None chooses.
-        logits_dtype: what the workspace of a GPU holds: float32 (None), or the dtype of ``hidden``, which halves it and
-            rounds each logit as a model does that returns logits in 16 bits. The CPU always takes float32.
-        allow_sync: whether the host may wait for the GPU to learn which rows are masked or have no gradient. Without
-            it, and while a CUDA graph is captured, rows it does not know of are multiplied too.
+        temperature: more than 0; a number, or one for each token. It divides the logits.
+        mask: for each token a bool, or an integer that is 0 if it is masked; a masked row gives 0.
+        entropy: whether to compute the entropy.
+        chunk_rows: rows of the workspace; None: as many as fit into the default size.
+        logits_dtype: dtype of the workspace on a GPU: float32 (None), or the dtype of ``hidden``, which halves the
+            workspace and rounds each logit like a model that returns logits in 16 bits. The CPU always uses float32.
+        allow_sync: whether the host may wait for the GPU to learn which rows are masked or have no gradient. Otherwise,
+            and while a CUDA graph is captured, these rows are multiplied, too.
 
     Returns:
         :class:`TokenLogprobs`, differentiable once in hidden, weight and bias. The gradient of the weight is summed in
@@ -105,7 +106,7 @@ _OP = torch.ops.kernel_coder.linear_token_logprobs.default
 
 
 def as_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Hidden states and head as tensors that can be multiplied, in autocast's dtype where that is on."""
+    """Return hidden states and head as tensors that can be multiplied, under autocast in its dtype."""
     plain_tensor("hidden", hidden)
     plain_tensor("weight", weight)
     if bias is not None:
@@ -119,7 +120,7 @@ def as_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
 
 
 def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[float, int]:
-    """Softcap and chunk_rows as the ops take them: 0 stands for None."""
+    """Return softcap and chunk_rows in the form of the ops, where 0 stands for None."""
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be more than 0, or None; got {softcap}")
     if chunk_rows is not None and chunk_rows < 1:
@@ -128,7 +129,7 @@ def as_head_options(softcap: float | None, chunk_rows: int | None) -> tuple[floa
 
 
 def rounds(name: str, dtype: torch.dtype | None, hidden: Tensor) -> bool:
-    """Whether ``dtype``, that of the sums (None) or that of ``hidden``, is the latter."""
+    """Return whether ``dtype`` is that of ``hidden`` and not that of the sums (None)."""
     sums = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if dtype is not None and dtype not in (sums, hidden.dtype):
         raise ValueError(f"{name} must be {sums}, the dtype of hidden ({hidden.dtype}), or None; got {dtype}")
@@ -146,7 +147,8 @@ def _(by_logprobs: Any, by_entropy: Any, hidden: Tensor, weight: Tensor, bias: T
 
 
 def empty_gradients(hidden: Tensor, weight: Tensor, *needs: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of hidden, weight and bias as the ops shape them: empty where not needed."""
+    """Return tensors with the shapes of the gradients of hidden, weight and bias; a gradient that is not needed is
+    empty."""
     need_hidden, need_weight, need_bias = needs
     return (
         hidden.new_empty(hidden.shape if need_hidden else (0, hidden.shape[-1])),

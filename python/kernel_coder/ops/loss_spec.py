@@ -1,4 +1,4 @@
-"""LossSpec: what a policy loss is, as one frozen value."""
+"""LossSpec: the definition of a policy loss as one frozen value."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOSS_METRICS: tuple[str, ...] = _C.LOSS_METRICS
 
 
 class _Packed:
-    """Room for the packed numbers, which are no field of the spec: they follow from the others."""
+    """A slot for the packed numbers, which are computed from the fields and are no field themselves."""
 
     __slots__ = ("_packed",)
     _packed: list[float]
 
     def __new__(cls, *positional: Any, **given: Any) -> Any:
-        """Refuses a name that is no field, with the field or the method that is meant."""
+        """Refuse a name that is no field; the error suggests the field or method that was probably meant."""
         known = getattr(cls, "__dataclass_fields__", {})
         for name in given:
             if name not in known:
@@ -34,7 +34,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpec(_Packed):
-    """Every choice that a policy loss makes. ``LossSpec.preset(name)`` gives the published combinations.
+    """The definition of a policy loss. ``LossSpec.preset(name)`` returns published combinations.
 
     A token's loss is built in this order: surrogate, gates, mismatch weight, ``+ beta * KL``,
     ``- entropy_coef * entropy``; then the reduction. ``r`` is the ratio ``exp(logprobs - old_logprobs)`` at the chosen
@@ -197,7 +197,8 @@ class LossSpec(_Packed):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> LossSpec:
-        """The published loss of that name, with some fields changed. ``LossSpec.presets()`` lists the names."""
+        """Return the published loss with that name, with the given fields changed. ``LossSpec.presets()`` lists the
+        names."""
         _require(name in PRESETS, f"preset must be one of {', '.join(sorted(PRESETS))}; got '{name}'")
         unknown = sorted(set(changes) - {field.name for field in dataclasses.fields(cls)})
         _require(not unknown, f"LossSpec has no field {', '.join(unknown)}")
@@ -205,18 +206,18 @@ class LossSpec(_Packed):
 
     @classmethod
     def from_trl(cls, config: object | None = None, /, **arguments: Any) -> LossSpec:
-        """The loss that TRL 1.16's ``GRPOConfig`` with these arguments stands for.
+        """Return the loss that TRL 1.16 computes for a ``GRPOConfig`` with these arguments.
 
         Args:
-            config: a ``GRPOConfig``, or any object with such attributes.
-            arguments: fields by their TRL names, which take the place of the config's: ``loss_type`` ("dapo" where not
-                given), ``epsilon``, ``epsilon_high``, ``delta``, ``beta``, ``importance_sampling_level``,
+            config: a ``GRPOConfig``, or any object with its attributes.
+            arguments: fields by their TRL names, which replace those of the config: ``loss_type`` (default "dapo"),
+                ``epsilon``, ``epsilon_high``, ``delta``, ``beta``, ``importance_sampling_level``,
                 ``use_bias_correction_kl``, ``entropy_coef``, ``off_policy_mask_threshold``, ``max_completion_length``
                 (for ``dr_grpo``), the ``sapo_`` and ``vespo_`` constants. With ``use_vllm=True`` also
                 ``vllm_importance_sampling_correction``, ``..._mode``, ``..._clip_min`` and ``..._clip_max``.
 
         Raises:
-            ValueError: a name that is none of these, or a setting that this loss does not have.
+            ValueError: another name, or a setting that this loss does not support.
 
         >>> LossSpec.from_trl(loss_type="grpo", beta=0.04).reduction
         'sequence_mean'
@@ -242,7 +243,7 @@ class LossSpec(_Packed):
 
     @staticmethod
     def presets() -> tuple[str, ...]:
-        """The names that :meth:`preset` knows."""
+        """Return the names that :meth:`preset` knows."""
         return tuple(sorted(PRESETS))
 
     @property
@@ -256,7 +257,7 @@ class LossSpec(_Packed):
         )
 
     def pack(self) -> list[float]:
-        """The numbers that cross the dispatcher, in the order of the C++ struct."""
+        """Return the spec as the list of numbers that is passed to the ops, in the order of the C++ struct."""
         try:
             return self._packed
         except AttributeError:  # the first call
@@ -294,13 +295,13 @@ def _number(kind: str, value: Any) -> float:
 
 _OPTIONAL = frozenset(field.name for field in dataclasses.fields(LossSpec) if field.default is None)
 
-#: Fields of LossSpec that TRL calls the same.
+#: Fields of LossSpec that have the same name in TRL.
 _TRL_SAME_NAMES = (
     *("epsilon", "epsilon_high", "delta", "beta", "importance_sampling_level", "use_bias_correction_kl"),
     *("entropy_coef", "off_policy_mask_threshold", "sapo_temperature_pos", "sapo_temperature_neg"),
     *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
 )
-#: What TRL 1.16 sets where an argument is not given.
+#: Default values in TRL 1.16 of the arguments that :meth:`LossSpec.from_trl` reads.
 _TRL_DEFAULTS: dict[str, Any] = {
     "loss_type": "dapo",
     **{field.name: field.default for field in dataclasses.fields(LossSpec) if field.name in _TRL_SAME_NAMES},
@@ -313,7 +314,7 @@ _TRL_DEFAULTS: dict[str, Any] = {
     "vllm_importance_sampling_clip_min": None,
     "vllm_importance_sampling_clip_max": 3.0,
 }
-#: What each loss_type of TRL fixes.
+#: The fields that each loss_type of TRL sets.
 _TRL_LOSSES: dict[str, dict[str, Any]] = {
     "grpo": dict(reduction="sequence_mean"),
     "bnpo": dict(reduction="token_mean"),
@@ -328,7 +329,7 @@ _TRL_LOSSES: dict[str, dict[str, Any]] = {
 _GSPO: dict[str, Any] = dict(epsilon=3e-4, epsilon_high=4e-4, reduction="sequence_mean")
 _CLAMPED_KL: dict[str, Any] = dict(kl_estimator="k3", kl_input_clamp=20.0, kl_output_clamp=10.0)
 
-#: Losses as their papers (first block) or the libraries' defaults (second block) have them.
+#: Losses as in their papers (first block) or as the libraries' defaults (second block).
 PRESETS: dict[str, dict[str, Any]] = {
     # TRL's loss_type of the same name, with the paper's clip range where it has one.
     "grpo": dict(reduction="sequence_mean"),

@@ -1,4 +1,4 @@
-"""Taking a model's response apart."""
+"""Splits a model's response into its parts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ class Response:
     """The parts of a response, as far as they could be found, and whether its form is right."""
 
     thinking: str | None
-    """What stands between ``<thinking>`` and ``</thinking>``, without white space around it."""
+    """The text between ``<thinking>`` and ``</thinking>``, without white space around it."""
     answer: str | None
-    """What stands between ``<answer>`` and ``</answer>``, likewise."""
+    """The text between ``<answer>`` and ``</answer>``, likewise."""
     code: str | None
     """The lines of the code block in the answer, without the last line end."""
     ok: bool
-    """The form is exactly right. Then no part is None."""
+    """Whether the form is exactly right. Then no part is None."""
     error: str | None
-    """What is wrong, one sentence; None if nothing is."""
+    """One sentence that says what is wrong; None if the form is right."""
 
 
 def parse_response(text: str) -> Response:
-    """Split ``<thinking>...</thinking><answer>...</answer>`` and take the code block out of the answer.
+    """Split ``<thinking>...</thinking><answer>...</answer>`` and extract the code block of the answer.
 
     The form is right when each tag occurs once, in this order, with only white space before, between and after the two
-    parts, and the answer has one code block that is closed and not empty. Other text may stand around the block, inside
-    the answer. If the form is not right, ``error`` tells the first of these that applies: a tag is missing; a tag is
-    repeated; the tags are out of order; text stands before, between or after the parts; there is no code block; it is
+    parts, and the answer has one code block that is closed and not empty. There may be other text around the block,
+    inside the answer. If the form is not right, ``error`` names the first of these mistakes: a tag is missing; a tag is
+    repeated; the tags are out of order; there is text before, between or after the parts; there is no code block; it is
     not closed; there are several; it is empty.
 
-    Whether or not it is right, the parts are found as well as they can be:
+    Even if the form is wrong, the parts are extracted by these rules:
 
     ========  =============================================================================================
     thinking  from the first ``<thinking>`` to the next ``</thinking>``; without that, to the next ``<answer>`` or the
@@ -43,13 +43,13 @@ def parse_response(text: str) -> Response:
               a block that is never closed goes to the end
     ========  =============================================================================================
 
-    A code block is fenced as CommonMark says: three or more backticks or tildes, then perhaps a language; closed by a
-    line of at least as many of the same character, indented by at most three spaces more. A fence may be indented, as
-    in a list; the lines of its block then lose as many spaces. Lines end with ``\\n``, ``\\r\\n`` or ``\\r``.
-    White space is space, ``\\t``, ``\\n``, ``\\v``, ``\\f`` and ``\\r``.
+    A code block has a fence as in CommonMark: it begins with three or more backticks or tildes, perhaps followed by a
+    language, and is closed by a line of at least as many of the same character, indented by at most three spaces more.
+    A fence may be indented, as in a list; the lines of its block then lose as many spaces. Lines end with ``\\n``,
+    ``\\r\\n`` or ``\\r``. White space is space, ``\\t``, ``\\n``, ``\\v``, ``\\f`` and ``\\r``.
 
     Args:
-        text: any ``str``. Time is linear in its length, whatever it holds. The GIL is released.
+        text: any ``str``. The time is linear in its length for every text. The GIL is released.
 
     Raises:
         TypeError: ``text`` is not a ``str``.

@@ -1,4 +1,4 @@
-"""The policy loss from log-probs, and what every form of the loss returns."""
+"""The policy loss from log-probs, and the output that all forms of the loss share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OP = torch.ops.kernel_coder.policy_loss.default
 
 
 class LossOutput(NamedTuple):
-    """What a loss gives."""
+    """The output of a loss."""
 
     #: 0-D, differentiable.
     loss: Tensor
@@ -38,7 +38,7 @@ class LossOutput(NamedTuple):
     entropy: Tensor | None
 
     def as_dict(self) -> dict[str, float]:
-        """The metrics as numbers by name. Waits for the device once.
+        """Return the metrics as numbers by name. Waits for the device once.
 
         >>> out = policy_loss(torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 0.0]), LossSpec.preset("dapo"))
         >>> out.as_dict()["tokens"], out.as_dict()["loss"]
@@ -61,45 +61,46 @@ def policy_loss(
     entropy: Tensor | None = None,
     denominator: float | Tensor | None = None,
 ) -> LossOutput:
-    """The policy-gradient loss of some tokens; :class:`LossSpec` says which one, with formulas.
+    """Compute the policy-gradient loss of tokens from their log-probs. :class:`LossSpec` defines the loss, with
+    formulas.
 
-    Tokens come in one of two forms. Packed: ``[tokens]``, all sequences one after another, sequence ``s`` being
-    ``[cu_seqlens[s], cu_seqlens[s + 1])``. Padded: ``[sequences, length]``, each row a sequence, with a mask for the
-    padding. Both give the same bits.
+    Tokens are passed in one of two forms. Packed: ``[tokens]``, all sequences one after another, where sequence ``s``
+    is ``[cu_seqlens[s], cu_seqlens[s + 1])``. Padded: ``[sequences, length]``, where each row is a sequence, with a
+    mask for the padding. Both give the same bits.
 
     Args:
         logprobs: float32 or float64, ``[tokens]`` or ``[sequences, length]``, log-probs of the sampled tokens under the
-            trained model. Carries gradient, once: a second derivative raises.
-        advantages: one a sequence, ``[sequences]`` or ``[sequences, 1]``, or one a token (which is how packed ones are
-            read where the two counts are equal). A list or an array will do.
+            trained model. Differentiable once: a second derivative raises.
+        advantages: one for each sequence, ``[sequences]`` or ``[sequences, 1]``, or one for each token. If there are as
+            many sequences as tokens, packed advantages are those of tokens. A list or an array is allowed.
         spec: the loss, or the name of a preset.
-        old_logprobs: ``[tokens]`` under the policy that the ratio is taken against. None: ``logprobs`` itself without
+        old_logprobs: ``[tokens]`` under the old policy, the denominator of the ratio. None: ``logprobs`` without
             gradient, so the ratio is exactly 1.
         ref_logprobs: ``[tokens]`` under the reference model; needed if ``spec.beta``.
-        rollout_logprobs: ``[tokens]`` as the sampler gave them, NaN where it could not; needed by the spec's mismatch
+        rollout_logprobs: ``[tokens]`` from the sampler, NaN where it gave none; needed for the spec's mismatch
             correction, veto and ``ratio_to_rollout``.
-        mask: bool ``[tokens]``, True counts; integers count where they are not 0. A masked token contributes nothing,
-            whatever its values are.
-        cu_seqlens: int32 or int64 ``[sequences + 1]``, for packed tokens; needed by all that is about sequences. None:
-            one sequence, or, with padded tokens, each row is one.
+        mask: bool ``[tokens]``, True for tokens that count; integers other than 0 mean True. A masked token contributes
+            nothing, whatever its values are.
+        cu_seqlens: int32 or int64 ``[sequences + 1]``, for packed tokens; needed if the loss distinguishes sequences.
+            None: there is one sequence, or, with padded tokens, each row is one.
         entropy: ``[tokens]``; needed if ``spec.entropy_coef``, and then carries gradient.
-        denominator: what the reduced sum is divided by: a number or 0-D tensor, counted over the *whole* batch, so that
-            micro-batches add up to it exactly. None: what the reduction counts in this call.
+        denominator: divisor of the summed loss, a number or 0-D tensor. Count it over the *whole* batch, so that the
+            losses of micro-batches add up exactly. None: the count of this call.
 
-    Tensors beside ``logprobs`` lie on its device and are converted to its dtype. The work is done in float64.
+    All tensors must be on the device of ``logprobs`` and are converted to its dtype. The computation is in float64.
 
-    Metrics are sums over unmasked tokens. ``tokens``, ``sequences`` and ``rollout_tokens`` (those with a rollout
-    log-prob) are what to divide by; ``loss``, ``policy_loss``, ``kl_loss`` and ``entropy_loss`` are reduced already.
-    ``ratio`` and ``ratio_sq`` are r at the spec's level; ``clipped_low`` and ``clipped_high`` count tokens whose loss
-    a bound on r changed; ``kl`` is against the reference; ``logratio``, ``logratio_sq`` and ``approx_kl`` (k3) are
-    against the old policy; ``is_weight`` is the weight used, ``mismatch_logratio``, ``mismatch_ratio`` and
-    ``mismatch_ratio_sq`` (its mean less 1 is chi-squared) compare old and rollout; ``rejected`` tokens,
-    ``vetoed_sequences`` and ``nonfinite`` tokens are counts.
+    Metrics are sums over unmasked tokens. Divide them by ``tokens``, ``sequences`` or ``rollout_tokens`` (tokens with a
+    rollout log-prob); ``loss``, ``policy_loss``, ``kl_loss`` and ``entropy_loss`` are already divided. ``ratio`` and
+    ``ratio_sq`` are r at the spec's level; ``clipped_low`` and ``clipped_high`` count tokens whose loss was changed by
+    a bound on r; ``kl`` is against the reference; ``logratio``, ``logratio_sq`` and ``approx_kl`` (k3) are against the
+    old policy; ``is_weight`` is the weight used, ``mismatch_logratio``, ``mismatch_ratio`` and ``mismatch_ratio_sq``
+    (its mean less 1 is chi-squared) compare old and rollout; ``rejected`` tokens, ``vetoed_sequences`` and
+    ``nonfinite`` tokens are counts.
 
     Returns:
-        :class:`LossOutput`. No unmasked token, or a denominator of 0, gives loss 0 and zero gradients. An advantage of
-        exactly 0 contributes no surrogate, even where its ratio overflows. If the loss or gradient of an unmasked token
-        is not finite, the metric ``nonfinite`` counts it and the loss is NaN, so that a loop can skip the step.
+        :class:`LossOutput`. Without unmasked tokens, or with a denominator of 0, loss and gradients are 0. An advantage
+        of exactly 0 contributes no surrogate, even where its ratio overflows. If the loss or gradient of an unmasked
+        token is not finite, the metric ``nonfinite`` counts it and the loss is NaN, so that a loop can skip the step.
 
     Raises:
         ValueError: wrong shape, dtype or device, or a tensor missing that the spec needs; the message says which.
@@ -152,7 +153,7 @@ def _(
 
 
 class DifferentiableOnce(torch.autograd.Function):
-    """``grad_output * gradient``, whose own gradient raises. ``source``: what a second derivative would be taken by."""
+    """``grad_output * gradient``, which cannot be differentiated again. ``source`` is the input of the loss."""
 
     @staticmethod
     def forward(ctx: Any, grad_output: Tensor, gradient: Tensor, source: Tensor) -> Tensor:

@@ -10,26 +10,26 @@ from torch import Tensor
 
 from kernel_coder import _C
 
-MOST_THREADS = 2**31 - 1  # there are never more than pairs
+MOST_THREADS = 2**31 - 1  # the largest C++ int; the op never starts more threads than there are pairs
 
 
 def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
-    """``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, the same bits, some hundred times sooner.
+    """Return ``difflib.SequenceMatcher(None, a, b, autojunk).ratio()`` with the same bits, some hundred times as fast.
 
-    ``2 * M / (len(a) + len(b))``, and 1 for two empty texts. ``M`` is the number of characters in matching blocks: the
-    longest common substring (of several the first in ``a``, then the first in ``b``), and the same again to the left
-    and to the right of it (Ratcliff and Obershelp 1988). It is not symmetric: ``b`` is the text that is compared with.
+    The ratio is ``2 * M / (len(a) + len(b))``, and 1 for two empty texts. ``M`` is the number of characters in matching
+    blocks: the longest common substring (of several the first in ``a``, then the first in ``b``), and recursively those
+    to the left and to the right of it (Ratcliff and Obershelp 1988). The ratio is not symmetric in ``a`` and ``b``.
 
     Args:
         a: any ``str``, lone surrogates and NUL included.
         b: likewise. Each may have up to 2^30 - 1 characters.
         autojunk: difflib's heuristic (there it is on by default): in a ``b`` of 200 or more characters, those that
-            occur more than ``len(b) // 100 + 1`` times can lengthen a match, but not start one. In program text that
-            is most letters, so the result says little.
+            occur more than ``len(b) // 100 + 1`` times can lengthen a match, but not start one. In program text this
+            holds for most letters, so the result says little.
 
     Returns:
-        A float in [0, 1]. The GIL is released. Time grows little faster than ``n`` on texts as people and models write
-        them, and with ``n ** 1.5 * log(n)`` at most, where difflib can need ``n ** 3``.
+        A float in [0, 1]. The GIL is released. On ordinary texts the time grows little faster than ``n``, and on any
+        text at most with ``n ** 1.5 * log(n)``, where difflib can need ``n ** 3``.
 
     Raises:
         TypeError: ``a`` or ``b`` is not a ``str``.
@@ -46,13 +46,13 @@ def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
 def sequence_similarities(
     a: Sequence[str], b: Sequence[str], *, autojunk: bool = False, threads: int | None = None
 ) -> Tensor:
-    """:func:`sequence_similarity` of ``a[0]`` and ``b[0]``, of ``a[1]`` and ``b[1]``, and so on, on several threads.
+    """Return :func:`sequence_similarity` of ``a[0]`` and ``b[0]``, of ``a[1]`` and ``b[1]``, and so on, with threads.
 
     Args:
         a: texts.
         b: as many texts.
         autojunk: see :func:`sequence_similarity`.
-        threads: how many threads at most; None takes one for each CPU that this process may use.
+        threads: largest number of threads; None: one for each CPU that this process may use.
 
     Returns:
         float64 ``[len(a)]`` on the CPU; the result does not depend on ``threads``. The GIL is released.

@@ -1,4 +1,4 @@
-"""Log-probs of sampled tokens, and the entropy of the distributions they came from."""
+"""Log-probs of sampled tokens, and the entropies of their distributions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OP = torch.ops.kernel_coder.token_logprobs.default
 
 
 class TokenLogprobs(NamedTuple):
-    """What the log-prob ops give: float32, or float64 for float64 input."""
+    """The output of the log-prob ops: float32, or float64 for float64 input."""
 
     #: ``[tokens]`` or ``[sequences, length]``, differentiable.
     logprobs: Tensor
-    #: The same shape, differentiable; None if it was not asked for.
+    #: The same shape, differentiable; None if it was not computed.
     entropy: Tensor | None
 
 
@@ -32,31 +32,31 @@ def token_logprobs(
     mask: Tensor | None = None,
     entropy: bool = False,
 ) -> TokenLogprobs:
-    """The log-probability of one token a row, ``log softmax(logits / temperature)[ids]``, and the row's entropy.
+    """Compute for each row the log-prob of one token, ``log softmax(logits / temperature)[ids]``, and the entropy.
 
     With ``z = logits / temperature``, ``p = softmax(z)`` and ``y`` the token::
 
         logprob = -softplus(logsumexp_{j != y} z_j - z_y)      d logprob / d z_j = [j = y] - p_j
         entropy = -sum_j p_j log p_j                           d entropy / d z_j = -p_j (log p_j + entropy)
 
-    The token is kept out of the log-sum-exp: a token that the model is sure of, by 17 nats and more, keeps its
-    log-prob and its gradient ``1 - p`` to float32's seven digits, where ``z_y - logsumexp(z)`` gives 0 for both. The
-    entropy is a sum of terms that are at least 0, so nothing cancels in it.
+    The token itself is left out of the log-sum-exp. So even for a token that leads by 17 nats or more, log-prob and
+    gradient ``1 - p`` have float32's seven digits, where ``z_y - logsumexp(z)`` would give 0 for both. The entropy is a
+    sum of terms that are at least 0, so there is no cancellation.
 
     The logits are read once; memory beside the outputs does not grow with the vocabulary. The backward reads them once
-    more and writes one gradient of their shape and dtype; rows without gradient are not read. A row's bits depend on
-    that row alone: not on the other rows, the threads, or whether a gradient is wanted (on a GPU also on where in 16
-    bytes it begins).
+    more and writes one gradient of their shape and dtype; rows without gradient are not read. The bits of a row depend
+    on that row alone (on a GPU also on its alignment within 16 bytes), not on other rows, the number of threads, or
+    whether there is a gradient.
 
     Args:
         logits: ``[tokens, vocab]`` or ``[sequences, length, vocab]``, float32, float64, bfloat16 or float16. Rows may
-            lie any distance apart, as in ``logits[:, :-1]``; nothing is copied unless the elements of a row do not lie
-            side by side. ``-inf`` is a token without probability. NaN or ``+inf`` makes its own row NaN.
+            have any stride, as in ``logits[:, :-1]``; nothing is copied unless the elements of a row are not adjacent.
+            ``-inf`` is a token of probability 0. NaN or ``+inf`` makes its own row NaN.
         ids: int64, ``[tokens]`` or ``[sequences, length]``, in ``[0, vocab)`` where unmasked.
-        temperature: more than 0; a number, or one a token.
-        mask: bool, or integers that are 0 where masked, one a token; a masked row gives 0 and costs nothing, whatever
-            its id.
-        entropy: whether the entropy is wanted.
+        temperature: more than 0; a number, or one for each token.
+        mask: for each token a bool, or an integer that is 0 if it is masked; a masked row gives 0 and costs nothing,
+            whatever its id is.
+        entropy: whether to compute the entropy.
 
     Returns:
         :class:`TokenLogprobs`. Differentiable once; a second derivative raises.

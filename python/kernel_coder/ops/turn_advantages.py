@@ -28,11 +28,11 @@ def turn_advantages(
     std: str = "sample",
     singleton: str = "reward",
 ) -> Tensor:
-    """The return of each turn against the returns of the turns that it is compared with.
+    """Compute the advantage of each turn: its return compared with the returns of other turns.
 
-    The return of turn ``k`` is ``G_k = r_k + gamma * G_(k+1)``: its reward and, discounted, those of the later turns of
-    its rollout (or another one of :func:`turn_returns`, by ``returns``). With ``n`` scored returns to compare, mean
-    ``mu`` and standard deviation ``s``:
+    The return of turn ``k`` is ``G_k = r_k + gamma * G_(k+1)``: its reward and the discounted rewards of the later
+    turns of its rollout (or another return of :func:`turn_returns`, chosen by ``returns``). With ``n`` scored returns
+    to compare, mean ``mu`` and standard deviation ``s``:
 
     =========  =======================================================================================================
     mode       advantage of a turn with return ``G``
@@ -46,33 +46,35 @@ def turn_advantages(
 
     ``baseline="turn"`` compares turns of the same number in the rollouts of a group (KernelGYM's
     ``compute_multi_turn_rloo_outcome_advantage``): turn 3 has seen the feedback to turns 1 and 2, turn 1 has not.
-    ``baseline="group"`` compares all turns of all rollouts of a group, every turn a sample of its own (Kevin, Baronio
-    et al. 2025). It is the same as ``group_advantages`` of the returns, with one group for each set of compared turns.
+    ``baseline="group"`` compares all turns of all rollouts of a group, each as a separate sample (Kevin, Baronio et al.
+    2025). Both are the same as ``group_advantages`` of the returns, with one group for each set of compared turns.
 
     Args:
-        rewards: float32 or float64, CPU or CUDA. With ``cu_turns`` ``[num_turns]``, the turns of all rollouts one after
-            another; without, ``[rollouts, turns]``, as many turns in each. NaN means unscored: its turn leaves the
-            mean, the deviation and the count, and its advantage is 0. With ``gamma > 0`` that holds for the earlier
-            turns of the rollout too, whose returns are unknown; with ``gamma=0`` they stay. So a rollout that ended
-            early is not padded with NaN but packed. An infinite reward is refused on the CPU; on CUDA, where looking
-            would mean waiting, the returns that it is part of leave the statistics and their advantages are NaN.
-        groups: the number of rollouts in every group (they lie one after another), or int64 ``[rollouts]``, the group
-            of each rollout, in any order.
-        gamma: what the next turn's return counts for; finite and at least 0. KernelGYM: 1; Kevin: 0.4.
+        rewards: float32 or float64, CPU or CUDA. With ``cu_turns``, ``[num_turns]``: the turns of all rollouts one
+            after another. Without it, ``[rollouts, turns]``: all rollouts have equally many turns. NaN means unscored:
+            such a turn does not count in the mean, the deviation and the number of samples, and its advantage is 0.
+            With ``gamma > 0`` the same holds for the earlier turns of the rollout, because their returns are unknown.
+            So do not pad a rollout that ended early with NaN; use ``cu_turns``. An infinite reward is refused on the
+            CPU. On CUDA, where a check would mean waiting, returns that contain it are left out of the statistics and
+            their advantages are NaN.
+        groups: the number of rollouts in every group, if those of a group are next to each other; or int64
+            ``[rollouts]``, the group of each rollout, in any order.
+        gamma: weight of the next turn's return; finite and at least 0. KernelGYM: 1; Kevin: 0.4.
         mode: see the table.
         returns: ``"sum"``, ``"max"``, ``"last"`` or ``"per_turn"``.
-        cu_turns: int64 ``[rollouts + 1]``, where each rollout's turns begin; from 0 to ``num_turns``, not decreasing
-            (not checked on CUDA). A rollout may have no turns.
+        cu_turns: int64 ``[rollouts + 1]``, the index of each rollout's first turn; from 0 to ``num_turns``, not
+            decreasing (not checked on CUDA). A rollout may have no turns.
         baseline: ``"turn"`` or ``"group"``, see above.
-        eps: keeps the division from blowing up. None: 1e-4; 1e-6 for ``loo_std``. With ``eps=0`` returns without
-            spread give 0.
+        eps: prevents division by a number near 0. None: 1e-4; 1e-6 for ``loo_std``. With ``eps=0`` returns that are all
+            equal give 0.
         std: ``"sample"`` divides by ``n - 1``, ``"population"`` by ``n``.
-        singleton: what a scored turn without another to compare with gives: ``"reward"``, its return, as if ``mu`` were
-            0 and nothing divided; or ``"zero"``. The first is KernelGYM's, unbiased, and the default here, where the
-            one rollout that got to a late turn is common; for a group of one ``group_advantages`` has the other.
+        singleton: the advantage of a scored turn that has no other turn to be compared with: ``"reward"``, its return,
+            as if ``mu`` were 0 and nothing divided; or ``"zero"``. ``"reward"`` is KernelGYM's choice, unbiased, and
+            the default here, because often only one rollout reaches a late turn; the default of ``group_advantages`` is
+            ``"zero"``.
 
     Returns:
-        A tensor like ``rewards``. Not differentiable. Returns and sums are taken in float64.
+        A tensor like ``rewards``. Not differentiable. Returns and sums are computed in float64.
 
     Raises:
         ValueError: wrong shape, dtype, device, mode, discount or group size; the message says which.
@@ -84,7 +86,7 @@ def turn_advantages(
     >>> advantages
     tensor([ 0.5000,  0.5000,  1.0000, -0.5000, -0.5000])
 
-    and as the losses take them, for turns of 1, 2, 1, 2 and 1 tokens:
+    and repeated for each token, as the losses need them, for turns of 1, 2, 1, 2 and 1 tokens:
 
     >>> advantages.repeat_interleave(torch.tensor([1, 2, 1, 2, 1]))
     tensor([ 0.5000,  0.5000,  0.5000,  1.0000, -0.5000, -0.5000, -0.5000])
@@ -121,7 +123,7 @@ RETURNS = ("sum", "max", "last", "per_turn")
 
 @checked
 def turn_returns(rewards: Tensor, cu_turns: Tensor, *, gamma: float = 1.0, mode: str = "sum") -> Tensor:
-    """The return of each turn: what its rollout earned with it and after it.
+    """Compute the return of each turn from its reward and the rewards of later turns of its rollout.
 
     ========  =================================================================
     mode      return of turn ``k`` of ``K`` with rewards ``r``
@@ -135,9 +137,9 @@ def turn_returns(rewards: Tensor, cu_turns: Tensor, *, gamma: float = 1.0, mode:
     Kevin (Baronio et al. 2025) compares sum and max, with ``gamma`` 0.4 and 0.8.
 
     Args:
-        rewards: float32 or float64 ``[num_turns]``, the turns of all rollouts one after another; NaN is unscored: every
-            return that it is part of is NaN, and that of its own turn.
-        cu_turns: int64 ``[rollouts + 1]``, where each rollout's turns begin.
+        rewards: float32 or float64 ``[num_turns]``, the turns of all rollouts one after another. NaN means unscored:
+            the return of this turn, and every return that contains its reward, is NaN.
+        cu_turns: int64 ``[rollouts + 1]``, the index of each rollout's first turn.
         gamma: discount, finite and at least 0; with 0, ``sum`` and ``max`` are the reward itself.
         mode: see the table.
 

@@ -58,7 +58,7 @@ def visible(text: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share in percent.
+    """Return a share in percent.
 
     >>> percent(0.125), percent(None)
     ('12.5%', '–')
@@ -67,7 +67,7 @@ def percent(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio, with three digits.
+    """Return a ratio, with three digits.
 
     >>> times(1.5), times(1234.5)
     ('1.50x', '1,234x')

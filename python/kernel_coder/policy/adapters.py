@@ -48,7 +48,7 @@ def _forward(layer: Any, plain: Callable[..., Tensor], x: Tensor, *args: Any, **
 
 
 def _adapter(layer: Any) -> str | None:
-    """The name of the layer's only active adapter if it is a plain one, else None."""
+    """Return the name of the layer's only active adapter if it is a plain one, else None."""
     if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
         return None
     (name,) = layer.active_adapters

@@ -1,9 +1,9 @@
 """Attention in a packed row: several sequences one after the other, and prompts that several answers share.
 
-No sequence may see another. Computing the attention of each sequence separately is exact and costs as much as the
+No sequence may attend to another. Computing the attention of each sequence separately is exact and costs as much as the
 sequences alone; a mask over the whole row would cost the square of its length. A prompt that several answers share
-stands in the row once, before them. Each answer attends to the prompt and to itself, which is all that it would see
-if it had its own copy of the prompt.
+stands in the row once, before them. Each answer attends to the prompt and to itself, which is all that it would see if
+it had its own copy of the prompt.
 
 In 16 bits on a GPU this takes two calls of FlashAttention: one over the answers' own tokens, one over their prompts.
 The two softmaxes are combined by their log-sum-exps. The backward pass calls FlashAttention's backward pass twice with
@@ -59,7 +59,7 @@ def packed_attention(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence, and from answers to their shared prompt.
+    """Return the causal attention within each sequence, and from answers to their shared prompt.
 
     It has the signature of transformers' ``AttentionInterface``. ``cu_seq_lens_q`` (int32 [S + 1]) are the starts of
     the sequences, ``max_length_q`` is the length of the longest, and ``layout`` also describes shared prompts. Returns
@@ -95,7 +95,7 @@ def attention_by_spans(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:
-    """torch's attention for one span after the other; see :class:`Layout` for the spans. Returns [1, T, heads, d]."""
+    """Return torch's attention, [1, T, heads, d], computed for one span of :class:`Layout` after the other."""
     pieces = []
     for start, end, begin, stop in spans:
         if start == end:
@@ -121,7 +121,8 @@ def attention_by_spans(
 
 
 def _band(length: int, before: int, window: int | None, device: torch.device) -> Tensor:
-    """A mask, bool [length, before + length]: each token sees itself and the tokens before it, within the window."""
+    """Return a mask, bool [length, before + length]: each token sees itself and the tokens before it, within the
+    window."""
     distance = torch.arange(before, before + length, device=device)[:, None] - torch.arange(
         before + length, device=device
     )
@@ -144,7 +145,7 @@ def _flash(
 
 
 def shared_flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None) -> Tensor:
-    """Attention of a row with shared prompts by FlashAttention; the module's docstring says how. [1, T, heads, d]."""
+    """Return the attention, [1, T, heads, d], of a row with shared prompts by FlashAttention; see the module."""
     query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))  # [T, heads, d]
     found = _SharedFlash.apply(query, key, value, layout, query.shape[-1] ** -0.5 if scale is None else scale)
     return found[None]
@@ -194,7 +195,7 @@ def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 
 
 def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
-    """The queries, the keys, and the starts and longest lengths of both.
+    """Return the queries, the keys, and the starts and longest lengths of both.
 
     ``own``: every piece of the row attends to itself; otherwise the answers attend to their prompts.
     """
@@ -208,7 +209,7 @@ def _places(layout: Layout, own: bool) -> tuple[slice, slice, tuple[Any, ...]]:
 def _flash_forward(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, *, own: bool
 ) -> tuple[Tensor, ...]:
-    """The result, its log-sum-exp [heads, tokens], and two tensors that the backward pass needs."""
+    """Return the result, its log-sum-exp [heads, tokens], and two tensors that the backward pass needs."""
     queries, keys, cut = _places(layout, own)
     return torch.ops.aten._flash_attention_forward(
         query[queries], key[keys], value[keys], *cut, 0.0, own, False, scale=scale
@@ -246,7 +247,7 @@ def _flash_backward(
 
 @functools.cache
 def flash_shares(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether :func:`shared_flash` agrees with torch's attention, gradients included, on a small example."""
+    """Return whether :func:`shared_flash` agrees with torch's attention, gradients included, on a small example."""
     layout = layout_of([70, 33], [[5, 64, 130], [40, 1]], [77], device)
     rng = torch.Generator(device=device).manual_seed(0)
     tokens = int(layout.cu_seqlens[-1])
@@ -278,7 +279,7 @@ AttentionInterface.register(NAME, packed_attention)
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that was loaded with ``sdpa`` uses :func:`packed_attention`.
+    """Inside this context, a model that was loaded with ``sdpa`` uses :func:`packed_attention`.
 
     ``eager`` and ``flash_attention_*`` are left as they are: for these transformers finds the sequences itself, by
     their positions, which restart at 0.
@@ -295,7 +296,7 @@ def packed(model: nn.Module) -> Iterator[None]:
 
 
 def packed_inputs(ids: Tensor, positions: Tensor, layout: Layout) -> dict[str, Any]:
-    """The arguments of the model's forward pass for a packed row; ids and positions are int64 [T]."""
+    """Return the arguments of the model's forward pass for a packed row; ids and positions are int64 [T]."""
     found = {
         "input_ids": ids[None],
         "position_ids": positions[None],

@@ -18,7 +18,7 @@ class ModelConfig(Section):
     name_or_path: str = Field(
         default="tiny",
         description="the model: a Hugging Face hub id, a local folder, nano (the packaged model) or tiny (two layers "
-        "with random weights, for trying things out)",
+        "with random weights, for tests)",
     )
     revision: str | None = Field(
         default=None, description="commit, branch or tag of a hub model; none: its default branch"

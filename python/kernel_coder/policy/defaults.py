@@ -1,7 +1,7 @@
-"""How a model wants to be asked: prompt template, task set and token limit, in a file of the model's folder.
+"""A model's default prompt settings: prompt template, task set and token limit, in a file of the model's folder.
 
 ``train`` and ``sft`` write the file beside the weights. ``evaluate``, ``refine``, ``data collect`` and ``data distill``
-take its values unless a flag or a recipe says otherwise.
+use its values unless a flag or a recipe sets others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGED_FOLDERS = {"nano": Path(models.__file__).parent / "kernel-coder-nano"}
 
 
 class ModelDefaults(BaseModel):
-    """The values; None: the model says nothing about it. Fields of later versions are ignored."""
+    """The values; None: the model has no such default. Fields of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
 
@@ -44,7 +44,7 @@ class ModelDefaults(BaseModel):
 
 
 def defaults_of(model: str) -> dict[str, Any]:
-    """The values that a model's folder states, by name; empty for a hub id and for a folder without the file.
+    """Return the values that a model's folder states, by name; empty for a hub id and for a folder without the file.
 
     Raises:
         UsageError: the file cannot be read.
@@ -71,7 +71,7 @@ def write_defaults(folder: Path, values: Mapping[str, Any]) -> None:
     """Writes the file. Templates that are files of their own are copied into the folder.
 
     Args:
-        folder: of the model, which exists.
+        folder: the model's folder, which exists.
         values: by the names of :class:`ModelDefaults`; values of None are left out.
     """
     kept = {name: value for name, value in values.items() if value is not None}
@@ -85,7 +85,7 @@ def write_defaults(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def task_path(path: str | None) -> str | None:
-    """A task set as it can be found from every folder: the absolute path of a file, any other name unchanged.
+    """Return a task set as it can be found from every folder: the absolute path of a file, any other name unchanged.
 
     >>> task_path("packaged:pointwise")
     'packaged:pointwise'

@@ -1,4 +1,4 @@
-"""Packed rows: several sequences one after the other in one row, and where each token stands.
+"""Packed rows: several sequences one after the other in one row, and the place of each token.
 
 Letters of the shape comments: P tokens of shared prompts, A tokens of answers to them, S sequences.
 """
@@ -22,7 +22,7 @@ class Layout:
     """The order of a packed row: shared prompts, then the answers to them, group by group, then whole sequences.
 
     ``spans`` has one entry ``(start, end, prompt_start, prompt_end)`` for each of these pieces, in tokens of the row.
-    The last two are where the shared prompt of an answer lies; they are equal for a piece without a shared prompt.
+    The last two are start and end of the answer's shared prompt; they are equal for a piece without a shared prompt.
     """
 
     spans: tuple[tuple[int, int, int, int], ...]
@@ -44,13 +44,13 @@ class Layout:
 def layout_of(
     prompts: Sequence[int], answers: Sequence[Sequence[int]], others: Sequence[int], device: torch.device
 ) -> Layout:
-    """The layout of a row.
+    """Return the layout of a row.
 
     Args:
         prompts: length of each shared prompt.
         answers: for each shared prompt the lengths of its answers.
         others: lengths of the sequences that share nothing.
-        device: where the tensors go.
+        device: the device of the tensors.
     """
 
     def ends(lengths: Sequence[int]) -> Tensor:

@@ -40,10 +40,10 @@ NANO_FOLDER = PACKAGED_FOLDERS[NANO]
 
 HUB = "huggingface.co"
 HUB_TIMEOUT_S = 5.0
-"""Longest wait for a connection to the hub, in seconds."""
+"""Upper limit of the wait for a connection to the hub, in seconds. The hub's own client would wait almost a minute."""
 
 LOSS_OP = "linear_grpo_loss"
-"""The op that every update needs. A GPU can train only if this op has a CUDA kernel."""
+"""Name of the op that every update uses. Training on a GPU requires that this op has a CUDA kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Policy:
         bf16: compute in bfloat16, whatever the weights' dtype.
         can_pack: several sequences may share a row; see :mod:`kernel_coder.policy.packing`.
         can_share: they may also share a prompt in that row.
-        defaults: how the model wants to be asked, which :meth:`save_pretrained` writes into its folder.
+        defaults: the model's default prompt settings, which :meth:`save_pretrained` writes into its folder.
         recomputation: decides before each pass which layers are recomputed in the backward pass; None: this is fixed.
         root: computes with the weights if they are divided between ranks; None: this rank has all weights.
         parallel: how ranks exchange weights and gradients.
@@ -85,11 +85,11 @@ class Policy:
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that training changes, by name: all of them, or the adapters."""
+        """Return the parameters that training changes, by name: all of them, or the adapters."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def whole(self) -> dict[str, Tensor]:
-        """The parameters that training changes. If they are divided, whole copies on the CPU of rank 0, none elsewhere.
+        """Return the parameters that training changes; if they are divided, whole copies on the CPU of rank 0 only.
 
         All ranks must then call this at the same time.
         """
@@ -117,7 +117,8 @@ class Policy:
         write_defaults(folder, self.defaults)
 
     def compute(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """``function(model, ...)``, with all weights at hand. Only inside of it may the model compute.
+        """Return ``function(model, ...)``, called with all weights present. The model may compute only in such a
+        function.
 
         If the weights are divided, all ranks must call this at the same time. The backward pass frees the root's
         gathered weights; without gradients that is done here. As long as they are gathered, :meth:`trainable` would
@@ -153,16 +154,18 @@ class Policy:
         copy_whole(self.trainable(), copy.trainable())
 
     def divided(self, config: ParallelConfig, device: torch.device) -> Policy:
-        """The policy with its weights divided between the ranks, in place; see :mod:`kernel_coder.policy.sharding`."""
+        """Return the policy with its weights divided between the ranks, in place; see
+        :mod:`kernel_coder.policy.sharding`."""
         return replace(self, root=shard(self.model, config, device), parallel=config)
 
     def copied(self, device: torch.device) -> Policy:
-        """A whole copy of the policy on a device, to sample from while this one is divided."""
+        """Return a whole copy of the policy on a device, to sample from while this one is divided."""
         return replace(self, model=copy.deepcopy(self.model).to(device).eval(), recomputation=None)
 
     @contextmanager
     def as_reference(self) -> Iterator[nn.Module]:
-        """Inside, the model computes without its adapters. That is the initial policy, at no cost in memory."""
+        """Inside this context the model computes without its adapters: as the initial policy, without further
+        memory."""
         with self.model.disable_adapter():  # type: ignore[operator]
             yield self.model
 
@@ -241,7 +244,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_reference(policy: Policy) -> Policy | None:
-    """A frozen copy of the policy as it is now, for the KL term. None for LoRA: use ``policy.as_reference``."""
+    """Return a frozen copy of the policy as it is now, for the KL term. None for LoRA: use ``policy.as_reference``."""
     if policy.is_peft:
         return None
     model = copy.deepcopy(policy.model).requires_grad_(False)
@@ -276,10 +279,10 @@ def _load_model(config: ModelConfig, vocabulary: int) -> nn.Module:
 
 
 def own_memory(model: nn.Module) -> None:
-    """Copies every weight out of the memory-mapped file that it may lie in.
+    """Copies every weight out of the memory-mapped file of a checkpoint.
 
-    The file can then be deleted. And every weight then has torch's own memory alignment, on which the rounding of a
-    matrix product can depend; otherwise a resumed run could differ in the last bits.
+    So the file can be deleted, and every weight has torch's own memory alignment. The rounding of a matrix product can
+    depend on the alignment, so otherwise a resumed run could differ in the last bits.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
@@ -361,7 +364,7 @@ def _with_lora(model: nn.Module, config: ModelConfig, resume_from: Path | None) 
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
+    """Return the device that ``model.device`` names. ``auto`` is a GPU if there is one and the ops are built for it.
 
     If several processes work on the run, ``auto`` and ``cuda`` mean the GPU with the process's local rank.
 

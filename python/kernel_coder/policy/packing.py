@@ -1,4 +1,4 @@
-"""A trial of whether a model gives the same results on packed rows, made once before training."""
+"""Tests once, before training, whether a model gives the same results on packed rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEQUENCES = ((*PROMPT, 9, 4, 8), (*PROMPT, 6, 1, 12, 10, 3), (7, 7, 2, 9))
 
 @torch.no_grad()
 def with_packing(policy: Policy) -> tuple[Policy, str | None]:
-    """The policy with ``can_pack`` and ``can_share`` set, and a note for the user if one of them is false."""
+    """Return the policy with ``can_pack`` and ``can_share`` set, and a note for the user if one of them is false."""
     types = set(getattr(causal_lm(policy.model).config, "layer_types", None) or ())
     if strange := sorted(types - PACKABLE_LAYERS):
         return policy, f"sequences are padded, not packed: this model has layers of type {strange[0]}"
@@ -49,7 +49,7 @@ def with_packing(policy: Policy) -> tuple[Policy, str | None]:
 def _states(
     policy: Policy, sequences: Sequence[tuple[int, ...]], beginnings: Sequence[tuple[int, ...]] | None = None
 ) -> list[Tensor]:
-    """The hidden states of each sequence. A single sequence is not packed; several are packed into one row."""
+    """Return the hidden states of each sequence. A single sequence is not packed; several are packed into one row."""
     with torch.autocast(policy.device.type, torch.bfloat16, enabled=policy.bf16):
         if len(sequences) == 1:
             ids = torch.tensor(sequences, device=policy.device)

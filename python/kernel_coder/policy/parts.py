@@ -21,12 +21,13 @@ class Head:
 
 
 def causal_lm(model: nn.Module) -> Any:
-    """The transformers model inside a PEFT wrapper, or the model itself. Adapters stay in its layers."""
+    """Return the transformers model inside a PEFT wrapper, or the model itself. Adapters stay in its layers."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def head_of(model: nn.Module) -> Head | None:
-    """The head, if ``ops.linear_grpo_loss`` can compute it: a linear layer, and at most a scale or a soft cap."""
+    """Return the head, if ``ops.linear_grpo_loss`` can compute it: a linear layer, and at most a scale or a soft
+    cap."""
     base = causal_lm(model)
     layer = base.get_output_embeddings()
     if type(layer) is not nn.Linear or not hasattr(base, "get_decoder"):
@@ -41,7 +42,7 @@ def head_of(model: nn.Module) -> Head | None:
 
 
 def layers_of(model: nn.Module) -> list[Any]:
-    """The decoder's layers, from the first to the last."""
+    """Return the decoder's layers, from the first to the last."""
     return list(causal_lm(model).get_decoder().layers)
 
 

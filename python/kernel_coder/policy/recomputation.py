@@ -1,8 +1,8 @@
 """Activation checkpointing chosen by free memory: each pass recomputes as few layers as its memory allows.
 
-A forward pass keeps activations for its backward pass, in proportion to its tokens. Two short passes with and two
-without checkpointing measure how much, once. From then on, the number of layers to recompute follows from the number
-of tokens and the free memory. A recomputed layer gives the same bits, so this never changes a result.
+A forward pass keeps activations for its backward pass, in proportion to its tokens. At the first use, two short passes
+with and two without checkpointing measure how much. From then on, the number of layers to recompute follows from the
+number of tokens and the free memory. A recomputed layer gives the same bits, so this never changes a result.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ActivationMemory:
     layers: int  # layers of the model
 
     def bytes(self, tokens: int, recomputed: int) -> float:
-        """Memory of a pass with that many tokens and recomputed layers.
+        """Return the memory of a pass with that many tokens and recomputed layers.
 
         While the backward pass is in a recomputed layer, that layer's activations exist again.
         """
@@ -52,7 +52,8 @@ class ActivationMemory:
         return self.fixed + tokens * (self.token - recomputed * self.layer + again)
 
     def recomputed(self, tokens: int, free: float) -> int:
-        """The smallest number of recomputed layers with which the pass fits into ``free`` bytes; all if none fits.
+        """Return the smallest number of recomputed layers with which the pass fits into ``free`` bytes; all if none
+        fits.
 
         >>> memory = ActivationMemory(fixed=0, token=110, layer=10, layers=10)
         >>> [memory.recomputed(tokens=1, free=free) for free in (110, 109, 100, 60, 1)]
@@ -71,7 +72,7 @@ class Recomputation:
         self.logged: int | None = None
 
     def fit(self, tokens: int, compute: Compute | None = None) -> None:
-        """Prepares a pass of that many tokens, padding included. On the CPU no layer is recomputed.
+        """Chooses the layers to recompute in a pass of that many tokens, padding included. On the CPU these are none.
 
         Args:
             tokens: of the pass.
@@ -130,7 +131,8 @@ def measure(model: nn.Module, *, bf16: bool = False, compute: Compute | None = N
 
 
 def kept_bytes(model: nn.Module, tokens: int, bf16: bool = False, compute: Compute | None = None) -> int:
-    """Bytes that a forward pass over one sequence of that length keeps for its backward pass, weights excluded."""
+    """Return the bytes that a forward pass over one sequence of that length keeps for its backward pass, weights
+    excluded."""
     device = next(model.parameters()).device
     compute = compute or (lambda function: function(model))
     kept: dict[int, torch.UntypedStorage] = {}  # by address
@@ -159,13 +161,13 @@ def kept_bytes(model: nn.Module, tokens: int, bf16: bool = False, compute: Compu
 
 
 def _states_and_weights(model: nn.Module, ids: Tensor) -> tuple[Tensor, set[int]]:
-    """The decoder's output, and the addresses of the weights that stay in memory after the pass."""
+    """Return the decoder's output, and the addresses of the weights that stay in memory after the pass."""
     states = causal_lm(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     return states, {local(parameter.detach()).untyped_storage().data_ptr() for parameter in model.parameters()}
 
 
 def can_recompute(model: nn.Module) -> bool:
-    """Whether layers can be recomputed one by one, as those of most transformers decoders can."""
+    """Return whether layers can be recomputed one by one, as those of most transformers decoders can."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     try:

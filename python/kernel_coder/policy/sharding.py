@@ -1,10 +1,10 @@
-"""Weights that several GPUs share: FSDP2 with the model and the loss in one forward pass.
+"""Weights that are divided between GPUs: FSDP2 with the model and the loss in one forward pass.
 
 FSDP2 (``fully_shard``) keeps a part of every weight on each rank. It gathers a layer's weights before the layer
-computes, and sums gradients over the ranks after the layer's backward pass. It does so around the forward pass of a
-module. The fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything,
-from token ids to the loss, into one forward pass of its own. Each layer is a unit, and all other weights, embeddings
-and head among them, belong to the root's unit. A head that is tied to the embeddings is then one weight of one unit.
+computes, and sums gradients over the ranks after the layer's backward pass. It hooks into the forward pass of a module.
+The fused loss reads the head's weight outside of the head's own forward pass, so :class:`Root` puts everything, from
+token ids to the loss, into one forward pass of its own. Each layer is a unit, and all other weights, embeddings and
+head among them, belong to the root's unit. A head that is tied to the embeddings is then one weight of one unit.
 
 Each rank computes the loss of its own sequences, divided by the denominator of the whole batch. FSDP2 would average
 gradients; here it sums them, which gives the gradient of the whole batch.
@@ -29,7 +29,7 @@ from kernel_coder.run.shards import whole
 T = TypeVar("T")
 
 BUCKET_BYTES = 256 << 20
-"""Size, in bytes, up to which gradients are joined for one exchange between whole copies. It bounds extra memory."""
+"""Size, in bytes, up to which gradients are joined for one all-reduce between whole copies. It limits extra memory."""
 
 
 class Root(nn.Module):
@@ -44,7 +44,7 @@ class Root(nn.Module):
         self.model = model
 
     def forward(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """``function(model, ...)``. The gradients of its outputs are summed over the ranks."""
+        """Return ``function(model, ...)``. The gradients of its outputs are summed over the ranks."""
         return function(self.model, *arguments, **named)
 
 
@@ -101,14 +101,14 @@ def shard(model: nn.Module, config: ParallelConfig, device: torch.device) -> Roo
 
 @torch.no_grad()
 def copy_whole(source: Mapping[str, nn.Parameter], target: Mapping[str, nn.Parameter]) -> None:
-    """Copies the weights of a divided model into a whole one with the same names. A call for all ranks together."""
+    """Copies the weights of a divided model into a whole one with the same names. All ranks must call this together."""
     for name, parameter in source.items():
         target[name].copy_(whole(parameter.detach()))
 
 
 @torch.no_grad()
 def sum_gradients(parameters: Mapping[str, nn.Parameter], dtype: torch.dtype | None) -> None:
-    """Sums the gradients of whole copies of a model over the ranks, in few large exchanges.
+    """Sums the gradients of whole copies of a model over the ranks, with few large all-reduces.
 
     Args:
         parameters: of this rank's copy. A gradient that is None counts as zero.

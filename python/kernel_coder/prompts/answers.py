@@ -6,7 +6,7 @@ from kernel_coder.prompts.blocks import fence_for, plain_text
 
 
 def build_answer(code: str, thinking: str = "") -> str:
-    """The text of an answer with this code and thinking.
+    """Return the text of an answer with this code and thinking.
 
     Raises:
         ValueError: the code is empty, or code or thinking contains a tag of the form.

@@ -35,11 +35,12 @@ class TemplateKind:
     roles: tuple[str, ...]
 
     def names(self) -> list[str]:
-        """The names of the packaged templates."""
+        """Return the names of the packaged templates."""
         return sorted(path.stem for path in self.folder.glob("*.jinja"))
 
     def load(self, template: str | Path) -> Template:
-        """The packaged template of this name, or the file. Raises ValueError if it is not a template of this kind."""
+        """Return the packaged template of this name, or the file. Raises ValueError if it is not a template of this
+        kind."""
         known = self.names()
         path = self.folder / f"{template}.jinja" if str(template) in known else Path(template).expanduser()
         try:
@@ -51,7 +52,7 @@ class TemplateKind:
         return _compiled(source, str(template), self)
 
     def fill(self, template: str | Path, values: Mapping[str, Any], what: str = "") -> list[Message]:
-        """One message for each block whose text is not empty. ``what`` is appended to error messages."""
+        """Return one message for each block whose text is not empty. ``what`` is appended to error messages."""
         loaded = self.load(template)
         there = {role: loaded.blocks[role] for role in self.roles if role in loaded.blocks}
         try:
@@ -83,12 +84,12 @@ def _environment() -> Environment:
 
 
 def plain_text(text: str) -> str:
-    """The text with ``\\n`` as the only line end, and no line ends at its beginning and end."""
+    """Return the text with ``\\n`` as the only line end, and no line ends at its beginning and end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
 
 
 def fence_for(text: str) -> str:
-    """A Markdown fence that the text does not close: at least three backticks, and more than any run in the text.
+    """Return a Markdown fence that does not occur in the text: at least three backticks, and more than any run in it.
 
     >>> fence_for("x = 1"), fence_for("'''```'''")
     ('```', '````')

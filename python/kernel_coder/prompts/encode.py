@@ -16,7 +16,7 @@ PLAIN = "plain"
 
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> list[int]:
-    """The token ids of the prompt, up to the point where the answer begins.
+    """Return the token ids of the prompt, up to the point where the answer begins.
 
     Args:
         tokenizer: a transformers tokenizer, or an object with its ``apply_chat_template``, ``encode`` and
@@ -35,12 +35,13 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The token ids of a text from a chat template, which already contains the special tokens."""
+    """Return the token ids of a text from a chat template, which already contains the special tokens."""
     return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
 
 
 def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: str | Path | None = None) -> str:
-    """The text that :func:`encode_prompt` encodes (with ``"plain"``, without the beginning-of-sequence token)."""
+    """Return the text that :func:`encode_prompt` encodes (with ``"plain"``, without the beginning-of-sequence
+    token)."""
     if not messages:
         raise ValueError("messages is empty; a prompt needs at least one message")
     if chat_template == PLAIN:
@@ -69,7 +70,7 @@ def render_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:
-    """The contents of the messages, separated by blank lines; a line end follows unless the answer has begun.
+    """Return the contents of the messages, separated by blank lines; a line end follows unless the answer has begun.
 
     >>> plain_prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}])
     'Be brief.\\n\\nWhy?\\n'
@@ -86,11 +87,11 @@ def check_prompt_length(
     context_length: int | None = None,
     max_completion_length: int = 1,
 ) -> str | None:
-    """A sentence that says why this prompt is too long; None if it fits. The caller drops the task and counts it.
+    """Return a sentence that says why this prompt is too long; None if it fits. The caller then drops the task.
 
     Args:
         num_tokens: number of tokens in the prompt.
-        task_id: for the sentence.
+        task_id: the task's id, for the sentence.
         max_prompt_length: the config's limit in tokens; None: no limit.
         context_length: the model's context in tokens; None: unknown.
         max_completion_length: number of tokens that must fit after the prompt.

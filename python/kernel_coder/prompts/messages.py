@@ -40,7 +40,7 @@ def build_messages(
     one_shot: bool = False,
     examples: Sequence[Example] = (),
 ) -> list[Message]:
-    """The messages that ask a model to solve the task.
+    """Return the messages that ask a model to solve the task.
 
     Args:
         task: the task.
@@ -85,7 +85,7 @@ def build_messages(
 
 
 def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> list[Message]:
-    """The messages that ask a model for both a PyTorch module and its Triton kernels, from a description.
+    """Return the messages that ask a model for both a PyTorch module and its Triton kernels, from a description.
 
     Args:
         op: description of the operation, as in "Write this as fused Triton kernels: ...".
@@ -102,7 +102,7 @@ def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> 
 
 
 def template_names() -> list[str]:
-    """The names of the packaged prompt templates.
+    """Return the names of the packaged prompt templates.
 
     >>> template_names()
     ['kernel_coder', 'kernelbench', 'nano']

@@ -20,13 +20,14 @@ from kernel_coder.tasks import Task
 FEEDBACK = TemplateKind("feedback template", TEMPLATES / "feedback", ("user", "assistant"))
 MARK = "<think>\n{name}\n</think>\n<thinking>\n{name}\n</thinking>\n{name}"
 SUMMARY_CHARACTERS = 400
-"""Longest summary of an answer's reasoning, in characters (about 100 tokens): several must fit into a prompt."""
+"""Upper limit for the summary of an answer's reasoning, in characters (about 100 tokens), so that several fit into a
+prompt."""
 
 
 def build_feedback(
     task: Task, verdict: Any, template: str | Path = "feedback", *, turn: int, max_turns: int, **facts: Any
 ) -> list[Message]:
-    """The messages that tell the model the verdict on its answer.
+    """Return the messages that tell the model the verdict on its answer.
 
     Args:
         task: the task.
@@ -64,7 +65,7 @@ def build_feedback(
 
 
 def feedback_template_names() -> list[str]:
-    """The names of the packaged feedback templates.
+    """Return the names of the packaged feedback templates.
 
     >>> feedback_template_names()
     ['evolve', 'feedback', 'nano']
@@ -87,7 +88,7 @@ def extend_prompt(
     *,
     ended: bool = True,
 ) -> list[int]:
-    """The token ids of the next prompt: ``prompt_ids``, then ``completion_ids``, then the glue.
+    """Return the token ids of the next prompt: ``prompt_ids``, then ``completion_ids``, then the glue.
 
     Args:
         tokenizer: as for :func:`kernel_coder.prompts.encode_prompt`.
@@ -96,7 +97,7 @@ def extend_prompt(
         completion_ids: the ids of the answer, as sampled.
         reply: the messages after the answer, from :func:`build_feedback`.
         chat_template: as for ``encode_prompt``.
-        ended: whether the model ended its answer itself. Then the answer already holds the end token of the glue.
+        ended: whether the model ended its answer itself. Then the answer already contains the end token of the glue.
 
     Raises:
         ValueError: the template rewrites earlier turns once later ones follow, so ids cannot be appended.
@@ -110,7 +111,7 @@ def extend_prompt(
 def turn_glue(
     tokenizer: Any, shown: Sequence[Message], reply: Sequence[Message], chat_template: str | Path | None = None
 ) -> list[int]:
-    """The ids between the end of an answer and the beginning of the next, including the answer's end token."""
+    """Return the ids between the end of an answer and the beginning of the next, including the answer's end token."""
     if chat_template == PLAIN:
         return encode_text(tokenizer, "\n\n" + plain_prompt(reply))
     whole = "".join(message["content"] for message in (*shown, *reply))
@@ -137,7 +138,7 @@ def turn_glue(
 
 
 def short_answer(answer: str, *, summary: bool = False) -> str:
-    """An answer for the prompts of later turns: without its reasoning, or with a summary of it.
+    """Return an answer for the prompts of later turns: without its reasoning, or with a summary of it.
 
     ``summary`` keeps the last paragraph of the reasoning, where a model usually states its decision, or of the text in
     ``<summary>`` tags if there are any. Text in another form is returned unchanged.

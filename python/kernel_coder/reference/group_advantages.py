@@ -16,7 +16,7 @@ def group_advantages(
     singleton: str = "zero",
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """The advantages in float64, one group at a time."""
+    """Return the advantages in float64, one group at a time."""
     if eps is None:
         eps = {"loo_std": 1e-6, "reinforce_pp": 1e-8}.get(mode, 1e-4)
     if isinstance(groups, int):

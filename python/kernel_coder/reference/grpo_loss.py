@@ -21,6 +21,6 @@ def grpo_loss(
     mask: Tensor | None = None,
     **rest: Any,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The policy loss of the tokens' log-probs and entropies, in float64; gradients by autograd."""
+    """Return the policy loss of the tokens' log-probs and entropies, in float64; gradients by autograd."""
     logprobs, entropy = token_logprobs(logits, ids, temperature=temperature, mask=mask, entropy=True)
     return policy_loss(logprobs, advantages, spec, mask=mask, entropy=entropy, **rest)

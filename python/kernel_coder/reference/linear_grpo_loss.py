@@ -23,6 +23,6 @@ def linear_grpo_loss(
     softcap: float | None = None,
     **rest: Any,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss of all logits at once, in float64; gradients by autograd."""
+    """Return the loss of all logits at once, in float64; gradients by autograd."""
     logits = linear_logits(hidden, weight, bias=bias, logit_scale=logit_scale, softcap=softcap)
     return grpo_loss(logits, ids, advantages, spec, **rest)

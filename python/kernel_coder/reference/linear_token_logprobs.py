@@ -17,7 +17,7 @@ def linear_logits(
     logit_scale: float = 1.0,
     softcap: float | None = None,
 ) -> Tensor:
-    """The logits of a language-model head, in float64."""
+    """Return the logits of a language-model head, in float64."""
     x = hidden.double() @ weight.double().T
     if bias is not None:
         x = x + bias.double()
@@ -35,6 +35,6 @@ def linear_token_logprobs(
     softcap: float | None = None,
     **rest: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The log-probs (and entropies) of all logits at once, in float64 and differentiable."""
+    """Return the log-probs (and entropies) of all logits at once, in float64 and differentiable."""
     logits = linear_logits(hidden, weight, bias=bias, logit_scale=logit_scale, softcap=softcap)
     return token_logprobs(logits, ids, **rest)

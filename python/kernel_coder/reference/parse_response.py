@@ -11,7 +11,7 @@ WHITE = " \t\n\v\f\r"
 
 
 def parse_response(text: str) -> Response:
-    """The same result, by repeated searches."""
+    """Return the same result, by repeated searches."""
     _, open_thinking, after_open = text.partition("<thinking>")
     thinking, close_thinking, rest = after_open.partition("</thinking>")
     if not open_thinking:
@@ -41,7 +41,7 @@ def parse_response(text: str) -> Response:
 
 
 def code_blocks(text: str) -> list[tuple[str, bool]]:
-    """The code of each fenced block, and whether the block is closed."""
+    """Return the code of each fenced block, and whether the block is closed."""
     blocks: list[tuple[str, bool]] = []
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
     while lines:

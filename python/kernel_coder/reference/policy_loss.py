@@ -24,7 +24,7 @@ def policy_loss(
     entropy: Tensor | None = None,
     denominator: float | Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss, and the metrics by name (without the parts of the loss)."""
+    """Return the loss, and the metrics by name (without the parts of the loss)."""
     bounds = [0, logprobs.numel()] if cu_seqlens is None else cu_seqlens.tolist()
     keep = torch.ones_like(logprobs, dtype=torch.bool) if mask is None else mask
     total = (logprobs[:0] if entropy is None else logprobs[:0] + entropy[:0]).double().sum()  # 0, with a gradient
@@ -79,7 +79,7 @@ def _token_losses(
     entropy: Tensor | None,
     metrics: dict[str, float],
 ) -> Tensor:
-    """The losses of the unmasked tokens of one sequence."""
+    """Return the losses of the unmasked tokens of one sequence."""
     unscored = torch.zeros_like(A, dtype=torch.bool) if rollout is None else rollout.isnan()
     if spec.ratio_to_rollout and rollout is not None:
         old = torch.where(unscored, logp.detach(), rollout)
@@ -145,7 +145,7 @@ def _clamp(x: Tensor, bound: float | None) -> Tensor:
 
 
 def _ratio(spec: LossSpec, log_ratio: Tensor, A: Tensor) -> Tensor:
-    """The probability ratio of each token, at the spec's importance sampling level."""
+    """Return the probability ratio of each token, at the spec's importance sampling level."""
     if spec.surrogate == "gmpo":
         clipped = log_ratio.clamp(-spec.epsilon, spec.epsilon if spec.epsilon_high is None else spec.epsilon_high)
         log_ratio = torch.where(A > 0, torch.minimum(log_ratio, clipped), torch.maximum(log_ratio, clipped))
@@ -162,7 +162,7 @@ def _ratio(spec: LossSpec, log_ratio: Tensor, A: Tensor) -> Tensor:
 
 
 def _surrogate(spec: LossSpec, r: Tensor, logp: Tensor, old: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """The surrogate loss of each token, and a mask of the tokens where clipping changed it."""
+    """Return the surrogate loss of each token, and a mask of the tokens where clipping changed it."""
     low, high = spec.epsilon, spec.epsilon if spec.epsilon_high is None else spec.epsilon_high
     nowhere = torch.zeros_like(A, dtype=torch.bool)
     match spec.surrogate:

@@ -14,7 +14,7 @@ def token_logprobs(
     mask: Tensor | None = None,
     entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """``log softmax(logits / temperature)[ids]`` and ``-sum p log p``, in float64 and differentiable."""
+    """Return ``log softmax(logits / temperature)[ids]`` and ``-sum p log p``, in float64 and differentiable."""
     if isinstance(temperature, Tensor) and temperature.dim() == 1:
         temperature = temperature.double()[:, None]
     if mask is not None:

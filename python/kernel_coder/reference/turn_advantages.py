@@ -24,7 +24,7 @@ def turn_advantages(
     std: str = "sample",
     singleton: str = "reward",
 ) -> Tensor:
-    """The advantages in float64, one turn at a time."""
+    """Return the advantages in float64, one turn at a time."""
     if cu_turns is None:
         cu_turns = torch.arange(rewards.shape[0] + 1) * rewards.shape[1]
     bounds = cu_turns.tolist()
@@ -49,7 +49,7 @@ def turn_advantages(
 
 
 def turn_returns(rewards: Tensor, cu_turns: Tensor, *, gamma: float = 1.0, mode: str = "sum") -> Tensor:
-    """The returns in float64, one turn at a time."""
+    """Return the returns in float64, one turn at a time."""
     values = rewards.double().tolist()
     found = list(values)
     for begin, end in itertools.pairwise(cu_turns.tolist()):

@@ -1,8 +1,8 @@
 """A MAP-Elites archive (Mouret and Clune 2015): the best answer of each kind, for the search ``evolve``.
 
 Every answer with code has a cell, a tuple with one value for each axis; the archive keeps the best answer of each cell.
-It is a function of the judged answers, so a resumed search has the archive of the search that was stopped. pyribs,
-which has such archives for vectors of numbers, would add scikit-learn and scipy for what is here one dict of texts.
+It is a function of the judged answers, so a resumed search has the archive of the search that was stopped. pyribs has
+archives for vectors of numbers, but would add scikit-learn and scipy as dependencies; here a dict is enough.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from kernel_coder.refine.trajectory import Attempt, Key
 from kernel_coder.tasks.task import parse
 
 SPEEDUPS = (0.5, 1.0, 1.5, 2.0, 4.0)
-"""Bounds between the values of the axis ``speedup``, as the reference's time over the kernel's."""
+"""Limits between the values of the axis ``speedup``, the reference's time divided by the kernel's."""
 
 MOST_KERNELS = 4
-"""The axis ``kernels`` counts up to this number of kernels."""
+"""Largest value of the axis ``kernels``; more kernels count as this number."""
 
 NEIGHBOURS = 3
-"""The novelty of an answer is its mean distance to this many nearest answers of the archive."""
+"""Number of nearest answers in the archive whose mean distance is the novelty of an answer."""
 
 COMPARED = 4000
-"""Characters of a source that novelty compares, about a hundred lines; the comparison is quadratic in them."""
+"""Upper limit, in characters, for the part of a source that novelty compares, about a hundred lines, because the
+comparison takes quadratic time."""
 
 
 def cell_of(attempt: Attempt, axes: Sequence[str]) -> tuple[str, ...]:
-    """The cell of an answer with code: one value for each axis.
+    """Return the cell of an answer with code: one value for each axis.
 
     ``speedup``: its range, or the outcome of an answer that is not correct. ``memory``: how the kernels reach memory.
     ``tile``: the largest block size, as a power of two. ``kernels``: the number of kernels.
@@ -57,7 +58,7 @@ def _speedup(attempt: Attempt) -> str:
 
 
 def memory_access(code: str) -> str:
-    """How the kernels of a source reach memory, by its most elaborate means.
+    """Return the way in which the kernels of a source access memory; if there are several, the most elaborate one.
 
     >>> memory_access("tl.load(x + offsets)"), memory_access("tl.load(x + i[:, None] * n + j[None, :])")
     ('vector', 'matrix')
@@ -78,7 +79,7 @@ def memory_access(code: str) -> str:
 
 
 def tile(code: str) -> str:
-    """The largest power of two from 16 to 65,536 that stands in a source, where block sizes stand; else ``none``.
+    """Return the largest block size in a source, a power of two from 16 to 65,536; ``none`` if there is none.
 
     >>> tile("BLOCK = 256\\nx = 1000")
     '256'
@@ -89,7 +90,7 @@ def tile(code: str) -> str:
 
 
 def number_of_kernels(code: str) -> str:
-    """The number of Triton or CUDA kernels that a source defines, up to ``4+``.
+    """Return the number of Triton or CUDA kernels that a source defines, up to ``4+``.
 
     >>> number_of_kernels("@triton.jit\\ndef f(x): ...\\n@triton.jit\\ndef g(x): ...")
     '2'
@@ -105,21 +106,21 @@ def number_of_kernels(code: str) -> str:
 
 @dataclass(slots=True)
 class Archive:
-    """The best answer of each cell. Of equally good answers the first one stays."""
+    """The best answer of each cell. Of equally good answers the first one is kept."""
 
     axes: tuple[str, ...]
     cells: dict[tuple[str, ...], Attempt] = field(default_factory=dict)
 
     @classmethod
     def of(cls, attempts: Iterable[Attempt], axes: Sequence[str]) -> Archive:
-        """The archive of the judged answers that hold code."""
+        """Return the archive of the judged answers that hold code."""
         archive = cls(tuple(axes))
         for attempt in attempts:
             archive.add(attempt)
         return archive
 
     def add(self, attempt: Attempt) -> bool:
-        """Whether the answer is now the best one of its cell."""
+        """Add an answer. Return whether it is now the best one of its cell."""
         if attempt.code is None or not attempt.is_judged:
             return False
         cell = cell_of(attempt, self.axes)
@@ -135,7 +136,8 @@ class Archive:
         return sorted(self.cells.values(), key=lambda one: (*(-part for part in rank(one.verdict)), one.key))
 
     def novelties(self) -> dict[Key, float]:
-        """The mean distance of each elite to its nearest others, from 0 to 1. A distance is 1 - ``difflib``'s ratio."""
+        """Return the mean distance of each elite to its nearest others, from 0 to 1. A distance is 1 - ``difflib``'s
+        ratio."""
         elites = self.elites
         texts = [(one.code or "")[:COMPARED] for one in elites]
         pairs = [(i, j) for i in range(len(elites)) for j in range(i)]
@@ -156,12 +158,12 @@ def draw_parents(
     """Draws different parents from the archive; the best one of them comes last.
 
     Args:
-        archive: where to draw from.
+        archive: the archive.
         count: highest number of parents.
-        random: decides.
+        random: source of the random numbers.
         novelty: probability that a parent is drawn by its novelty instead of by its place in the order of fitness.
             The weight of an elite is its novelty over one plus its number of children, or 1/2, 1/4, 1/8, ... by place.
-        children: the number of answers that each answer is a parent of.
+        children: for each answer the number of its children.
     """
     left = archive.elites
     novelties = archive.novelties() if novelty and len(left) > 1 else {}

@@ -1,8 +1,8 @@
 """``kernel-coder evaluate --strategy S[,S ...] --tasks T [--evaluations N] [--seeds 0,1] [--resume] [--flag V ...]``
 
-Searches a kernel for each task with each strategy (serial, parallel, turns, evolve) and each seed, all with the same
-budget of judged candidates, and draws the share of solved tasks and the best speedup against that budget. Every flag of
-``kernel-coder refine`` holds for all searches. Exit codes are those of ``kernel-coder evaluate``.
+Searches for a kernel for each task with each strategy (serial, parallel, turns, evolve) and each seed, all with the
+same budget of judged candidates, and draws the share of solved tasks and the best speedup against that budget. Every
+flag of ``kernel-coder refine`` applies to all searches. Exit codes are those of ``kernel-coder evaluate``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end, validated
 
 STRATEGIES = {"serial": "serial", "parallel": "parallel", "turns": "best_of_turns", "evolve": "evolve"}
-"""The strategies, by their names here; the values are refine's names."""
+"""The strategies. The keys are their names here, the values those of ``refine``."""
 
 PARALLEL = 8
 """Answers in a round, for every strategy, unless ``--parallel`` is given."""
 
 ANSWERS_FOR_EVALUATION = 4
-"""Upper limit for the number of answers, as a multiple of the budget in evaluations: equal code is judged once."""
+"""Upper limit for the number of answers, as a multiple of the budget in evaluations. Equal code is judged once, so a
+model that repeats itself would never use up that budget."""
 
 SUMMARY, TABLE, REPORT = "summary.json", "table.md", "report.html"
 WIDTH, HEIGHT = 640, 220  # of a chart, in CSS pixels
@@ -53,9 +54,9 @@ class CompareConfig:
         tasks: task set, as for ``kernel-coder evaluate``.
         limit: only the first tasks; None: all.
         evaluations: budget of each search, in judged candidates.
-        seeds: each search is repeated with each of them.
+        seeds: each search is made once with each of these seeds.
         output: folder for the results, with a folder for each search.
-        search: the settings of the searches; strategy, module, seed, budget and output are replaced.
+        search: the settings of the searches, of which strategy, module, seed, budget and output are replaced.
     """
 
     strategies: tuple[str, ...]
@@ -67,7 +68,7 @@ class CompareConfig:
     search: RefineConfig
 
     def search_config(self, strategy: str, seed: int, folder: Path) -> RefineConfig:
-        """The config of one search."""
+        """Return the config of one search."""
         given = self.search.model_dump(exclude={"judge", "turns"}, exclude_unset=True) | {"judge": self.search.judge}
         budget = {
             "strategy": STRATEGIES[strategy],
@@ -79,7 +80,7 @@ class CompareConfig:
 
 
 def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
-    """The config of a command line, and whether it resumes an earlier comparison."""
+    """Return the config of a command line, and whether it resumes an earlier comparison."""
     parser = argparse.ArgumentParser(prog="kernel-coder evaluate", description=__doc__, allow_abbrev=False)
     parser.add_argument("--strategy", required=True, help="strategies, as in evolve,serial,parallel,turns")
     parser.add_argument("--tasks", default="packaged", help="task set, as for evaluate without --strategy")
@@ -114,7 +115,7 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a search had found after each judged candidate: the best speedup so far, 0 before the first correct one.
+    """The best speedup of a search after each judged candidate, 0 before the first correct one.
 
     A correct candidate that was not timed counts as 1.
     """
@@ -127,7 +128,7 @@ class Progress:
     timed: bool
 
     def after(self, evaluations: int) -> float:
-        """The best speedup after so many candidates; a search that ended earlier keeps its last one."""
+        """Return the best speedup after this many candidates; a search that ended earlier keeps its last one."""
         return self.best[min(evaluations, len(self.best)) - 1] if self.best else 0.0
 
 
@@ -194,7 +195,7 @@ def compare(
 
 
 def _quiet(line: str) -> None:
-    """Search prints a line for each verdict, which are too many here."""
+    """Prints nothing, because a line for each verdict of a search would be too many here."""
 
 
 def _slug(text: str) -> str:
@@ -202,7 +203,7 @@ def _slug(text: str) -> str:
 
 
 def progress_of(trajectory: Any, task: str, seed: int) -> Progress:
-    """What a search had found after each different candidate, in the order of the answers."""
+    """Return the best speedup after each different candidate, in the order of the answers."""
     best, seen, after, timed = 0.0, set[str](), list[float](), False
     for one in trajectory.attempts.values():
         if one.code is None or one.verdict is None or not one.is_judged or one.code in seen:
@@ -216,7 +217,7 @@ def progress_of(trajectory: Any, task: str, seed: int) -> Progress:
 
 
 def points(evaluations: int) -> list[int]:
-    """The numbers of candidates at which results are reported: powers of two, and the budget.
+    """Return the numbers of candidates at which results are reported: powers of two, and the budget.
 
     >>> points(48)
     [1, 2, 4, 8, 16, 32, 48]
@@ -225,9 +226,9 @@ def points(evaluations: int) -> list[int]:
 
 
 def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[str, Any]:
-    """The content of summary.json: for each strategy and number of candidates the share of solved tasks and the
-    geometric mean of the best speedup, with bootstrap intervals over tasks. An unsolved task has the speedup 1, since
-    its reference stays in use."""
+    """Return the content of summary.json: for each strategy and number of candidates the share of solved tasks and the
+    geometric mean of the best speedup, with bootstrap intervals over tasks. An unsolved task has the speedup 1, as if
+    its reference were used."""
     import numpy as np
 
     from kernel_coder.evaluate.metrics import intervals
@@ -304,7 +305,7 @@ def write_results(config: CompareConfig, summary: dict[str, Any]) -> None:
 
 
 def table(summary: dict[str, Any]) -> list[list[str]]:
-    """The header and the rows of the table: the solved share, and the speedup where something was timed."""
+    """Return the header and the rows of the table: the solved share, and the speedup where something was timed."""
     from kernel_coder.pages import percent, times
 
     at = [str(one) for one in points(summary["evaluations"])]
@@ -326,7 +327,7 @@ def _cells(curve: Sequence[dict[str, Any]], value: str, shown: Callable[[float],
 
 
 def chart_of(summary: dict[str, Any], value: str) -> dict[str, Any] | None:
-    """The lines of a chart against the logarithm of the number of candidates; None if nothing was measured."""
+    """Return the lines of a chart against the logarithm of the number of candidates; None if nothing was measured."""
     curves = {name: [one[value] for one in found["curve"]] for name, found in summary["strategies"].items()}
     known = [one for curve in curves.values() for one in curve if one is not None]
     if not known:

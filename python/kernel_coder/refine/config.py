@@ -22,7 +22,7 @@ COMMON = (
 USAGE = "kernel-coder refine MODULE.py [--resume]"
 
 EVOLVE = {"parallel": 8, "turns": 1000, "feedback_template": "evolve"}
-"""Defaults of the strategy evolve, whose rounds are ended by a budget."""
+"""Defaults of the strategy evolve. It ends when a budget is spent, so the number of turns is hardly limited."""
 
 EVALUATIONS = 64
 """Budget of the strategy evolve, in judged candidates, if no budget is given."""
@@ -40,8 +40,8 @@ class RefineConfig(AnswerConfig):
 
     strategy: Literal["serial", "parallel", "best_of_turns", "evolve"] = Field(
         default="serial",
-        description="serial: each conversation sees its own answers; parallel: no answer sees another; best_of_turns: "
-        "every answer sees the best ones so far; evolve: every answer is derived from answers of an archive",
+        description="earlier answers in a prompt: serial: those of its conversation; parallel: none; best_of_turns: "
+        "the best ones so far; evolve: some from an archive of different kernels",
     )
     turns: int = Field(default=4, ge=1, description="number of rounds")
     parallel: int = Field(default=1, ge=1, description="answers in a round")
@@ -57,7 +57,7 @@ class RefineConfig(AnswerConfig):
         description="evolve: axes of the archive, which keeps the best answer of each cell: speedup, memory (kind of "
         "access), tile (largest block size), kernels (their number)",
     )
-    islands: int = Field(default=2, ge=1, description="evolve: number of archives that develop side by side")
+    islands: int = Field(default=2, ge=1, description="evolve: number of archives that develop separately")
     migrate_every: int = Field(
         default=4, ge=1, description="evolve: rounds after which each island shows its best answer to the others"
     )
@@ -107,13 +107,13 @@ class RefineConfig(AnswerConfig):
         return Path(self.output or f"runs/refine-{Path(self.module).stem}")
 
     def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
-        """The config of the model client."""
+        """Return the config of the model client."""
         shared = self.model_dump(include={*AnswerConfig.model_fields, "model"} - {"judge"})
         return validated(EvaluateConfig, {**shared, "device": device, "dtype": dtype, "tasks": self.module})
 
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:
-    """The config of a command line, and whether it resumes an earlier search."""
+    """Return the config of a command line, and whether it resumes an earlier search."""
     parser = FlagParser(
         prog="kernel-coder refine",
         description="Write a faster, verified kernel for one module.",

@@ -1,7 +1,7 @@
 """The search ``evolve``: islands of answers, each with an archive from which it draws the parents of its next answers.
 
-A prompt shows one or several parents with their verdicts, what the profiler measured, and a hint. The state of the
-search is its trajectory: archives, islands and draws follow from it and the seed, so it resumes where it was stopped.
+A prompt shows one or several parents with their verdicts, the measurements, and a hint. Archives, islands and draws are
+computed from the trajectory and the seed, so a search that was stopped can be resumed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from kernel_coder.refine.trajectory import Attempt
 from kernel_coder.rollout import completion_seed
 
 FRESH_BEFORE_CORRECT = 0.5
-"""Share of answers without a parent, as long as the island has no correct one: a second try helps by itself."""
+"""Share of answers without a parent as long as the island has no correct one, because a second try helps even without
+feedback."""
 
 ANSWERS_FOR_EVALUATION = 4
 """Upper limit for the number of answers, as a multiple of the budget in evaluations. A model that repeats itself would
-never spend that budget."""
+never use up that budget."""
 
 SMALL_SHARE = 0.9
 """Share of the device time in the candidate's own kernels below which the hint is to replace more operators."""
@@ -61,7 +62,7 @@ class Evolution(Search):
         return Question(turn, sample, messages, seed, tuple(one.key for one in parents))
 
     def _parents(self, turn: int, sample: int, random: Random) -> list[Attempt]:
-        """The parents of an answer: elites of its island, and at times the best of another island."""
+        """Return the parents of an answer: elites of its island, and at times the best of another island."""
         config = self.config
         island = sample % config.islands
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn]
@@ -97,7 +98,8 @@ class Evolution(Search):
 
 
 def members(attempts: list[Attempt], config: RefineConfig, island: int, turn: int) -> list[Attempt]:
-    """The answers that an island knows: its own, and the best of all others from before the last migration."""
+    """Return the answers from which an island draws: its own, and the best one of each other island at the last
+    migration."""
     before = (turn - 1) // config.migrate_every * config.migrate_every
     own = [one for one in attempts if one.sample % config.islands == island]
     if config.islands == 1 or not before:
@@ -111,7 +113,7 @@ def members(attempts: list[Attempt], config: RefineConfig, island: int, turn: in
 
 
 def profile(verdict: Verdict) -> str:
-    """What was measured about a correct candidate, one fact a line; empty if nothing was."""
+    """Return the measurements of a correct candidate, one fact in each line; empty if there are none."""
     facts = []
     if verdict.runtime_ms is not None and verdict.reference_ms is not None:
         facts.append(f"time of a call: {verdict.runtime_ms:.4g} ms; of the reference: {verdict.reference_ms:.4g} ms")
@@ -119,19 +121,20 @@ def profile(verdict: Verdict) -> str:
         facts.append(f"share of the device time in your own kernels: {verdict.kernel_share:.0%}")
     if (share := roofline_share(verdict)) is not None:
         facts.append(f"share of the device's roofline: {share:.0%}")
-    return bounded("\n".join([*facts, *verdict.kernels.splitlines()]))  # that text comes from the candidate
+    return bounded("\n".join([*facts, *verdict.kernels.splitlines()]))  # verdict.kernels is text of the candidate
 
 
 def roofline_share(verdict: Verdict) -> float | None:
-    """The share of the device's peak that the candidate reaches; None if the judge does not measure it."""
+    """Return the share of the device's peak that the candidate reaches; None if the judge does not measure it."""
     share = getattr(verdict, "roofline_share", None)
     return float(share) if share is not None else None
 
 
 def hint(parent: Attempt, random: Random) -> str:
-    """What to try next, from the verdict and the source of a correct parent; empty if it is not correct.
+    """Return advice for the next answer from the verdict and source of a correct parent; empty if it is not correct.
 
-    A cause that was measured comes first. Otherwise a direction is drawn, so that children of one parent differ.
+    If a bottleneck was measured, the advice is about it. Otherwise a direction is drawn at random, so that the children
+    of one parent differ.
     """
     verdict, code = parent.verdict, parent.code or ""
     if verdict is None or not verdict.correct:

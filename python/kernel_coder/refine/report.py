@@ -28,7 +28,7 @@ def write_report(config: RefineConfig, task: Task, trajectory: Trajectory, ended
 
 
 def html(config: RefineConfig, task: Task, trajectory: Trajectory, ended: str) -> str:
-    """The page: the best kernel, the best speedup after each verdict, and every answer with its verdict."""
+    """Return the page: the best kernel, the best speedup after each verdict, and every answer with its verdict."""
     points = list(curve(list(trajectory.attempts.values())))
     top = max((value for _, value in points), default=1.0) or 1.0
     return render(
@@ -65,11 +65,11 @@ class Cell:
     values: tuple[str, ...]  # one for each axis
     elite: Attempt
     answers: int  # judged answers of this cell
-    children: int  # answers that the elite is a parent of
+    children: int  # number of answers with the elite as a parent
 
 
 def cells(config: RefineConfig, trajectory: Trajectory) -> list[Cell]:
-    """The cells of all islands' archives together, the best one first."""
+    """Return the cells of all islands' archives together, the best one first."""
     attempts = list(trajectory.attempts.values())
     archive = Archive.of(attempts, config.axes)
     sizes = Counter(cell_of(one, config.axes) for one in attempts if one.code is not None and one.is_judged)
@@ -79,7 +79,7 @@ def cells(config: RefineConfig, trajectory: Trajectory) -> list[Cell]:
 
 
 def tree(trajectory: Trajectory) -> Iterator[tuple[int, Attempt]]:
-    """Every answer with its depth, each below its last parent, which is the one that its prompt ended with."""
+    """Yield every answer with its depth, each below its last parent, which is the one that its prompt ended with."""
     below: dict[Key | None, list[Attempt]] = {}
     for one in sorted(trajectory.attempts.values(), key=lambda one: one.key):
         below.setdefault(one.parents[-1] if one.parents else None, []).append(one)
@@ -91,7 +91,7 @@ def tree(trajectory: Trajectory) -> Iterator[tuple[int, Attempt]]:
 
 
 def diff_to_parent(trajectory: Trajectory) -> str:
-    """The changes from the best kernel's last parent to it; empty if it has none."""
+    """Return the changes from the best kernel's last parent to it; empty if it has none."""
     best = trajectory.best
     if best is None or not best.parents:
         return ""

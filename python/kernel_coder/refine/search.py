@@ -26,7 +26,7 @@ from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task, load_tasks
 
 POLL_S = 0.1
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class BudgetSpent(Exception):
 
 
 def load_module(config: RefineConfig) -> Task:
-    """The module as a task of the config's backend and precision."""
+    """Return the module as a task of the config's backend and precision."""
     try:
         tasks = load_tasks(config.module)
     except (ValueError, OSError, ImportError) as error:
@@ -72,7 +72,7 @@ class Search:
     poll: Poll = lambda: None
     say: Callable[[str], None] = lambda line: None
     device: str = "cpu"
-    library: Library | None = None  # gives examples for the prompts, and takes the correct kernels
+    library: Library | None = None  # source of examples for the prompts; the correct kernels are added to it
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
     _running: dict[Key, Future[Verdict]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Search:
 
     def __post_init__(self) -> None:
         try:
-            # A kernel that is known for this very task is the best example, unlike in an evaluation.
+            # Unlike in an evaluation, a known kernel of the task itself may be shown; it is the best example.
             count = self.config.examples
             shown = examples_for(self.library, self.task, count, same=True) if self.library is not None else []
             self.opening = build_messages(self.task, self.config.prompt_template, examples=shown)
@@ -90,7 +90,8 @@ class Search:
         self._before = max((one.seconds for one in self.trajectory.attempts.values()), default=0.0)
 
     def run(self) -> str:
-        """Searches and returns the reason for its end. The trajectory holds all results, also after an exception.
+        """Runs the search and returns the reason for its end. The trajectory holds all results, also after an
+        exception.
 
         Raises:
             ServerFailed, StopRequested: after recording all answers and the verdicts that were in progress.
@@ -150,7 +151,7 @@ class Search:
                 self.settle()
 
     def _gathered(self) -> list[Question]:
-        """The next questions.
+        """Return the next questions.
 
         A local model generates a batch in about the time of one answer. So once a question is ready, this waits for
         more of them, for at most the time that the last batch took. With a server it does not wait.
@@ -172,7 +173,7 @@ class Search:
             wait(set(self._running.values()), min(POLL_S, max(until - time.monotonic(), 0.0)), FIRST_COMPLETED)
 
     def _ready(self) -> list[Question]:
-        """The next question of each conversation whose last answer is judged, early rounds first."""
+        """Return the next question of each conversation whose last answer is judged, early rounds first."""
         turns = range(1, self.config.turns + 1)
         known = self.trajectory.attempts
         following = [
@@ -189,7 +190,8 @@ class Search:
         return Question(turn, sample, tuple(self.prompt(turn, sample)), seed)
 
     def ask(self, questions: list[Question], *, joining: bool = False) -> None:
-        """Gets the answers and starts to judge them. ``joining`` adds questions that become ready meanwhile."""
+        """Gets the answers and starts to judge them. With ``joining``, questions that become ready in the meantime are
+        added."""
 
         def poll() -> None:
             self._poll_and_collect()
@@ -218,7 +220,8 @@ class Search:
         self._judge_all(written)
 
     def prompt(self, turn: int, sample: int) -> list[Message]:
-        """The prompt of an answer: the task, then the earlier answers that the strategy shows with their feedback."""
+        """Return the prompt of an answer: the task, then the earlier answers that the strategy shows with their
+        feedback."""
         shown = self.shown(turn, sample)
         messages = list(self.opening[:-1] if shown and self.opening[-1]["role"] == "assistant" else self.opening)
         for place, attempt in enumerate(shown):
@@ -229,11 +232,11 @@ class Search:
         return messages
 
     def shown_text(self, attempt: Attempt) -> str:
-        """An earlier answer as prompts show it."""
+        """Return an earlier answer as prompts show it."""
         return shortened(attempt.text, self.config.earlier_reasoning)
 
     def shown(self, turn: int, sample: int) -> list[Attempt]:
-        """The earlier answers that a prompt shows. The model continues from the last of them."""
+        """Return the earlier answers that a prompt shows. The model continues from the last of them."""
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn and one.is_judged]
         if self.config.strategy == "parallel" or not earlier:
             return []
@@ -280,7 +283,7 @@ class Search:
             self._judge(attempt)
 
     def _counted(self) -> int:
-        """The number of candidates submitted here whose verdicts the trajectory already counts."""
+        """Return the number of candidates submitted here whose verdicts the trajectory already counts."""
         judged = {one.code for one in self.trajectory.attempts.values() if one.verdict is not None}
         return sum(code in judged for code in self._verdicts)
 
@@ -347,7 +350,7 @@ class Search:
     def _judge_earlier_answers(self) -> None:
         """Judges the answers of a resumed search whose verdict is missing or ``harness_failed``."""
         for attempt in list(self.trajectory.attempts.values()):
-            self._to_library(attempt)  # which does not hold it if the search was killed right after the verdict
+            self._to_library(attempt)  # it is missing there if the search was killed right after the verdict
             if not attempt.is_judged and not attempt.refused:
                 self._judge(attempt)
         self.settle() if self._running else None
@@ -374,7 +377,7 @@ class Search:
         return f"the budget of {self.config.tokens} tokens is spent"
 
     def is_enough(self) -> str | None:
-        """The reason to end the search now; None to go on."""
+        """Return the reason to end the search now; None to go on."""
         best = self.trajectory.best
         if best is not None and best.verdict is not None:
             if self.config.stop_when_correct:
@@ -393,7 +396,7 @@ class Search:
 
 
 def curve(attempts: Sequence[Attempt]) -> Iterator[tuple[int, float]]:
-    """(number of verdicts, best speedup so far) after each verdict, in the order of the answers.
+    """Yield (number of verdicts, best speedup so far) after each verdict, in the order of the answers.
 
     The speedup is 0 before the first correct answer, and 1 for one that was not timed.
     """

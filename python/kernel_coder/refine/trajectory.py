@@ -157,7 +157,7 @@ class Trajectory:
 
     @property
     def best(self) -> Attempt | None:
-        """The correct attempt with the highest rank; the first of equals."""
+        """The correct attempt with the highest rank; among equal ones the first."""
         correct = [one for one in self.attempts.values() if one.verdict is not None and one.verdict.correct]
         return max(correct, key=lambda one: rank(one.verdict), default=None)
 
@@ -171,7 +171,7 @@ class Trajectory:
         return len({sha256_text(one.code) for one in self.attempts.values() if one.code is not None and one.verdict})
 
     def failures(self) -> str:
-        """How often each outcome occurred, as in ``3 wrong_output, 1 timeout``; the most frequent first."""
+        """Return how often each outcome occurred, as in ``3 wrong_output, 1 timeout``; the most frequent first."""
         outcomes = Counter(one.verdict.outcome.value if one.verdict else "not judged" for one in self.attempts.values())
         return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()) or "no answers"
 

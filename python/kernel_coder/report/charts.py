@@ -20,10 +20,10 @@ WIDTH, HEIGHT = 360.0, 190.0  # of the chart, in SVG units
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 24.0  # margins, in SVG units
 
 MAX_POINTS = 400
-"""Highest number of points in a line, about one per SVG unit; a longer curve is drawn as means of neighbours."""
+"""Upper limit for the points of a line, about one for each SVG unit; a longer curve is drawn as means of neighbours."""
 
 MAX_DOTS = 60
-"""Highest number of dots on a line; more would touch each other."""
+"""Upper limit for the dots on a line; more would touch each other."""
 
 PALETTE = (6, 2, 0, 3, 7, 1, 5, 8, 4, 9, 10)
 """Colours of lines without a colour of their own, in order."""
@@ -79,7 +79,7 @@ def line(curve: Curve, label: str, *, dots: bool = False, colour: int | None = N
 
 
 def shown(value: float, unit: Unit = "number") -> str:
-    """A value with its unit.
+    """Return a value with its unit.
 
     >>> shown(0.1234, "share"), shown(1234.5), shown(0.00012345), shown(75.2, "seconds"), shown(2, "speedup"), shown(0)
     ('12.3%', '1,234', '1.23e-4', '75.2 s', '2x', '0')
@@ -95,7 +95,7 @@ def shown(value: float, unit: Unit = "number") -> str:
 
 
 def svg(chart: Chart) -> Markup:
-    """The SVG element: axes, lines or areas, and a cursor that the page's script moves."""
+    """Return the SVG element: axes, lines or areas, and a cursor that the page's script moves."""
     lines = [_thin(one) for one in chart.lines if len(one)]
     if not lines:
         return Markup("")
@@ -144,7 +144,7 @@ def svg(chart: Chart) -> Markup:
 
 
 def _drawn(one: Line, number: int, noisy: bool, path: Path, x: Scale, y: Scale) -> list[str]:
-    """The SVG elements of a line: its band, the line, its moving mean and its dots."""
+    """Return the SVG elements of a line: its band, the line, its moving mean and its dots."""
     parts = []
     points = list(zip(one.steps, one.values, strict=True))
     if one.low is not None and one.high is not None:
@@ -172,7 +172,7 @@ def _bar(x: float, top: float, bottom: float, number: int) -> str:
 
 
 def moving_mean(values: Sequence[float]) -> list[float]:
-    """Means over a window of a tenth of the curve around each value; the window is cut off at the ends.
+    """Return the mean over a window of a tenth of the curve around each value; the window is cut off at the ends.
 
     >>> moving_mean([0.0, 3.0, 0.0])
     [1.5, 1.0, 1.5]
@@ -189,7 +189,7 @@ def moving_mean(values: Sequence[float]) -> list[float]:
 
 
 def legend(chart: Chart) -> list[tuple[int, str]]:
-    """The colours and labels of the lines; empty for a single line, which the title names."""
+    """Return the colours and labels of the lines; empty for a single line, which the title names."""
     lines = [one for one in chart.lines if len(one)]
     return [(colour(one, number), one.label) for number, one in enumerate(lines)] if len(lines) > 1 else []
 
@@ -227,7 +227,7 @@ def _stack(lines: Sequence[Line]) -> list[tuple[Line, list[float], list[float]]]
 
 
 def _range(chart: Chart, lines: Sequence[Line]) -> tuple[float, float, list[float]]:
-    """The lowest and highest value of the y axis, and its grid lines."""
+    """Return the lowest and highest value of the y axis, and its grid lines."""
     values = [
         value for one in lines for bound in (one.values, one.low, one.high) if bound is not None for value in bound
     ]
@@ -266,7 +266,7 @@ def _step_ticks(low: float, high: float) -> tuple[list[float], list[str]]:
 
 
 def _data(chart: Chart, lines: Sequence[Line], x_low: float, x_high: float) -> str:
-    """The data that the page's script shows at the pointer, as JSON."""
+    """Return the data that the page's script shows at the pointer, as JSON."""
     record = {
         "x": [x_low, x_high],
         "left": LEFT / WIDTH,

@@ -40,7 +40,7 @@ MEANINGS = {
 """Explanations of the outcomes."""
 
 MAX_OTHERS = 60
-"""Highest number of charts in the last section, to keep the page small."""
+"""Upper limit for the charts in the last section, to keep the page small."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Section:
 
 
 def sections(run: Run) -> list[Section]:
-    """The run's sections; those without charts are left out."""
+    """Return the run's sections; those without charts are left out."""
     draw = _Drawer(run)
     found = [
         Section("progress", "Did it get better?", _about_progress(run), _progress(run, draw)),
@@ -104,8 +104,8 @@ class _Drawer:
         return curve
 
     def chart(self, title: str, caption: str, names: dict[str, str], unit: Unit = "number", **how: bool) -> list[Chart]:
-        """A chart of those curves that the run has, or nothing. ``names`` maps curves to labels; held-out curves get
-        dots.
+        """Return a chart of those curves that the run has, or nothing. ``names`` maps curves to labels; held-out curves
+        get dots.
         """
         lines = [
             line(curve, label, dots=name.startswith("eval/"), colour=COLOURS.get(label))
@@ -192,7 +192,7 @@ def _progress(run: Run, draw: _Drawer) -> tuple[Chart, ...]:
 
 
 def with_interval(one: Line, tasks: int | None) -> Line:
-    """The line with a 95% interval around each share."""
+    """Return the line with a 95% interval around each share."""
     if not tasks:
         return one
     bounds = [share_interval(value, tasks) for value in one.values]
@@ -275,7 +275,7 @@ def _verdicts(run: Run) -> tuple[Chart, ...]:
 
 
 def rejections(run: Run) -> list[tuple[str, dict[int, int]]]:
-    """The kinds of rejections, each with its number of answers by step; the most frequent first."""
+    """Return the kinds of rejections, each with its number of answers by step; the most frequent first."""
     found = [(kind, dict(steps)) for (outcome, kind), steps in run.samples.reasons.items() if outcome == "rejected"]
     return sorted(found, key=lambda one: -sum(one[1].values()))
 
@@ -382,7 +382,8 @@ NO_PHASE = {"step", "verdict_p50", "verdict_p95"}
 
 
 def phases(run: Run) -> dict[str, Line]:
-    """Each phase's share of a step, by name; ``idle`` is the rest. Where phases overlap, shares are of their sum."""
+    """Return each phase's share of a step, by name; ``idle`` is the rest. If phases overlap, shares are of their
+    sum."""
     step = run.curve("time/step_s")
     if step is None:
         return {}
@@ -472,7 +473,7 @@ def _numbered(run: Run, prefix: str) -> Sequence[str]:
 
 
 def duration(seconds: float) -> str:
-    """A duration in a readable unit.
+    """Return a duration in a readable unit.
 
     >>> duration(42), duration(200), duration(7500)
     ('42 seconds', '3.3 minutes', '2.1 hours')

@@ -1,7 +1,7 @@
 """Describes the numbers of a run in sentences, and checks whether they can be trusted.
 
-The thresholds are rules of thumb, chosen so that our healthy runs raise no warning. Each sentence states its numbers,
-so that readers can judge for themselves.
+The thresholds are rules of thumb, chosen so that this project's good runs get no warning. Each sentence states its
+numbers, so that readers can judge for themselves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from kernel_coder.report.charts import shown
 from kernel_coder.report.folder import Curve, Run
 
 MIN_STEPS = 10
-"""Least number of steps for a statement about a trend."""
+"""Smallest number of steps for a statement about a trend; with fewer, the two ends of a curve have too few points."""
 
 FEW_TASKS = 50
-"""Warn below this number of held-out tasks: the 95% interval of a share is then at least 14 percentage points each way.
-"""
+"""Number of held-out tasks below which the report warns: the 95% interval of a share then reaches 14 points or more."""
 
 SOLVED = "eval/correct_by_turn/"
 """Prefix of the curves with the share of conversations that are solved within a number of turns."""
@@ -28,7 +27,7 @@ SURE = 0.02
 """Entropy in nats per token below which a model nearly always gives the same answer."""
 
 CLEARLY = 3.0
-"""Number of standard errors between the two ends of a noisy curve from which it is said to have changed."""
+"""Number of standard errors between the two ends of a noisy curve from which the report says that it has changed."""
 
 State = Literal["fine", "warning", "unknown"]
 
@@ -92,7 +91,7 @@ class HeldOut:
 
 
 def share_interval(share: float, of: int) -> tuple[float, float]:
-    """The 95% interval of a share of ``of`` independent answers (Wilson 1927).
+    """Return the 95% interval of a share of ``of`` independent answers (Wilson 1927).
 
     >>> [round(bound, 3) for bound in share_interval(0.0, 16)], [round(bound, 3) for bound in share_interval(0.5, 100)]
     ([0.0, 0.194], [0.404, 0.596])
@@ -104,7 +103,7 @@ def share_interval(share: float, of: int) -> tuple[float, float]:
 
 
 def held_out_tasks(run: Run) -> int | None:
-    """The number of held-out tasks; None if there are none or the run does not state it."""
+    """Return the number of held-out tasks; None if there are none or the run does not state it."""
     count = (run.summary or {}).get("held_out_tasks") or run.setting("eval", "num_tasks")
     if run.kind == "supervised" and "eval/format" in run.curves:
         count = run.setting("eval", "num_answered")
@@ -112,7 +111,7 @@ def held_out_tasks(run: Run) -> int | None:
 
 
 def held_out(run: Run) -> list[HeldOut]:
-    """The held-out values at their first and last step, the most important first."""
+    """Return the held-out values at their first and last step, the most important first."""
     turns = [int(name.rpartition("/")[2]) for name in run.curves if name.startswith(SOLVED)]
     names = {
         **({f"{SOLVED}{max(turns)}": f"conversations solved within {max(turns)} turns"} if turns else {}),
@@ -137,7 +136,7 @@ def held_out(run: Run) -> list[HeldOut]:
 
 
 def change(curve: Curve | None) -> Change | None:
-    """How a noisy curve changed; None if it has fewer than ``MIN_STEPS`` values."""
+    """Return how a noisy curve changed; None if it has fewer than ``MIN_STEPS`` values."""
     if curve is None or len(curve) < MIN_STEPS:
         return None
     some = ends(len(curve))
@@ -151,12 +150,13 @@ def change(curve: Curve | None) -> Change | None:
 
 
 def ends(points: int) -> int:
-    """The number of points that count as the beginning and as the end of a curve: a quarter, but at least one."""
+    """Return the number of points that count as the beginning and as the end of a curve: a quarter, but at least
+    one."""
     return max(1, points // 4)
 
 
 def _after(curve: Curve | None, step: int) -> Curve | None:
-    """The part of a curve after a step."""
+    """Return the part of a curve after a step."""
     if curve is None:
         return None
     first = sum(each <= step for each in curve.steps)
@@ -164,7 +164,8 @@ def _after(curve: Curve | None, step: int) -> Curve | None:
 
 
 def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
-    """The step from which the moving mean over ``reach`` values stays beyond the middle of ``before`` and ``after``."""
+    """Return the step from which the moving mean over ``reach`` values stays beyond the middle of ``before`` and
+    ``after``."""
     middle, rising = (before + after) / 2, after > before
     at = curve.steps[-1]
     for place in range(len(curve) - reach, -1, -1):
@@ -176,7 +177,7 @@ def _half_way(curve: Curve, before: float, after: float, reach: int) -> int:
 
 
 def stage_changes(run: Run) -> list[int]:
-    """The steps at which the stage, and with it the rewards, changed."""
+    """Return the steps at which the stage, and with it the rewards, changed."""
     curve = run.curve("stage")
     if curve is None:
         return []
@@ -185,7 +186,7 @@ def stage_changes(run: Run) -> list[int]:
 
 
 def story(run: Run) -> list[str]:
-    """Sentences about what the model learned, and when."""
+    """Return the sentences about what the model learned, and when."""
     if not run.metrics or not run.curves:
         return ["No step is finished yet."]
     sentences = []
@@ -250,7 +251,7 @@ def _about_change(label: str, found: Change, unit: str) -> str:
 
 
 def checks(run: Run) -> list[Check]:
-    """The results of all checks that apply to the run, warnings first."""
+    """Return the results of all checks that apply to the run, warnings first."""
     found = [_enough_steps(run), _held_out_size(run), _held_out_gain(run)]
     if run.kind == "reinforcement":
         found += [

@@ -19,7 +19,7 @@ from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import CONFIG, METRICS, SAMPLES, SUMMARY
 
 QUIET_S = 600
-"""A run without a summary counts as ended after this many seconds without a write; a step rarely takes longer."""
+"""Time without a write, in seconds, after which a run without a summary counts as ended; a step rarely takes longer."""
 
 Kind = Literal["reinforcement", "supervised"]
 Status = Literal["finished", "stopped", "running", "ended"]
@@ -93,7 +93,7 @@ class Run:
         return str(self.setting("model", "name_or_path") or "an unnamed model")
 
     def setting(self, *names: str) -> Any:
-        """A value of the config by its path; None if it is missing."""
+        """Return a value of the config by its path; None if it is missing."""
         value: Any = self.config
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -156,7 +156,7 @@ def read_run(path: Path, samples: int) -> Run:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The records of a JSONL file, and None for each line that cannot be read.
+    """Yield the records of a JSONL file, and None for each line that cannot be read.
 
     A last line without a line end is still being written and is skipped. A missing file has no lines.
     """
@@ -191,7 +191,7 @@ def _config(path: Path) -> Mapping[str, Any]:
 
 
 def _summary(path: Path, last_step: int) -> Mapping[str, Any] | None:
-    """The summary; None if the run has continued since."""
+    """Return the summary; None if the run has continued since."""
     try:
         summary = orjson.loads(path.read_bytes())
     except (OSError, ValueError):

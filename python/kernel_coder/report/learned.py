@@ -1,4 +1,4 @@
-"""What a model learned in a run: held-out tasks solved before and after it, and an example.
+"""Shows what a model learned in a run: held-out tasks solved before and after it, and an example.
 
 The numbers come from ``metrics.jsonl`` and ``samples.jsonl``, so they also cover a run that was killed and resumed.
 """
@@ -31,7 +31,7 @@ Bounds = tuple[float, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Which answers to held-out tasks are correct at one step, for each task.
+    """For each held-out task, which answers are correct at one step.
 
     A conversation counts as correct if one of its first answers is, up to some turn.
     """
@@ -45,11 +45,11 @@ class Solved:
         return sum(answers) / len(answers)
 
     def interval(self) -> Bounds:
-        """The confidence interval of the rate, over the tasks."""
+        """Return the confidence interval of the rate, over the tasks."""
         return _interval([float(sum(group)) for group in self.by_task.values()], list(map(len, self.by_task.values())))
 
     def more_than(self, other: Solved) -> tuple[float, Bounds] | None:
-        """How much the rate is above another one, with the interval over the tasks that both have (paired)."""
+        """Return how much the rate is above another one, with the interval over the tasks that both have (paired)."""
         tasks = [name for name in other.by_task if name in self.by_task]
         if not tasks:
             return None
@@ -70,24 +70,25 @@ class Learning:
 
     @property
     def before(self) -> Solved | None:
-        """Solved within all turns, before training."""
+        """The tasks solved within all turns, before training."""
         return self.before_by_turn[-1] if self.before_by_turn else None
 
     @property
     def after(self) -> Solved | None:
-        """Solved within all turns, after training."""
+        """The tasks solved within all turns, after training."""
         return self.after_by_turn[-1] if self.after_by_turn else None
 
     def gain(self) -> tuple[float, Bounds] | None:
-        """How much training raised the rate."""
+        """Return how much training raised the rate."""
         return self.after.more_than(self.before) if self.before and self.after else None
 
     def gain_of_turns(self) -> tuple[float, Bounds] | None:
-        """How much the further turns raise the rate, after training."""
+        """Return how much the further turns raise the rate, after training."""
         return self.after.more_than(self.after_by_turn[0]) if self.after else None
 
     def facts(self, turns: int = 1) -> dict[str, Any]:
-        """Entries of ``summary.json``: duration in seconds, rates and their 95% intervals; None if there is no number.
+        """Return the entries of ``summary.json``: duration in seconds, rates and their 95% intervals; None if there is
+        no number.
 
         If conversations have several turns, also the rates within each number of turns.
         """
@@ -109,7 +110,7 @@ class Learning:
         return found
 
     def words(self, run_dir: Path) -> Iterator[str]:
-        """Lines to print after a run; none if no held-out answers were judged."""
+        """Yield the lines to print after a run; none if no held-out answers were judged."""
         gain = self.gain()
         if self.before is None or self.after is None or gain is None:
             return
@@ -128,7 +129,7 @@ class Learning:
             yield f"correct answers in training, by step: {sparkline(self.curve)}  ({low:.0%} to {high:.0%})"
         if self.example:
             yield ""
-            name = re.sub(r"/\d{9,}$", "", str(self.example["task"]))  # without a number that says nothing
+            name = re.sub(r"/\d{9,}$", "", str(self.example["task"]))  # without the number at its end
             yield f"A held-out task that is solved now, {name}:"
             yield ""
             yield str(self.example["prompt"][-1]["content"])
@@ -158,7 +159,7 @@ def learning(run_dir: Path, last_step: int, turns: int = 1) -> Learning:
 
 
 def held_out(run_dir: Path, steps: Collection[int]) -> dict[int, list[dict[str, Any]]]:
-    """The judged conversations on held-out tasks at these steps."""
+    """Return the judged conversations on held-out tasks at these steps."""
     lines: dict[int, list[dict[str, Any]]] = {step: [] for step in steps}
     with (run_dir / SAMPLES).open("rb") as file:
         for text in file:
@@ -171,7 +172,7 @@ def held_out(run_dir: Path, steps: Collection[int]) -> dict[int, list[dict[str, 
 
 
 def solved_by_turn(lines: Sequence[Mapping[str, Any]], turns: int) -> tuple[Solved, ...]:
-    """Which conversations are solved within 1, 2, ... turns; empty if no answer was judged.
+    """Return which conversations are solved within 1, 2, ... turns; empty if no answer was judged.
 
     Answers on which the judge itself failed do not count. A conversation of only such answers is left out.
     """
@@ -188,7 +189,7 @@ def solved_by_turn(lines: Sequence[Mapping[str, Any]], turns: int) -> tuple[Solv
 
 
 def example(lines: Sequence[Mapping[str, Any]], before: Solved | None) -> Mapping[str, Any]:
-    """The shortest correct answer to a task that was not solved before, or else the shortest correct answer.
+    """Return the shortest correct answer to a task that was not solved before, or else the shortest correct answer.
 
     Empty if there is no correct answer.
     """
@@ -199,7 +200,7 @@ def example(lines: Sequence[Mapping[str, Any]], before: Solved | None) -> Mappin
 
 
 def sparkline(values: Sequence[float], most: int = 60) -> str:
-    """One bar for each value between 0 and 1. More than ``most`` values are averaged over neighbours.
+    """Return one bar for each value between 0 and 1. More than ``most`` values are averaged over neighbours.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'

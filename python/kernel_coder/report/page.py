@@ -34,11 +34,11 @@ from kernel_coder.report.timeline import timeline
 
 TEMPLATE, SCRIPT = "report.html.jinja", "report.js"
 FREQUENT = 12
-"""Highest number of rows in the table of frequent failures."""
+"""Upper limit for the rows in the table of frequent failures, so that the page stays readable."""
 
 
 def html(run: Run) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     samples, prompts, left_out = sample_views(run)
     found, drawn = checks(run), sections(run)
     return render(
@@ -78,7 +78,7 @@ def html(run: Run) -> str:
 
 
 def what(run: Run) -> str:
-    """A description of the run for readers who know nothing about it."""
+    """Return a description of the run for readers who know nothing about it."""
     setting = run.setting
     if run.kind == "supervised":
         text = (
@@ -117,7 +117,7 @@ def what(run: Run) -> str:
 
 
 def state(run: Run) -> str:
-    """The state of the run in a sentence."""
+    """Return the state of the run in a sentence."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
     at = f"step {run.last_step}{planned}"
     quiet = max(0.0, time.time() - run.written_at)
@@ -133,7 +133,7 @@ def state(run: Run) -> str:
 
 
 def numbers(run: Run) -> list[tuple[str, str, str]]:
-    """The headline numbers: a label, a value and an explanation each."""
+    """Return the headline numbers: a label, a value and an explanation each."""
     found = []
     for one in held_out(run)[:2]:
         first, last = one.interval(one.first_interval), one.interval(one.last_interval)
@@ -191,7 +191,7 @@ def section_view(section: Section) -> dict[str, Any]:
 
 
 def verdict_table(run: Run) -> list[dict[str, Any]]:
-    """The share of each outcome in the first and the last quarter of the steps, and in all of them."""
+    """Return the share of each outcome in the first and the last quarter of the steps, and in all of them."""
     prefix = "judge/" if run.curve("judge/correct") else "eval/judge/"
     rows = []
     for name in COLOURS:
@@ -222,7 +222,7 @@ def rejection_table(run: Run) -> list[dict[str, Any]]:
 
 
 def frequent_reasons(run: Run) -> list[dict[str, Any]]:
-    """The most frequent kinds of failures."""
+    """Return the most frequent kinds of failures."""
     rows: list[dict[str, Any]] = [
         {"outcome": outcome, "kind": kind, "count": sum(steps.values()), "first": min(steps), "last": max(steps)}
         for (outcome, kind), steps in run.samples.reasons.items()
@@ -232,7 +232,7 @@ def frequent_reasons(run: Run) -> list[dict[str, Any]]:
 
 
 def time_table(run: Run) -> list[tuple[str, float, float]]:
-    """For each phase of a step: its label, its share of the time, and its mean time in seconds."""
+    """Return for each phase of a step its label, its share of the time, and its mean time in seconds."""
     step = run.curve("time/step_s")
     if step is None:
         return []
@@ -245,7 +245,7 @@ def time_table(run: Run) -> list[tuple[str, float, float]]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """Facts from the config and the summary, by name."""
+    """Return facts from the config and the summary, by name."""
     known: dict[str, Any] = {
         "folder": run.name,
         "data": run.setting("data", "path"),
@@ -270,7 +270,7 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def sample_views(run: Run) -> tuple[list[dict[str, Any]], list[list[dict[str, str]]], int]:
-    """The answers on the page (newest first), their prompts (each once), and the number of answers left out.
+    """Return the answers on the page (newest first), their prompts (each once), and the number of answers left out.
 
     If the texts exceed ``MAX_TEXTS``, the latest answers are left out first.
     """

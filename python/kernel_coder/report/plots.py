@@ -19,7 +19,7 @@ COLOURS = (
 
 
 def is_available() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -80,5 +80,5 @@ def _write(charts: Sequence[Chart], path: Path) -> None:
 
 
 def _plain(text: str) -> str:
-    """The text with characters escaped that matplotlib would read as a formula."""
+    """Return the text with characters escaped that matplotlib would read as a formula."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text).replace("$", r"\$")

@@ -22,16 +22,16 @@ EXAMPLES = 3
 """Number of answers kept as examples of each outcome and of each kind of rejection."""
 
 KINDS = 200
-"""Highest number of kinds of reasons that are counted separately in one outcome, to bound the memory."""
+"""Upper limit for the kinds of reasons that are counted separately in one outcome, to limit the memory."""
 
 MAX_TEXT = 16_000
-"""Longest text on the page, in characters; the rest is cut off. It is longer than nearly all answers."""
+"""Upper limit for a text on the page, in characters; the rest is cut off. Nearly all answers are shorter."""
 
 MAX_TEXTS = 5_000_000
 """Upper limit for the length of all texts on the page, in characters, so that browsers open it quickly."""
 
 DIFF_LINES = 300
-"""Longest text that is compared line by line; difflib's time grows with the square of the length."""
+"""Upper limit, in lines, for texts that are compared line by line, because difflib takes quadratic time."""
 
 REJECTED = "rejected"
 CORRECT = "correct"
@@ -51,7 +51,7 @@ class Chosen:
     reasons: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)  # by (outcome, kind) and step
 
     def outcomes_in_all(self) -> Counter[str]:
-        """The number of answers by outcome, over all steps."""
+        """Return the number of answers by outcome, over all steps."""
         return sum(self.outcomes.values(), Counter())
 
 
@@ -138,7 +138,8 @@ class Chooser:
             self._examples[key] = deque((one for one in kept if one[1]["step"] < step), EXAMPLES)
 
     def choose(self) -> Chosen:
-        """Examples of every outcome (at most half of the answers), then the first, the best and the latest answers."""
+        """Choose examples of every outcome (at most half of the answers), then the first, the best and the latest
+        answers."""
         found: dict[int, tuple[Mapping[str, Any], str]] = {}
 
         def take(some: Iterable[tuple[int, Mapping[str, Any]]], why: str, limit: int = self.limit) -> None:
@@ -163,14 +164,14 @@ class Chooser:
 
 
 def answers_of(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The answers of a record, each with its verdict: the turns of a conversation, or the record itself."""
+    """Return the answers of a record, each with its verdict: the turns of a conversation, or the record itself."""
     turns = record.get("turns")
     found = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
     return found or [record]
 
 
 def verdict_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The verdict in a record; empty if there is none."""
+    """Return the verdict in a record; empty if there is none."""
     verdict = record.get("verdict")
     if isinstance(verdict, Mapping):
         return verdict
@@ -188,7 +189,7 @@ def reason_of(record: Mapping[str, Any]) -> str:
 
 
 def kind_of(reason: str) -> str:
-    """The reason with numbers and quoted names replaced by …, so that similar reasons are counted together.
+    """Return the reason with numbers and quoted names replaced by …, so that similar reasons are counted together.
 
     >>> kind_of("no kernel of its own: no triton kernel was launched")
     'no kernel of its own: no triton kernel was launched'
@@ -201,7 +202,7 @@ def kind_of(reason: str) -> str:
 
 
 def number(value: Any) -> float | None:
-    """The value as a float if it is a finite number, otherwise None.
+    """Return the value as a float if it is a finite number, otherwise None.
 
     >>> number(1), number(None), number(float("nan")), number(True)
     (1.0, None, None, None)
@@ -223,7 +224,8 @@ class Reference:
 
 
 def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Reference]:
-    """The known solutions, or else references, of the wanted tasks by id, if the run's data are on this machine."""
+    """Return the known solutions, or else references, of the wanted tasks by id, if the run's data are on this
+    machine."""
     from pathlib import Path
 
     from kernel_coder.tasks import load_tasks
@@ -249,7 +251,7 @@ def references(run_config: Mapping[str, Any], wanted: set[str]) -> dict[str, Ref
 
 
 def asked_module(prompt: Any) -> str | None:
-    """The last module in the messages of a prompt, which is the one to rewrite."""
+    """Return the last module in the messages of a prompt, which is the one to rewrite."""
     blocks: list[str] = []
     for message in messages_of(prompt):
         if message["role"] != "assistant":
@@ -258,7 +260,7 @@ def asked_module(prompt: Any) -> str | None:
 
 
 def messages_of(prompt: Any) -> list[dict[str, str]]:
-    """A prompt, given as text or messages, as messages."""
+    """Return a prompt, given as text or messages, as messages."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     found = []
@@ -269,7 +271,7 @@ def messages_of(prompt: Any) -> list[dict[str, str]]:
 
 
 def apart(answer: str) -> dict[str, Any]:
-    """An answer's thinking and code, and its whole text if it does not have the requested form.
+    """Return an answer's thinking and code, and its whole text if it does not have the requested form.
 
     >>> apart("<thinking>Hm.</thinking><answer>```python\\nx = 1\\n```</answer>")
     {'thinking': 'Hm.', 'code': 'x = 1', 'whole': None, 'form': None}
@@ -285,7 +287,7 @@ def apart(answer: str) -> dict[str, Any]:
 
 
 def difference(reference: str, code: str) -> list[tuple[str, str]] | None:
-    """The lines of a unified diff with their kinds (+, -, @ or a space); None if a text is too long."""
+    """Return the lines of a unified diff with their kinds (+, -, @ or a space); None if a text is too long."""
     before, after = reference.splitlines(), code.splitlines()
     if max(len(before), len(after)) > DIFF_LINES or max(map(len, (*before, *after)), default=0) > 2000:
         return None
@@ -294,7 +296,7 @@ def difference(reference: str, code: str) -> list[tuple[str, str]] | None:
 
 
 def turns_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a conversation, each with the messages before it, the answer and its outcome."""
+    """Return the turns of a conversation, each with the messages before it, the answer and its outcome."""
     turns = record.get("turns")
     if isinstance(turns, Sequence) and not isinstance(turns, str):
         found = []
@@ -325,7 +327,7 @@ def turns_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def shortened(text: str, limit: int = MAX_TEXT) -> str:
-    """The text, cut off after ``limit`` characters.
+    """Return the text, cut off after ``limit`` characters.
 
     >>> shortened("abcdef", 4)
     'abcd\\n[2 more characters]'
@@ -334,7 +336,7 @@ def shortened(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def shown_verdict(verdict: Mapping[str, Any]) -> str:
-    """The verdict as the page shows it: one field a line; of the measured times only their number."""
+    """Return the verdict as the page shows it: one field a line; of the measured times only their number."""
     fields = dict(verdict)
     for name in ("runtimes_ms", "reference_runtimes_ms"):
         if isinstance(fields.get(name), list) and fields[name]:

@@ -1,4 +1,4 @@
-"""Draws the time line of a run's last steps: which part of the work was done when."""
+"""Draws the time line of a run's last steps: the times of each phase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_coder.report.charts import LEFT, RIGHT, WIDTH, shown
 from kernel_coder.report.folder import Run
 
 STEPS = 4
-"""Steps that are drawn. With more of them, bars of one step become too short to see."""
+"""Number of steps that are drawn. With more, the bars of a step would be too short to see."""
 
 LANES = {
     "writing answers": ("rollout", "sample"),
@@ -40,7 +40,7 @@ class Bar:
 
 
 def bars(run: Run) -> list[Bar]:
-    """The phases of the last steps. Without times in metrics.jsonl there are none."""
+    """Return the phases of the last steps. Without times in metrics.jsonl there are none."""
     spans: dict[int, dict[str, list[float]]] = {}
     for place, side in enumerate(("from", "until")):
         for name, curve in run.curves.items():
@@ -58,9 +58,9 @@ def bars(run: Run) -> list[Bar]:
 
 
 def timeline(run: Run) -> Markup:
-    """The SVG element, or nothing without times.
+    """Return the SVG element, or nothing without times.
 
-    The clock begins anew when a run is resumed, so steps from before that are not drawn beside later ones.
+    The clock begins at 0 again when a run is resumed, so steps from before and after that are not drawn together.
     """
     found = bars(run)
     ends = {bar.step: max(other.end for other in found if other.step == bar.step) for bar in found}

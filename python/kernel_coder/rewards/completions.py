@@ -10,7 +10,7 @@ Completion = str | Sequence[Mapping[str, Any]]
 
 
 def completion_text(completion: Completion) -> str:
-    """The text of a completion: the string itself, or the content of the assistant's last message.
+    """Return the text of a completion: the string itself, or the content of the assistant's last message.
 
     >>> completion_text([{"role": "assistant", "content": "first"}, {"role": "assistant", "content": "last"}])
     'last'

@@ -25,7 +25,7 @@ def format_reward(
     partial: Annotated[float, Field(description="reward for all three pieces without the right arrangement")] = 0.0,
     **columns: Any,
 ) -> list[float | None]:
-    """1 for ``<thinking>...</thinking><answer>...</answer>`` with one fenced block of code in the answer.
+    """Return 1 for ``<thinking>...</thinking><answer>...</answer>`` with one fenced block of code in the answer.
 
     Args:
         prompts: not used.

@@ -32,7 +32,7 @@ PRESETS: Mapping[str, tuple[RewardPart, ...]] = {
 
 
 def reward_preset(name: str) -> tuple[RewardPart, ...]:
-    """The parts of a preset, for :class:`RewardSet` or a config.
+    """Return the parts of a preset, for :class:`RewardSet` or a config.
 
     >>> [(part.name, part.weight) for part in reward_preset("kevin")]
     [('correct', 0.3), ('speedup', 1.0)]

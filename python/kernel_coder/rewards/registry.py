@@ -32,7 +32,7 @@ COLUMNS = frozenset(
         *("trainer_state", "log_extra", "log_metric", "environments"),  # TRL passes these besides the columns
     }
 )
-"""Names that a training loop passes as columns. None of them can be a parameter in a config."""
+"""Names that a training loop passes as columns. They cannot be parameters in a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ _REGISTRY: dict[str, _Registered] = {}
 
 
 def register_reward(name: str, *, check: Callable[..., None] | None = None) -> Callable[[Function], Function]:
-    """A decorator that registers a reward function under a name for configs.
+    """Return a decorator that registers a reward function under a name for configs.
 
     Args:
         name: a name that is not registered yet.
@@ -72,7 +72,7 @@ def register_reward(name: str, *, check: Callable[..., None] | None = None) -> C
 
 
 def reward_names() -> list[str]:
-    """The registered names.
+    """Return the registered names.
 
     >>> reward_names()[:5]
     ['compiles', 'correct', 'format', 'general', 'kernel_share']
@@ -97,7 +97,7 @@ class Reward:
         return self.name
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
-        """The function's result.
+        """Return the function's result.
 
         Raises:
             RewardError: a column that the function needs is missing.
@@ -118,16 +118,16 @@ class Reward:
 
 
 class AsyncReward(Reward):
-    """A :class:`Reward` around an ``async`` function. Its call is ``async`` as well, since TRL looks at ``__call__`` to
-    tell the two kinds apart."""
+    """A :class:`Reward` around an ``async`` function. Its call is ``async`` as well, since TRL distinguishes the two
+    kinds by their ``__call__``."""
 
     async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
-        """The function's result, awaited. It raises what :meth:`Reward.__call__` raises."""
+        """Return the function's result, awaited. It raises what :meth:`Reward.__call__` raises."""
         return await self._call(prompts, completions, columns)
 
 
 def load_reward(name: str, params: Mapping[str, Any] | None = None) -> Reward:
-    """The reward with this name and these parameters.
+    """Return the reward with this name and these parameters.
 
     Args:
         name: a registered name (``format``, ``similarity``), ``package.module:function`` or
@@ -173,8 +173,8 @@ def _find(name: str) -> _Registered:
 
 @contextlib.contextmanager
 def _current_folder_last() -> Iterator[None]:
-    """Inside, modules are also found in the current folder, after all others: the user names this module, but a file
-    there must not stand for an installed package such as torch."""
+    """Inside this context, modules are also found in the current folder, after all others, so that a file there cannot
+    replace an installed package such as torch."""
     here = os.getcwd()
     sys.path.append(here)
     try:
@@ -227,7 +227,8 @@ def _checked_params(name: str, registered: _Registered, params: dict[str, Any]) 
 
 
 def _converted(reward: str, name: str, value: Any, hint: Any) -> Any:
-    """The value converted to the annotated type; unchanged if there is no annotation that pydantic understands."""
+    """Return the value converted to the annotated type; unchanged if there is no annotation that pydantic
+    understands."""
     if hint is None:
         return value
     try:

@@ -64,7 +64,7 @@ class RewardTable:
         total: the weighted sum for each completion. None: the completion could not be scored; the training then uses it
             neither in the baseline nor in the loss.
         parts: the unweighted rewards of each term, by label.
-        errors: the completions that a term failed on, by label.
+        errors: for each label, the completions on which this term failed.
         weights: the weights of the terms at this step, by label.
     """
 
@@ -134,7 +134,7 @@ class RewardSet:
         return tuple(self._rewards)
 
     def needing(self, column: str, *, or_taking: bool = False) -> list[str]:
-        """The terms that require a column; with ``or_taking`` also those for which it is optional.
+        """Return the terms that require a column; with ``or_taking`` also those for which it is optional.
 
         >>> RewardSet(["format", "correct"]).needing("verdict")
         ['correct']
@@ -147,7 +147,7 @@ class RewardSet:
         return found
 
     def weights(self, step: int) -> dict[str, float]:
-        """The terms' weights at this step, by label."""
+        """Return the terms' weights at this step, by label."""
         return {
             label: part.weight * self._schedules[label](step)
             for label, part in zip(self._rewards, self.parts, strict=True)
@@ -188,7 +188,7 @@ class RewardSet:
         return RewardTable(self._totals(parts, errors, weights, count), parts, errors, weights)
 
     def totals(self, table: RewardTable, factors: Mapping[str, float]) -> list[float | None]:
-        """The totals of a table with its weights multiplied by ``factors``; terms without a factor are left out.
+        """Return the totals of a table with its weights multiplied by ``factors``; terms without a factor are left out.
 
         >>> rewards = RewardSet(["format", {"name": "similarity", "weight": 2.0}])
         >>> answer = "<thinking>why</thinking><answer>```python\\nx = 1\\n```</answer>"
@@ -228,7 +228,7 @@ class RewardSet:
 def _call_all(
     rewards: Mapping[str, Reward], prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The result of each reward, or the exception that it raised. Plain functions run first, in order."""
+    """Return the result of each reward, or the exception that it raised. Plain functions run first, in order."""
     outcomes: dict[str, Any] = {}
     pending: dict[str, Awaitable[Any]] = {}
     try:
@@ -256,7 +256,8 @@ def _call_all(
 
 
 def _gathered(awaitables: list[Awaitable[Any]]) -> list[Any]:
-    """Results or exceptions. If an event loop already runs in this thread, as in a notebook, uses another thread."""
+    """Return results or exceptions. If this thread already has an event loop, as in a notebook, another thread is
+    used."""
 
     async def gather() -> list[Any]:
         return await asyncio.gather(*awaitables, return_exceptions=True)
@@ -270,7 +271,7 @@ def _gathered(awaitables: list[Awaitable[Any]]) -> list[Any]:
 
 
 def _scores(label: str, outcome: Any, count: int) -> tuple[list[float | None], list[Failure]]:
-    """The finite numbers and Nones of a result, and a failure for every other value."""
+    """Return the finite numbers and Nones of a result, and a failure for every other value."""
     if isinstance(outcome, BaseException):
         reason = f"{type(outcome).__name__}: {outcome}"
         return [None] * count, [Failure(index, reason) for index in range(count)]

@@ -14,7 +14,7 @@ KINDS = ("constant", "linear", "cosine", "stages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A factor of a weight that depends on the step.
+    """A factor of a reward's weight that depends on the step.
 
     ==========  ==============================================================================================
     kind        factor
@@ -67,7 +67,7 @@ class Schedule:
             raise RewardError(f"schedule {self.kind} has no stages; set kind: stages")
 
     def __call__(self, step: int) -> float:
-        """The factor at this step, counted from 0."""
+        """Return the factor at this step, counted from 0."""
         if self.kind == "constant":
             return 1.0
         if self.stages is not None:

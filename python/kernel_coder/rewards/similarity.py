@@ -29,7 +29,8 @@ def similarity_reward(
     high: float = 1.0,
     **columns: Any,
 ) -> list[float | None]:
-    """Similarity of an answer's code to the known solution: ``scale * clip((r - low) / (high - low), 0, 1)``.
+    """Return the similarity of an answer's code to the known solution: ``scale * clip((r - low) / (high - low), 0,
+    1)``.
 
     ``r`` is ``difflib.SequenceMatcher(None, code, solution, autojunk).ratio()``, between 0 and 1. Wei et al. 2025
     (SWE-RL) reward patches in this way. The reward teaches a model the form of kernels, not their speed. So limit it

@@ -26,8 +26,8 @@ CUDA = {
 }
 TECHNIQUES = tuple(sorted({*TRITON, *CUDA}))
 """The known techniques. In Triton kernels: ``@triton.autotune``, block pointers or tensor descriptors, eviction
-policies
-and cache modifiers, ``num_stages``, ``tl.num_programs``, ``tl.dot``. In CUDA kernels: matches of the patterns above."""
+policies and cache modifiers, ``num_stages``, ``tl.num_programs``, ``tl.dot``. In CUDA kernels: matches of the patterns
+above."""
 
 
 def _check(known: Sequence[str], count: int) -> None:
@@ -48,10 +48,10 @@ def techniques_reward(
     count: Annotated[int, Field(description="number of techniques that earn the full reward")] = 2,
     **columns: Any,
 ) -> list[float | None]:
-    """``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
+    """Return ``min(techniques found, count) / count`` for a correct candidate, 0 for any other.
 
-    Only kernels that the answer launches count, not those that it merely defines. The reward reads the source, so a
-    model can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
+    Only kernels that the answer launches count, not those that it only defines. The reward reads the source, so a model
+    can game it: give it a small weight beside a measured speedup. The idea is KernelTune's.
 
     Args:
         prompts: not used.
@@ -96,7 +96,7 @@ def _code(completion: Completion) -> str:
 
 
 def techniques_in(code: str) -> set[str]:
-    """The techniques in the Triton kernels that ``code`` launches and in its CUDA sources."""
+    """Return the techniques in the Triton kernels that ``code`` launches and in its CUDA sources."""
     tree = parse(code)
     if isinstance(tree, str):
         return set()

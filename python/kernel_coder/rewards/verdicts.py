@@ -22,7 +22,7 @@ Verdicts = Sequence[Verdict | None]
 def scores(
     name: str, completions: Sequence[Completion], verdicts: Verdicts, score: Callable[[Verdict], float | None]
 ) -> list[float | None]:
-    """The score of each verdict; None where there is no verdict or it is ``harness_failed``."""
+    """Return the score of each verdict; None where there is no verdict or it is ``harness_failed``."""
     rewards: list[float | None] = []
     for _, verdict in zip(completions, verdicts, strict=True):
         if verdict is not None and not isinstance(verdict, Verdict):
@@ -35,7 +35,7 @@ def scores(
 def compiles_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """1 for a candidate that compiled, even if it failed when it ran; 0 if it did not compile or was rejected.
+    """Return 1 for a candidate that compiled, even if it failed when it ran; 0 if it did not compile or was rejected.
 
     >>> from kernel_coder.judge import example_verdict
     >>> compiles_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("wrong_output"), example_verdict("timeout")])
@@ -54,7 +54,7 @@ def compiles_reward(
 def correct_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """1 for a correct candidate, else 0.
+    """Return 1 for a correct candidate, else 0.
 
     >>> from kernel_coder.judge import example_verdict
     >>> correct_reward(["?"] * 2, ["x"] * 2, verdict=[example_verdict("correct"), example_verdict("crashed")])
@@ -82,7 +82,7 @@ def speedup_reward(
     ] = "lower",
     **columns: Any,
 ) -> list[float | None]:
-    """The speedup of a correct candidate over the reference, ``min(speedup, cap)``; 0 for any other.
+    """Return the speedup of a correct candidate over the reference, ``min(speedup, cap)``; 0 for any other.
 
     Args:
         prompts: not used.
@@ -119,7 +119,7 @@ def speedup_reward(
 def kernel_share_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """The share of device time that a correct candidate spends in its own kernels; 0 for any other candidate.
+    """Return the share of device time that a correct candidate spends in its own kernels; 0 for any other candidate.
 
     It rewards rewriting the expensive operations rather than a cheap one beside them (Dr. Kernel calls it coverage).
     None also for a correct candidate that was not profiled.
@@ -135,10 +135,10 @@ def kernel_share_reward(
 def memory_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """How little GPU memory a correct candidate takes: ``min(reference / candidate, 1)``; 0 for any other candidate.
+    """Return ``min(reference / candidate, 1)`` of the GPU memory for a correct candidate; 0 for any other candidate.
 
-    Both take at least a byte. None also for a correct candidate whose memory was not measured, as without a GPU. The
-    candidate's process measures its own memory, so give this reward a small weight.
+    Both amounts count as at least one byte. None also for a correct candidate whose memory was not measured, as without
+    a GPU. The candidate's process measures its own memory, so give this reward a small weight.
 
     >>> from kernel_coder.judge import example_verdict
     >>> lean, fat = (example_verdict("correct", memory_bytes=n, reference_memory_bytes=100) for n in (50, 400))
@@ -160,7 +160,7 @@ def memory_reward(
 def roofline_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """The share of the GPU's limit that a correct candidate reaches; 0 for any other candidate.
+    """Return the share of the GPU's limit that a correct candidate reaches; 0 for any other candidate.
 
     None also for a correct candidate that was not timed, or ran on a GPU whose limits are not known.
 
@@ -175,7 +175,7 @@ def roofline_reward(
 def general_reward(
     prompts: Sequence[Any], completions: Sequence[Completion], *, verdict: Verdicts, **columns: Any
 ) -> list[float | None]:
-    """Whether a correct candidate also serves other sizes than the task's own: 1 or 0; 0 for any other candidate.
+    """Return 1 for a correct candidate that also works for other sizes than the task's own; 0 for any other candidate.
 
     >>> from kernel_coder.judge import example_verdict
     >>> special = example_verdict("correct", specialised="it fails on other sizes")

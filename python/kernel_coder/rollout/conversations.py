@@ -1,4 +1,4 @@
-"""Conversations: an answer, the feedback of the judge, the next answer. A single answer is a conversation of one turn.
+"""Conversations of answers and the judge's feedback. A single answer is a conversation of one turn.
 
 Sampling and judging overlap: while the answers of one batch are judged, the next batch is sampled. Log-probs are
 rounded differently in different batches. So by default the batches do not depend on the duration of verdicts, and a run
@@ -21,10 +21,10 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.order import in_turn
 
 POLL_S = 0.2
-"""Longest wait for a verdict before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 Ask = Callable[[Task, str], Future[Any]]
-"""Starts to judge an answer to a task; returns the verdict as a future."""
+"""A function that starts to judge an answer to a task and returns the verdict as a future."""
 
 Context = Literal["all", "last", "best"]
 Reasoning = Literal["keep", "summary", "drop"]
@@ -82,7 +82,7 @@ class FollowUp:
     room: int | None = None
 
     def __call__(self, conversation: Conversation) -> Next | None:
-        """The next prompt; None if the conversation ends."""
+        """Return the next prompt; None if the conversation ends."""
         turns, verdict = conversation.turns, conversation.verdicts[-1]
         if len(turns) >= self.max_turns or verdict is None or not verdict.is_scored:
             return None
@@ -94,13 +94,13 @@ class FollowUp:
         return None if self.room is not None and len(found.ids) > self.room else found
 
     def _reply(self, conversation: Conversation, turn: int) -> list[Message]:
-        """The feedback on that turn in the next prompt."""
+        """Return the feedback on that turn in the next prompt."""
         task, verdict = conversation.opening.task, conversation.verdicts[turn]
         now = len(conversation.turns)
         return build_feedback(task, verdict, self.template, turn=now, max_turns=self.max_turns)
 
     def _shown(self, conversation: Conversation) -> list[int]:
-        """The turns that the next prompt shows, in order. The prompt ends with the feedback on the last of them.
+        """Return the turns that the next prompt shows, in order. The prompt ends with the feedback on the last of them.
 
         With ``best`` and more than one turn, the latest turn is always among them.
         """
@@ -111,7 +111,7 @@ class FollowUp:
             return everything[-self.context_turns :]
         assert self.rank is not None, "context best needs a rank"
         ranks = [self.rank(verdict) for verdict in conversation.verdicts]
-        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # of equal turns, the later one first
+        best = sorted(everything, key=lambda k: (ranks[k], k), reverse=True)  # among equal turns, the later one first
         if self.context_turns == 1:
             return best[:1]
         return [*sorted([k for k in best if k != everything[-1]][: self.context_turns - 1]), everything[-1]]
@@ -136,14 +136,15 @@ class FollowUp:
             answer = answers[k]
             if self.earlier_reasoning != "keep":
                 answer = short_answer(answer, summary=self.earlier_reasoning == "summary")
-            # Feedback names the number of turns left, so earlier replies are repeated as they were, not built anew.
+            # Feedback contains the number of turns left, so earlier replies are repeated as they were and not built
+            # again.
             reply = self._reply(conversation, k) if k == shown[-1] else list(_asked(tuple(conversation.replies[k])))
             messages += [Message(role="assistant", content=answer), *reply]
         return Next(tuple(messages), tuple(encode_prompt(self.tokenizer, messages, self.chat_template)))
 
 
 def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages without a last message that begins the answer."""
+    """Return the messages without a last message that begins the answer."""
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
@@ -251,7 +252,7 @@ def _answer(
     """Samples the next turn of each conversation in a batch; returns the futures of the verdicts, or [] without
     ``ask``.
 
-    With ``overlap``, and an engine that reports each answer's end, judging starts while other answers are still
+    With ``overlap`` and an engine that reports each answer's end, judging starts while other answers are still being
     sampled.
     """
     prompts = [one.next for one in batch]

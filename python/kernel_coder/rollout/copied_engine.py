@@ -1,4 +1,4 @@
-"""An engine that samples from a copy of the policy, so that the policy can be updated meanwhile."""
+"""An engine that samples from a copy of the policy, so that the policy can be updated at the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CopiedEngine:
     Args:
         model: the model that is trained.
         make: makes the engine for a model.
-        gpu: the model's GPU if a judge times kernels on it: sampling then takes turns with it. None: it does not.
+        gpu: the model's GPU, if a judge times kernels on it; sampling and timing then take turns. None: no judge does.
     """
 
     def __init__(
@@ -39,24 +39,24 @@ class CopiedEngine:
         self.tells_of_ends: bool = getattr(self.inner, "tells_of_ends", False)
 
     def snapshot(self) -> Snapshot:
-        """A copy of the model's present weights. Call it where no update is in progress."""
+        """Return a copy of the model's present weights. No update may be in progress."""
         own = dict(self.model.named_parameters())
         return {name: own[name].detach().clone() for name in self._trained}
 
     def load(self, snapshot: Snapshot, version: int) -> None:
-        """Samples from these weights from now on. ``version`` is the number of updates that they have had."""
+        """Uses these weights for later answers. ``version`` is the number of updates that they have had."""
         own = dict(self.copy.named_parameters())
         with torch.no_grad():
             for name, weight in snapshot.items():
                 own[name].copy_(weight)
         if torch.cuda.is_available() and next(iter(own.values())).is_cuda:
-            torch.cuda.current_stream().synchronize()  # the snapshot's memory is given back by another stream
+            torch.cuda.current_stream().synchronize()  # another stream frees the snapshot's memory
         self.version = version
         if hasattr(self.inner, "prepare"):
             self.inner.prepare(version)
 
     def prepare(self, version: int) -> None:
-        """Samples from the model's present weights from now on."""
+        """Uses the model's present weights for later answers."""
         self.load(self.snapshot(), version)
 
     def rest(self) -> None:
@@ -95,12 +95,12 @@ class CopiedEngine:
 
 
 class LastUse:
-    """An engine that tells when the first and the last of a known number of answers are written.
+    """An engine that records when the first answer is written, and reports when a known number of answers are written.
 
     Args:
         engine: the engine.
         answers: number of answers that are needed.
-        told: called once, after the last of them.
+        told: called once, when all of them are written.
     """
 
     def __init__(self, engine: RolloutEngine, answers: int, told: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ BLOCK = 64
 """Number of keys that a program loads at once."""
 
 LEAST_ROWS = 16
-"""The least number of rows in a Triton matrix product; fewer queries are padded."""
+"""Smallest number of rows that a Triton matrix product allows; fewer queries are padded to it."""
 
 AGREES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Largest relative difference to torch's attention in float64 at which the kernel is used, by dtype."""
@@ -33,7 +33,7 @@ def attend(
     lengths: Tensor,
     scale: float,
 ) -> Tensor:
-    """The attention of the new token over its row, [B, K, G, D]. Writes the token's key and value into the cache.
+    """Return the attention [B, K, G, D] of the new token over its row, and write its key and value into the cache.
 
     Args:
         query: [B, K, G, D], without rotary embedding.
@@ -85,7 +85,8 @@ def attend_by_torch(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """:func:`attend` in torch. ``mask`` [B, 1, 1, T] is added to the scores; its width is the number of tokens read."""
+    """Compute :func:`attend` with torch. ``mask`` [B, 1, 1, T], added to the scores, is as wide as the tokens to
+    read."""
     heads, size = key.shape[1:]
     cos, sin = cos[lengths][:, None], sin[lengths][:, None]  # [B, 1, D]
     query, key = turned(query, cos[:, None], sin[:, None]), turned(key, cos, sin)
@@ -99,7 +100,7 @@ def attend_by_torch(
 
 
 def mask_of(lengths: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """[B, 1, 1, width]: 0 for the tokens of a row and the new token, -inf after them."""
+    """Return [B, 1, 1, width]: 0 for the tokens of a row and the new token, -inf after them."""
     later = torch.arange(width, device=lengths.device) > lengths[:, None]
     return torch.zeros(later.shape, dtype=dtype, device=lengths.device).masked_fill_(later, -torch.inf)[:, None, None]
 
@@ -110,7 +111,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int, size: int) -> str | None:
-    """The reason why the kernel cannot be used; None if it agrees with torch on a small example."""
+    """Return the reason why the kernel cannot be used; None if it agrees with torch on a small example."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if size & (size - 1) or size < 16:

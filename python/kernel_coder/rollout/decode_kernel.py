@@ -29,7 +29,7 @@ def decode_attention(  # type: ignore[no-untyped-def]
     length = tl.load(lengths + row)
     group = tl.arange(0, QUERIES)
     inner = tl.arange(0, SIZE)
-    other = inner ^ (SIZE // 2)  # the element that the rotary embedding pairs with each
+    other = inner ^ (SIZE // 2)  # for each element, the one with which the rotary embedding pairs it
     turn_cos = tl.load(cos + length * SIZE + inner).to(tl.float32)
     turn_sin = tl.load(sin + length * SIZE + inner).to(tl.float32)
     kept = group[:, None] < GROUP

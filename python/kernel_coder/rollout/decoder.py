@@ -3,8 +3,8 @@
 It calls the layers of transformers' Llama and Qwen2, but computes attention itself, over a cache whose rows have
 different lengths. A step needs no data on the host, so a CUDA graph can capture it.
 
-Letters in shapes: B rows, H hidden size, K key heads, G query heads per key head, D head size, T tokens that a row has
-room for, V vocabulary.
+Letters in shapes: B rows, H hidden size, K key heads, G query heads per key head, D head size, T largest number of
+tokens of a row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kernel_coder.policy.parts import causal_lm
 from kernel_coder.rollout.decode_attention import attend, attend_by_torch, mask_of, turned
 
 SUPPORTED = frozenset({"llama", "qwen2"})
-"""Values of ``model_type``."""
+"""Values of ``model_type`` that this decoder supports."""
 
 STATIC_ROTARY = frozenset({"default", "linear", "llama3"})
-"""Types of rotary embeddings whose angles depend only on the position."""
+"""Supported types of rotary embeddings: those whose angles depend only on the position."""
 
 
 def why_unsupported(model: nn.Module) -> str | None:
-    """The reason why this decoder does not support a model; None if it does."""
+    """Return the reason why this decoder does not support a model; None if it does."""
     base = causal_lm(model)
     config = base.config
     if config.model_type not in SUPPORTED:
@@ -77,7 +77,7 @@ class Decoder:
         self.cos = self.sin = torch.empty(0)
 
     def bytes_per_token(self) -> int:
-        """Bytes in the cache for one token of one row."""
+        """Return the bytes in the cache for one token of one row."""
         return 2 * len(self.layers) * self.key_heads * self.head_dim * self.head.weight.element_size()
 
     def new_cache(self, rows: int, room: int) -> Cache:
@@ -146,7 +146,7 @@ class Decoder:
         return self.head(self._norm(self.norm, x))
 
     def _query_key_value(self, layer: Any, x: Tensor) -> list[Tensor]:
-        """Query, key and value, [..., heads, D] each, without rotary embedding."""
+        """Return query, key and value, [..., heads, D] each, without rotary embedding."""
         attention = layer.self_attn
         hidden = self._norm(layer.input_layernorm, x)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -16,8 +16,8 @@ class Sampling:
 
     A token is drawn from softmax(logits / temperature), restricted to ``top_k`` and ``top_p`` (nucleus). Its log-prob
     is that of the *unrestricted* distribution at the same temperature, so that it can be compared with the trainer's.
-    Without a restriction it is exactly the log-prob of the draw. Temperature 0 takes the most likely token and its
-    log-prob at temperature 1.
+    Without a restriction it is exactly the log-prob of the draw. With temperature 0 the most likely token is taken,
+    with its log-prob at temperature 1.
     """
 
     max_completion_length: int
@@ -27,7 +27,7 @@ class Sampling:
 
 
 class ManagedEngine(Protocol):
-    """What an engine has besides if its weights are a copy, such as those of a server."""
+    """Further methods of an engine whose weights are a copy, such as those of a server."""
 
     def prepare(self, version: int) -> None:
         """Gives the engine the model's present weights unless it has this version (number of updates) of them."""
@@ -50,7 +50,7 @@ class RolloutEngine(Protocol):
         *,
         poll: Callable[[], None] | None = None,
     ) -> list[Turn]:
-        """One turn for each prompt, in order.
+        """Return one turn for each prompt, in order.
 
         The random numbers of answer ``i`` depend only on ``seeds[i]``, not on the rest of the batch. ``poll`` is called
         often and may raise to stop.
@@ -59,7 +59,7 @@ class RolloutEngine(Protocol):
 
 
 def completion_seed(*parts: int | str) -> int:
-    """A 63-bit seed from values that identify a completion, such as (run seed, step, task id, sample).
+    """Return a 63-bit seed from values that identify a completion, such as (run seed, step, task id, sample).
 
     >>> completion_seed(42, 0, "task", 1) == completion_seed(42, 0, "task", 1) != completion_seed(42, 0, "task", 2)
     True

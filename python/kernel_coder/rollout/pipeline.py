@@ -1,9 +1,9 @@
-"""Makes things ahead of their use, in threads, with one shared engine: the answers of later steps, while the present
-step is judged and learnt from.
+"""Does jobs in advance, in threads with one shared engine: it writes the answers of later steps during the present
+step.
 
-A job has two parts. In the first it has the engine to itself, and jobs take their turns in the order of their numbers;
-in the second it only waits, for example for verdicts, while the next job has the engine. What a job makes depends on
-its number and its content, never on how long anything takes.
+A job has two parts. In the first it has the engine to itself; jobs get the engine in the order of their numbers. In the
+second it only waits, for example for verdicts, while the next job has the engine. The result of a job depends on its
+number and its content, never on how long anything takes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 POLL_S = 0.1
-"""Longest wait before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")
@@ -30,7 +30,7 @@ class PipelineClosed(RuntimeError):
 
 @dataclass(slots=True)
 class Span:
-    """When a job did what, by ``time.perf_counter()``: it got the engine, released it, and was finished."""
+    """The times, by ``time.perf_counter()``, at which a job got the engine, released it, and was finished."""
 
     begin: float = 0.0
     released: float = 0.0
@@ -41,11 +41,11 @@ class Pipeline(Generic[Job, Made]):
     """A pipeline of jobs with consecutive numbers.
 
     Args:
-        make: does a job. It is given the job, a function that it calls when it needs the engine no more, and a function
-            that it calls often and that raises if the work is to be abandoned.
+        make: does a job. Its arguments are the job, a function to call when it no longer needs the engine, and a
+            function to call often, which raises if the work is to be abandoned.
         depth: jobs that may be in progress at the same time.
         first: number of the first job.
-        begin_thread: called first in each thread.
+        begin_thread: called at the start of each thread.
 
     >>> with Pipeline(lambda job, release, poll: job * job, depth=2) as pipeline:
     ...     for number in range(3):
@@ -77,13 +77,13 @@ class Pipeline(Generic[Job, Made]):
         return self._next
 
     def offer(self, number: int, job: Job) -> None:
-        """Begins a job as soon as the earlier ones have released the engine. Numbers must follow one another."""
+        """Begins a job as soon as the earlier ones have released the engine. Numbers must be consecutive."""
         self._check_number(number)
         self._spans[number] = Span()
         self._futures[number] = self._pool.submit(self._run, number, job)
 
     def put(self, number: int, made: Made) -> None:
-        """Adds what was made earlier, instead of a job with this number."""
+        """Adds an earlier result in place of a job with this number."""
         self._check_number(number)
         now = time.perf_counter()
         self._spans[number] = Span(now, now, now)
@@ -93,7 +93,7 @@ class Pipeline(Generic[Job, Made]):
             self._turn = number + 1
 
     def look(self, number: int, poll: Callable[[], None] = lambda: None) -> Made:
-        """Waits for a job and gives what it made."""
+        """Waits for a job and returns its result."""
         while True:
             poll()
             try:
@@ -103,21 +103,21 @@ class Pipeline(Generic[Job, Made]):
                     raise
 
     def span(self, number: int) -> Span:
-        """When a job did what."""
+        """Return the times of a job."""
         return self._spans[number]
 
     def drop(self, number: int) -> None:
-        """Forgets a job, which must be finished."""
+        """Removes a job, which must be finished."""
         del self._futures[number], self._spans[number]
 
     @contextmanager
     def engine(self) -> Iterator[None]:
-        """Keeps the engine from all jobs inside the block."""
+        """Takes the engine for the block, so that no job can use it."""
         with self._engine:
             yield
 
     def close(self) -> None:
-        """Abandons all jobs and waits for their ends."""
+        """Abandons all jobs and waits until they have ended."""
         with self._turns:
             self._is_closed = True
             self._turns.notify_all()

@@ -1,8 +1,8 @@
 """Sampling on one GPU with a key-value cache of fixed size and decoding steps as CUDA graphs.
 
-The graphs read the weights of the trained model in place, so the next answer sees an optimizer step. All answers of a
-batch are decoded together. Every :data:`CHECK_EVERY` steps the host checks which answers have ended; once the remaining
-ones fit into a smaller batch (:data:`SIZES`), they are moved there.
+The graphs read the weights of the trained model in place, so after an optimizer step the next answers use the new
+weights. All answers of a batch are decoded together. Every :data:`CHECK_EVERY` steps the host checks which answers have
+ended; once the remaining ones fit into a smaller batch (:data:`SIZES`), they are moved there.
 
 On the CPU, or if a graph cannot be captured, the same steps run without graphs.
 """
@@ -27,7 +27,8 @@ from kernel_coder.rollout.transformers_engine import draw, end_of_sequence_ids, 
 from kernel_coder.rollout.types import Turn
 
 CHECK_EVERY = 16
-"""Steps between two checks for ended answers. A check makes the GPU wait for the host; late checks waste steps."""
+"""Number of steps between two checks for ended answers. In a check the GPU waits for the host, but rare checks waste
+steps on ended answers."""
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 """Numbers of rows that a decoding step can have; above these, multiples of 256. Each size needs its own graph."""
@@ -36,13 +37,14 @@ ROOM = 128
 """Cache length and attention width are rounded up to a multiple of this many tokens, so that few graphs are needed."""
 
 PREFILL_TOKENS = 32768
-"""Highest number of prompt tokens computed at once, including padding. It bounds the memory for activations."""
+"""Upper limit for the prompt tokens computed at once, including padding. It limits the memory for activations."""
 
 CACHE_SHARE = 0.5
 """Largest share of the free memory that the cache may take. Prompts that do not fit are answered in several parts."""
 
 SLICE = 256
-"""Number of vocabulary entries whose probabilities :func:`draw_token` sums first, before it searches among them."""
+"""Size of the slices of the vocabulary: :func:`draw_token` first draws a slice by its summed probability, then a token
+of it."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class StaticEngine:
         kernel: use the Triton kernel for attention; None: on a GPU, if it agrees with torch there.
     """
 
-    tells_of_ends = True  # generate has the argument ended
+    tells_of_ends = True  # generate takes the argument ended
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class StaticEngine:
         self._slots = None
 
     def _forget_graphs(self) -> None:
-        """Frees the graphs and their memory pool, which must not outlive them."""
+        """Frees the graphs together with their memory pool."""
         self._captured.clear()
         self._pool = None
 
@@ -178,7 +180,7 @@ class StaticEngine:
             self._weights = places
 
     def _make_room(self, answers: int, prompt: int, completion: int) -> _Slots:
-        """Slots for the given number of answers, or as many as fit into memory. Later calls reuse them."""
+        """Make slots for the given number of answers, or as many as fit into memory. Later calls reuse them."""
         room = rounded(prompt + completion, ROOM)
         rows = size_for(min(answers, self.batch_size or answers))
         old = self._slots
@@ -209,7 +211,7 @@ class StaticEngine:
         return self._slots
 
     def _affordable(self, room: int, wanted: int) -> int:
-        """The largest size of at most ``wanted`` rows whose cache fits into memory."""
+        """Return the largest size of at most ``wanted`` rows whose cache fits into memory."""
         if self.device.type != "cuda":
             return wanted
         free = torch.cuda.mem_get_info(self.device)[0]
@@ -375,13 +377,12 @@ class StaticEngine:
 
 
 def _from(start: int, ended: Callable[[int, Turn], None]) -> Callable[[int, Turn], None]:
-    """``ended`` for a part of the prompts that begins at index ``start``."""
+    """Return ``ended`` for a part of the prompts that begins at index ``start``."""
     return lambda place, turn: ended(start + place, turn)
 
 
 def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """:func:`~kernel_coder.rollout.transformers_engine.draw`, with fewer passes over the logits without top-k and
-        top-p.
+    """Draw as :func:`~kernel_coder.rollout.transformers_engine.draw`; without top-k and top-p with fewer passes.
 
     It inverts the CDF first over slices of the vocabulary, then within the chosen slice.
     """
@@ -410,7 +411,7 @@ def draw_token(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Te
 
 
 def size_for(rows: int) -> int:
-    """The smallest size with at least this many rows.
+    """Return the smallest size with at least this many rows.
 
     >>> size_for(1), size_for(33), size_for(512), size_for(769)
     (1, 48, 512, 1024)
@@ -419,7 +420,7 @@ def size_for(rows: int) -> int:
 
 
 def size_below(size: int) -> int:
-    """The next smaller size.
+    """Return the next smaller size.
 
     >>> size_below(48), size_below(1024), size_below(1280)
     (32, 768, 1024)
@@ -428,10 +429,10 @@ def size_below(size: int) -> int:
 
 
 def rounded(number: int, unit: int) -> int:
-    """The number rounded up to a multiple of ``unit``."""
+    """Return the number rounded up to a multiple of ``unit``."""
     return -(-number // unit) * unit
 
 
 def supported(model: nn.Module) -> bool:
-    """Whether the model is on a GPU and its architecture is supported."""
+    """Return whether the model is on a GPU and its architecture is supported."""
     return causal_lm(model).get_input_embeddings().weight.is_cuda and why_unsupported(model) is None

@@ -14,11 +14,12 @@ from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
 
 KEPT = 0.75
-"""Ended answers are removed from the batch once at most this share of it is in progress. Each removal copies the cache.
-"""
+"""Ended answers are removed once at most this share of the batch is in progress, because each removal copies the
+cache."""
 
 GROWTH = 128
-"""Number of tokens by which a full cache grows. Each growth copies the cache."""
+"""Number of tokens by which a full cache grows. Each growth copies the cache, so it should not grow by single
+tokens."""
 
 
 class TransformersEngine:
@@ -152,7 +153,7 @@ class _GrowingLayer(DynamicLayer):
 
 
 def growing_cache(config: Any) -> DynamicCache:
-    """The model's cache, with spare room in the layers that keep every token."""
+    """Return the model's cache, with spare room in the layers that keep every token."""
     cache = DynamicCache(config=config)
     cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     if cache.layer_class_to_replicate is DynamicLayer:
@@ -161,7 +162,8 @@ def growing_cache(config: Any) -> DynamicCache:
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens [B] and their log-probs [B], from logits [B, V] and uniforms [B] in [0, 1), by inverting the CDF."""
+    """Return the tokens [B] and their log-probs [B], from logits [B, V] and uniforms [B] in [0, 1), by inverting the
+    CDF."""
     if sampling.temperature == 0:
         token = logits.argmax(dim=1)
         return token, torch.log_softmax(logits.float(), dim=1).gather(1, token[:, None])[:, 0]
@@ -182,12 +184,13 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
 
 
 def uniform_numbers(seed: int, count: int) -> Tensor:
-    """Random numbers in [0, 1), float64 [count]. Drawn in float32, so that a number times a sum stays below the sum."""
+    """Return random numbers in [0, 1), float64 [count]. They are drawn in float32, so a number times a sum is below the
+    sum."""
     return torch.rand(count, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def run_lengths(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
-    """Groups equal neighbours: the distinct prompts, and the length of each group.
+    """Groups equal neighbours. Returns the prompt and the length of each group.
 
     >>> run_lengths([[1], [1], [2]])
     ([[1], [2]], [2, 1])
@@ -204,7 +207,7 @@ def run_lengths(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], 
 
 
 def end_of_sequence_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The tokens that end an answer: those of the tokenizer and of the model's generation config."""
+    """Return the tokens that end an answer: those of the tokenizer and of the model's generation config."""
     named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = {tokenizer.eos_token_id, *(named if isinstance(named, (list, tuple)) else [named])}
     return frozenset(i for i in ids if i is not None)

@@ -20,7 +20,7 @@ class Turn:
     logprobs: tuple[float, ...]
     text: str  # without special tokens
     finish_reason: FinishReason  # "length": reached max_completion_length
-    version: int | None = None  # number of updates that the weights had which wrote all its tokens; None: unknown
+    version: int | None = None  # number of updates of the weights that wrote all its tokens; None: unknown
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.completion_ids):
@@ -30,7 +30,8 @@ class Turn:
             )
 
     def continues(self, earlier: Turn) -> bool:
-        """Whether the prompt begins with all ids of the earlier turn, so that one forward pass can compute both."""
+        """Return whether the prompt begins with all ids of the earlier turn, so that one forward pass can compute
+        both."""
         before = (*earlier.prompt_ids, *earlier.completion_ids)
         return len(self.prompt_ids) > len(before) and self.prompt_ids[: len(before)] == before
 
@@ -55,6 +56,6 @@ class Rollout:
 
 
 def answer_to(messages: tuple[Message, ...] | list[Message], turn: Turn) -> str:
-    """The text of an answer, including a beginning in the prompt."""
+    """Return the text of an answer, including a beginning in the prompt."""
     last = messages[-1]
     return (last["content"] if last["role"] == "assistant" else "") + turn.text

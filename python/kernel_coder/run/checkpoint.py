@@ -1,4 +1,4 @@
-"""Checkpoints that are either complete or absent, and that can prove it.
+"""Checkpoints that are either complete or absent, with hashes to verify them.
 
 A checkpoint is a Hugging Face model folder (``from_pretrained`` works on it) with ``optimizer.safetensors``,
 ``rng.safetensors``, ``state.json`` and ``manifest.json``. The manifest is written last and holds the size and SHA-256
@@ -47,7 +47,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class CheckpointError(ValueError):
-    """Why a checkpoint cannot be used, in one sentence."""
+    """A checkpoint cannot be used. The message is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class RunState:
 
     @classmethod
     def start(cls, config_hash: str, data_fingerprint: str) -> Self:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return cls(0, 0, 0, 0, 0, config_hash, data_fingerprint)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The state that :func:`save_checkpoint` wrote. Fields that this version does not have are ignored.
+        """Return the state that :func:`save_checkpoint` wrote. Fields that this version does not have are ignored.
 
         Version 0.1.0 also wrote ``best``, which was always empty.
         """
@@ -86,10 +86,10 @@ class Writing(Protocol):
     """A checkpoint that is being written."""
 
     def is_done(self) -> bool:
-        """Whether this rank has written its part."""
+        """Return whether this rank has written its part."""
 
     def finish(self) -> None:
-        """Waits for all ranks, and gives the checkpoint its name. A call for all ranks together."""
+        """Waits for all ranks, and gives the checkpoint its name. All ranks must call this together."""
 
 
 def save_checkpoint(
@@ -149,7 +149,7 @@ def _complete(
         run_dir: the run's folder.
         temporary: the checkpoint's folder under its temporary name.
         final: its name from now on.
-        record: what ``state.json`` holds.
+        record: content of ``state.json``.
         keep: number of checkpoints to keep.
         more: further entries of ``state.json``.
         hashes: SHA-256 of files that are already known and flushed, by name.
@@ -176,20 +176,20 @@ def _complete(
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """All checkpoints of a run folder, the newest first, whether or not they are valid."""
+    """Return all checkpoints of a run folder, the newest first, whether or not they are valid."""
     found = [path for path in run_dir.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
     return sorted(found, key=_step_of, reverse=True)
 
 
 def remove_checkpoints_after(run_dir: Path, step: int) -> None:
-    """Deletes later checkpoints, which a run that continues from ``step`` refused or abandons."""
+    """Deletes the checkpoints of later steps, because the run continues from ``step``."""
     for path in list_checkpoints(run_dir):
         if _step_of(path) > step:
             shutil.rmtree(path)
 
 
 def newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that passes :func:`verify`, and a sentence for each newer one that does not."""
+    """Return the newest checkpoint that passes :func:`verify`, and a sentence for each newer one that does not."""
     refused: list[str] = []
     for path in list_checkpoints(run_dir):
         try:
@@ -235,7 +235,8 @@ def verify(path: Path) -> None:
 
 
 def load_state(path: Path, kind: type[State]) -> tuple[State, RngState, list[dict[str, Any]]]:
-    """The state, the random state, and the optimiser's settings of each parameter group, from a verified checkpoint."""
+    """Return the state, the random state, and the optimiser's settings of each parameter group, from a verified
+    checkpoint."""
     record = json.loads((path / "state.json").read_text())
     rng = RngState(load_file(path / "rng.safetensors"), record["python"], record["numpy"])
     return kind.from_json(record["state"]), rng, record["groups"]
@@ -244,7 +245,7 @@ def load_state(path: Path, kind: type[State]) -> tuple[State, RngState, list[dic
 def start_or_resume(
     path: Path | None, start: State, model: Saveable, optimizer: torch.optim.Optimizer, data: str
 ) -> tuple[State, RngState, list[str]]:
-    """The state and random state that a run begins with. On resume, the optimiser is filled from the checkpoint.
+    """Return the state and random state that a run begins with. On resume, the optimiser is filled from the checkpoint.
 
     Args:
         path: a verified checkpoint. If it holds the model in one piece, the model was already loaded from it; if it
@@ -279,7 +280,7 @@ def start_or_resume(
 def optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: Saveable
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The optimiser's tensors, named ``<parameter>.<key>``, and the settings of each parameter group.
+    """Return the optimiser's tensors, named ``<parameter>.<key>``, and the settings of each parameter group.
 
     If they are divided, all ranks must call this at the same time, and only rank 0 gets them.
     """

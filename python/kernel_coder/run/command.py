@@ -1,4 +1,4 @@
-"""The command of a run: flags in, an exit code out, and one sentence for every mistake."""
+"""Runs the command of a run: reads flags, returns an exit code, and reports every mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def run_command(
 
 
 def which_rank() -> str:
-    """The beginning of an error message of a rank other than 0, and nothing for rank 0."""
+    """Return the beginning of an error message of a rank other than 0, and nothing for rank 0."""
     world = distributed.torchrun_world()
     return "" if world.is_first else f"rank {world.rank}: "
 
 
 def _run_and_checkpoint(path: Path) -> tuple[Path, str]:
-    """The run folder and checkpoint that ``--resume PATH`` means: PATH is a run folder or a checkpoint."""
+    """Return the run folder and checkpoint that ``--resume PATH`` means: PATH is a run folder or a checkpoint."""
     if not path.is_dir():
         raise UsageError(f"--resume {path} is not a folder")
     path = without_link(path)

@@ -47,7 +47,7 @@ class AdamConfig(Section):
 
 
 class ParallelConfig(Section):
-    """How several GPUs work on one run. One process works without this section's help, and ignores it."""
+    """How several GPUs work on one run. A run with a single process ignores this section."""
 
     shard: bool = Field(
         default=True,
@@ -119,14 +119,14 @@ class RunConfig(Section):
         description="CPU threads of torch; none: torch's default. Results are bit-equal only for equal numbers",
     )
     logging_steps: int = Field(
-        default=1, ge=1, description="print every so many steps; metrics.jsonl always has every step"
+        default=1, ge=1, description="steps between two printed lines; metrics.jsonl always has every step"
     )
     eval_steps: int | None = Field(
-        default=None, ge=1, description="evaluate on held-out tasks every so many steps and after the last; none: never"
+        default=None, ge=1, description="steps between evaluations on held-out tasks, and one at the end; none: never"
     )
     eval_on_start: bool = Field(default=False, description="also evaluate before the first step")
     save_steps: int = Field(
-        default=100, ge=1, description="save a checkpoint every so many steps; the last step is always saved"
+        default=100, ge=1, description="steps between two checkpoints; the last step is always saved"
     )
     save_total_limit: int = Field(default=2, ge=1, description="checkpoints to keep; older ones are deleted")
     max_skipped_updates: int = Field(
@@ -137,7 +137,7 @@ class RunConfig(Section):
         description="trackers besides TensorBoard and metrics.jsonl, by accelerate's names: wandb, trackio, mlflow, "
         "...",
     )
-    project: str = Field(default="kernel-coder", description="project name that these trackers are given")
+    project: str = Field(default="kernel-coder", description="project name for these trackers")
 
 
 NOT_IN_HASH = frozenset(
@@ -166,18 +166,18 @@ class RunnableConfig(Section):
         def parallel(self) -> ParallelConfig: ...
 
     def to_yaml(self) -> str:
-        """The resolved config as YAML, which :func:`load` reads back as an equal config."""
+        """Return the resolved config as YAML, which :func:`load` reads back as an equal config."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
     def hash(self) -> str:
-        """SHA-256 of all fields that can change the run's numbers other than by rounding."""
+        """Return the SHA-256 of all fields that can change the run's numbers other than by rounding."""
         values = self.model_dump(mode="json")
         values.pop("parallel", None)
         values["run"] = {name: value for name, value in values["run"].items() if name not in NOT_IN_HASH}
         return sha256_text(repr(values))
 
     def differences(self, earlier: Mapping[str, Any]) -> list[str]:
-        """What can change the run's numbers and was otherwise in an earlier config, one clause for each field.
+        """Return a clause for each field that can change the run's numbers and had another value in an earlier config.
 
         Args:
             earlier: the earlier config, as :meth:`to_yaml` wrote it.
@@ -198,11 +198,11 @@ class RunnableConfig(Section):
 
 
 MISSING = object()
-"""Stands for a field that one of two configs does not have."""
+"""Stands for the value of a field that only the other one of two configs has."""
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted name and the value of every field that is no section."""
+    """Yield the dotted name and the value of every field that is no section."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{name}.")
@@ -227,10 +227,10 @@ def load(
     """Reads a config from a YAML file (None: only defaults) and dotted flags, which override the file.
 
     Args:
-        kind: of the config.
+        kind: class of the config.
         path: a YAML file, the name of a packaged recipe, or None.
         flags: the command line.
-        below: is given the values of file and flags, and returns values for what they leave out.
+        below: a function that gets the values of file and flags and returns values for fields that they do not set.
 
     Raises:
         UsageError: the file cannot be read, a name is unknown, or a value is not allowed.
@@ -243,7 +243,7 @@ def load(
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted name of every field, sections included. The items of a list have none.
+    """Return the dotted name of every field, sections included. The items of a list have none.
 
     >>> class Tiny(RunnableConfig):
     ...     optim: AdamConfig = AdamConfig()
@@ -260,7 +260,7 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def parse_flags(flags: list[str], kind: type[BaseModel]) -> dict[str, Any]:
-    """The values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
+    """Return the values that dotted flags give, as nested dicts. An unknown flag is a :class:`UsageError`."""
     valid, command = field_names(kind), kind.__name__.removesuffix("Config").lower()
     for flag, following in zip(flags, [*flags, ""][1:], strict=True):
         name, equals, value = flag[2:].partition("=")
@@ -285,7 +285,8 @@ def _refuse_section(name: str, value: str, kind: type[BaseModel]) -> None:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The pydantic models that a field's type names, for example that of ``Section | None`` or ``list[Section]``."""
+    """Return the pydantic models that a field's type names, for example that of ``Section | None`` or
+    ``list[Section]``."""
     return [
         kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)
     ]
@@ -313,11 +314,11 @@ ABBREVIATIONS = {
     "tasks": "path",
     "dataset": "path",
 }
-"""What users of other programs call a field, by the last part of its name here."""
+"""Names that other programs use for a field, by the last part of the field's name here."""
 
 
 def _nearest(name: str, valid: list[str]) -> str:
-    """``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
+    """Return ``; did you mean ...?``, found by the whole dotted name first and by its last part second."""
     section, _, leaf = name.rpartition(".")
     meant = [option for option in valid if option.rpartition(".")[2] == ABBREVIATIONS.get(leaf)]
     close = sorted(meant, key=lambda option: not option.startswith(f"{section}."))[:1]
@@ -329,7 +330,7 @@ def _nearest(name: str, valid: list[str]) -> str:
 
 
 def _sentence(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The error as one sentence that names the field."""
+    """Return the error as one sentence that names the field."""
     errors = error.errors()
     # A misspelt required name is reported twice, as unknown and as missing. The unknown name is the one to correct.
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])

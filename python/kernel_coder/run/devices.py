@@ -10,12 +10,12 @@ from kernel_coder.run.errors import UsageError
 
 
 def visible_gpus() -> int:
-    """The number of GPUs that torch can use."""
+    """Return the number of GPUs that torch can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def resolve_device(name: str, setting: str) -> str:
-    """The device that ``name`` stands for: ``auto`` is ``cuda`` if there is a GPU and ``cpu`` otherwise.
+    """Return the device that ``name`` stands for: ``auto`` is ``cuda`` if there is a GPU and ``cpu`` otherwise.
 
     Args:
         name: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.

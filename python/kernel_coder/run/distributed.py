@@ -1,8 +1,8 @@
-"""Several processes, one for each GPU, that work on one run: who they are, and what they tell each other.
+"""Several processes, one for each GPU, that work on one run: their ranks, and their communication.
 
 torchrun starts them, or ``--nproc N``, which uses the same launcher (:mod:`kernel_coder.run.launch`). Each process
 finds its rank in the environment and joins the others in :func:`joined`. Without torchrun there is one process, and
-every function here then returns at once what it was given.
+every function here then returns its argument at once.
 
 All ranks run the same program and draw the same tasks. They divide only the work that takes long: sampling, judging,
 forward and backward passes. Small objects, such as answers and verdicts, are exchanged as a whole.
@@ -65,12 +65,12 @@ _world = World()
 
 
 def world() -> World:
-    """The place of this process; that of a single process before :func:`joined` and after it."""
+    """Return the place of this process; that of a single process before :func:`joined` and after it."""
     return _world
 
 
 def torchrun_world(environment: Mapping[str, str] = os.environ) -> World:
-    """The place that torchrun gave this process; that of a single process if torchrun did not start it.
+    """Return the place that torchrun gave this process; that of a single process if torchrun did not start it.
 
     >>> torchrun_world({})
     World(rank=0, size=1, local_rank=0, local_size=1)
@@ -116,7 +116,7 @@ def joined(timeout_s: float = 1800.0) -> Iterator[World]:
 
 
 def gathered(value: T) -> list[T]:
-    """The values of all ranks, in the order of the ranks. They must be picklable."""
+    """Return the values of all ranks, in the order of the ranks. They must be picklable."""
     if _world.is_alone:
         return [value]
     import torch.distributed as dist
@@ -127,7 +127,7 @@ def gathered(value: T) -> list[T]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """The result of ``make`` on rank 0, which alone calls it. An exception of rank 0 is raised on every rank."""
+    """Return the result of ``make`` on rank 0, which alone calls it. An exception of rank 0 is raised on every rank."""
     if _world.is_alone:
         return make()
     import torch.distributed as dist
@@ -146,7 +146,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def summed(values: Tensor) -> Tensor:
-    """The sum over all ranks of a tensor on the CPU or on this rank's GPU."""
+    """Return the sum over all ranks of a tensor on the CPU or on this rank's GPU."""
     if _world.is_alone:
         return values
     import torch.distributed as dist
@@ -157,7 +157,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether the flag is true on at least one rank."""
+    """Return whether the flag is true on at least one rank."""
     if _world.is_alone:
         return flag
     import torch
@@ -166,5 +166,5 @@ def any_of(flag: bool) -> bool:
 
 
 def barrier() -> None:
-    """Waits until every rank is here."""
+    """Waits until every rank has called this."""
     any_of(False)

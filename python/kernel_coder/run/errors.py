@@ -17,8 +17,8 @@ class TrainingDiverged(RuntimeError):
 
 
 class EngineFailed(RuntimeError):
-    """A process that generates answers failed, or gave what the present weights cannot have given."""
+    """A process that generates answers failed, or gave log-probs that do not fit the present weights."""
 
 
 class StopRequested(Exception):
-    """SIGTERM or SIGINT arrived. Raised only where the weights are those of a finished step."""
+    """SIGTERM or SIGINT arrived. It is raised only while the weights are those of a finished step."""

@@ -1,4 +1,4 @@
-"""One check, for every command, that the packages of an extra are installed."""
+"""Checks, for every command, that the packages of an extra are installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ builds."""
 
 
 def missing_packages(extra: str) -> list[str]:
-    """The packages of an extra that are not installed.
+    """Return the packages of an extra that are not installed.
 
     >>> missing_packages("no such extra")
     []
@@ -32,7 +32,7 @@ def require_extra(extra: str, needed_by: str) -> None:
 
     Args:
         extra: a key of :data:`EXTRAS`.
-        needed_by: what needs it, for the error message, such as ``kernel-coder train``.
+        needed_by: name of the command or feature that needs it, such as ``kernel-coder train``, for the error message.
     """
     if missing := missing_packages(extra):
         remedy = "pip install triton" if extra == "triton" else f"pip install 'kernel-coder[{extra}]'"

@@ -9,5 +9,5 @@ CONFIG = "config.yaml"
 
 
 def without_link(folder: Path) -> Path:
-    """The folder that a link such as ``runs/latest`` names now; any other path unchanged."""
+    """Return the folder that a link such as ``runs/latest`` names now; any other path unchanged."""
     return folder.parent / folder.readlink() if folder.is_symlink() else folder

@@ -45,7 +45,7 @@ class FlagParser(argparse.ArgumentParser):
         return options
 
     def _flags(self, options: argparse.Namespace) -> list[str]:
-        """The flags of this parser and of the chosen subcommand."""
+        """Return the flags of this parser and of the chosen subcommand."""
         chosen = vars(options).values()
         commands = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         own = [parser for choices in commands for name, parser in choices.items() if name in chosen]
@@ -59,7 +59,7 @@ def _dashed(argument: str) -> str:
 
 
 def flag_of(name: str) -> str:
-    """The flag of a field.
+    """Return the flag of a field.
 
     >>> flag_of("timed_calls")
     '--timed-calls'
@@ -88,7 +88,7 @@ def add_flags(parser: argparse._ActionsContainer, model: type[BaseModel]) -> Non
 
 
 def read_flags(options: argparse.Namespace, model: type[Model]) -> Model:
-    """The model with the values of the flags. A value that is not allowed is a UsageError that names the flag.
+    """Return the model with the values of the flags. A value that is not allowed is a UsageError that names the flag.
 
     >>> class Tries(BaseModel):
     ...     count: int = 3
@@ -106,7 +106,7 @@ integer; got 'five'
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """The model with these values; a value that is not allowed is a :class:`UsageError`."""
+    """Return the model with these values; a value that is not allowed is a :class:`UsageError`."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -117,13 +117,14 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 
 def rule(error: ErrorDetails) -> str:
-    """The rule that was broken, without the field's name. If it is one of pydantic's own rules, also the value."""
+    """Return the rule that was broken, without the field's name. If it is one of pydantic's own rules, also the
+    value."""
     message = error["msg"].removeprefix("Value error, ")
     return message if error["type"] == "value_error" else f"{message[0].lower()}{message[1:]}; got {error['input']!r}"
 
 
 def _kinds(field: FieldInfo) -> set[Any]:
-    """The types that a field's value may have, without their type parameters."""
+    """Return the types that a field's value may have, without their type parameters."""
     hint = field.annotation
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return {typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,))}

@@ -1,4 +1,4 @@
-"""The folder of a run: whether it may be used, where the run continues, and what belongs to it."""
+"""The folder of a run: checks whether it may be used, finds the checkpoint to continue from, and removes old runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATEST = "latest"
 
 
 def choose_folder(config: RunConfig, resume: str | None) -> RunConfig:
-    """The config with the folder that the run uses. It is another one than ``output_dir`` only with ``new_folder``.
+    """Return the config with the folder that the run uses, which differs from ``output_dir`` only with ``new_folder``.
 
     A new run gets the first of ``output_dir``, ``output_dir-2``, ``output_dir-3``, ... after the last that holds a run.
     A run that resumes gets the last one.
@@ -42,7 +42,7 @@ def choose_folder(config: RunConfig, resume: str | None) -> RunConfig:
 
 
 def link_latest(run_dir: Path) -> None:
-    """Lets ``latest`` beside the folder of a run name that folder. A file that is no link stays as it is."""
+    """Makes the link ``latest``, beside the folder of a run, point to that folder. A file that is no link is kept."""
     link = run_dir.parent / LATEST
     part = link.with_name(f".{LATEST}-{os.getpid()}")
     if link.exists() and not link.is_symlink():
@@ -53,7 +53,7 @@ def link_latest(run_dir: Path) -> None:
 
 
 def holds_a_run(run_dir: Path) -> bool:
-    """Whether a folder holds a run, finished or not."""
+    """Return whether a folder holds a run, finished or not."""
     return (run_dir / METRICS).exists() or bool(list_checkpoints(run_dir))
 
 

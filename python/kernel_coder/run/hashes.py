@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # commands that hash only text start without torch
 
 
 def sha256_text(text: str) -> str:
-    """The hexadecimal SHA-256 of the text in UTF-8. Unpaired surrogates are encoded, not refused.
+    """Return the hexadecimal SHA-256 of the text in UTF-8. Unpaired surrogates are encoded, not refused.
 
     >>> sha256_text("abc")[:12]
     'ba7816bf8f01'
@@ -21,13 +21,13 @@ def sha256_text(text: str) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file's bytes."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """The hexadecimal SHA-256 over names, dtypes, shapes and bytes, in the order of the names."""
+    """Return the hexadecimal SHA-256 over names, dtypes, shapes and bytes, in the order of the names."""
     import torch
 
     digest = hashlib.sha256()

@@ -13,7 +13,7 @@ FLAG = "--nproc"
 
 
 def nproc_of(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
-    """The number after ``--nproc`` (None without that flag) and the other arguments.
+    """Return the number after ``--nproc`` (None without that flag) and the other arguments.
 
     Raises:
         UsageError: it is not a positive number.
@@ -39,7 +39,7 @@ def nproc_of(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
 def launched(module: str, arguments: Sequence[str], count: int | None) -> int | None:
     """Runs ``python -m module`` as ``count`` processes if that is more than one, and returns their exit code.
 
-    None: this process must do the work itself.
+    A result of None means that this process must do the work itself.
 
     Raises:
         UsageError: there is a ``count`` although torchrun has started this process.
@@ -59,7 +59,7 @@ def run_processes(module: str, arguments: Sequence[str], count: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # torchrun does the same: several processes with all threads each would only disturb each other.
+    # torchrun does the same, because several processes that each use all threads would slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     config = LaunchConfig(
         min_nodes=1,
@@ -85,5 +85,5 @@ def run_processes(module: str, arguments: Sequence[str], count: int) -> int:
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after a failure of the group."""
+    """Return whether torchrun started this process again after a failure of the group."""
     return int(os.environ.get(RESTARTS, "0")) > 0

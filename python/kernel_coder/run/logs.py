@@ -1,4 +1,4 @@
-"""Where a run's numbers go: the terminal, JSON lines and TensorBoard always, other trackers on request."""
+"""The logs of a run: always the terminal, JSON lines and TensorBoard, other trackers on request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHASES = {
     "update": "updating the weights",
     "eval": "answering held-out tasks",
 }
-"""What a terminal shows while a phase of a step lasts, by the phase's name."""
+"""The text that a terminal shows during each phase of a step."""
 
 
 class RunLog:
@@ -93,7 +93,7 @@ class RunLog:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def doing(self, phase: str) -> None:
-        """Shows on a terminal what the run does now. Elsewhere nothing is printed between steps."""
+        """Shows the present phase on a terminal. If the output is no terminal, nothing is printed between steps."""
         if self._progress is not None:
             self._progress.update(self._bar, doing=PHASES.get(phase, phase))
 
@@ -127,7 +127,7 @@ class RunLog:
     def finish(self, summary: Mapping[str, Any], words: Iterable[str] = ()) -> Path:
         """Writes ``summary.json`` and returns its path.
 
-        Prints a table of the first and last step, these lines below it, and last the command to type next.
+        Prints a table of the first and last step, then the given lines, then the command to type next.
         """
         self.close()
         table = Table("metric", "first step", "last step", title=f"{summary['status']}: {summary['steps']} steps")
@@ -157,7 +157,7 @@ class RunLog:
         self._trackers = []
 
     def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
-        """``<name>_first`` and ``<name>_last`` of these shown metrics; None if no step had a finite value."""
+        """Return ``<name>_first`` and ``<name>_last`` of these shown metrics; None if no step had a finite value."""
         keys = {name: name.replace("/", "_") for name in names}
         return {
             **{f"{key}_first": self.first.get(name) for name, key in keys.items()},
@@ -197,7 +197,7 @@ class NoLog(RunLog):
         """Does nothing."""
 
     def first_and_last(self, names: Iterable[str]) -> dict[str, float | None]:
-        """Nothing is known here."""
+        """Return nothing, because this rank has no metrics."""
         return {}
 
 
@@ -222,7 +222,8 @@ def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def find_trackers(names: Sequence[str]) -> list[Any]:
-    """The tracker classes that ``run.report_to`` names. TensorBoard is skipped: :class:`RunLog` writes it itself.
+    """Return the tracker classes that ``run.report_to`` names. TensorBoard is skipped: :class:`RunLog` writes it
+    itself.
 
     Raises:
         UsageError: accelerate does not know a name, or its package is not installed.

@@ -13,7 +13,7 @@ from kernel_coder.run.errors import UsageError
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: AdamConfig) -> torch.optim.Optimizer:
-    """AdamW over all the parameters in one group, in its fused form."""
+    """Return AdamW over all the parameters in one group, in its fused form."""
     return torch.optim.AdamW(
         parameters,
         lr=config.learning_rate,
@@ -25,7 +25,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: AdamConfig) -> to
 
 
 def make_schedule(config: AdamConfig, updates: int) -> Callable[[int], float]:
-    """The learning rate as a function of the update's number, for a run of that many updates.
+    """Return the learning rate as a function of the update's number, for a run of that many updates.
 
     It has no state, so a resumed run needs only the number of the next update.
 
@@ -54,7 +54,7 @@ def make_schedule(config: AdamConfig, updates: int) -> Callable[[int], float]:
 
 
 def named_tensors(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The optimiser's tensors as they are, named ``<parameter>.<key>``, given the names of the parameters."""
+    """Return the optimiser's tensors as they are, named ``<parameter>.<key>``, given the names of the parameters."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     return {
         f"{names[parameter]}.{key}": value
@@ -65,7 +65,7 @@ def named_tensors(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.
 
 
 def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The settings of each parameter group."""
+    """Return the settings of each parameter group."""
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 

@@ -1,4 +1,4 @@
-"""Values for a pydantic model, from a YAML file and from dotted flags. Used by `train`, `sft` and `evaluate`."""
+"""Reads values for a pydantic model from a YAML file and from dotted flags, for `train`, `sft` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TEMPLATE = ".jinja"
 
 
 def recipe_folder() -> Path:
-    """The folder of the packaged recipes: ``recipes`` of an installed package, ``configs`` of a source tree."""
+    """Return the folder of the packaged recipes: ``recipes`` of an installed package, ``configs`` of a source tree."""
     package = Path(__file__).parents[1]
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parents[1] / "configs"
 
 
 def recipe_names() -> list[str]:
-    """The names of the packaged recipes, which ``--config`` takes.
+    """Return the names of the packaged recipes, which ``--config`` takes.
 
     >>> {"nano", "tiny", "tiny-sft"} <= set(recipe_names())
     True
@@ -34,7 +34,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file that ``--config`` means: a path, or the name of a packaged recipe.
+    """Return the file that ``--config`` means: a path, or the name of a packaged recipe.
 
     Raises:
         UsageError: there is neither such a file nor such a recipe.
@@ -54,14 +54,14 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False) -> dict[str, Any]:
-    """The mapping that a YAML file holds; an empty one if ``path`` is None.
+    """Return the mapping that a YAML file holds; an empty one if ``path`` is None.
 
     The path of a template that does not exist from the current folder is looked up beside the recipe, then among the
     packaged recipes.
 
     Args:
         path: the file.
-        such_as: what the file should hold, for the error message.
+        such_as: the expected content of the file, for the error message.
         packaged: ``path`` may also be the name of a packaged recipe.
 
     Raises:
@@ -84,7 +84,8 @@ def read_recipe(path: str | Path | None, such_as: str, *, packaged: bool = False
 
 
 def _with_found_templates(value: Any, folder: Path) -> Any:
-    """The value with each path of a template as it exists: from here, beside the recipe, or packaged."""
+    """Return the value with the paths of templates replaced by existing ones: in the current folder, beside the recipe,
+    or packaged."""
     if isinstance(value, dict):
         return {name: _with_found_templates(one, folder) for name, one in value.items()}
     if not (isinstance(value, str) and value.endswith(TEMPLATE)) or Path(value).exists():
@@ -94,7 +95,7 @@ def _with_found_templates(value: Any, folder: Path) -> Any:
 
 
 def flag_values(model: type[BaseModel], flags: list[str], program: str, **settings: Any) -> dict[str, Any]:
-    """The values of dotted flags, with sections as nested dicts.
+    """Return the values of dotted flags, with sections as nested dicts.
 
     Args:
         model: has a field for every flag.
@@ -122,5 +123,5 @@ def flag_values(model: type[BaseModel], flags: list[str], program: str, **settin
 
 @cache
 def _as_settings(model: type[BaseModel]) -> type[BaseSettings]:
-    """A settings class with the model's fields, which pydantic-settings' command-line parser requires."""
+    """Return a settings class with the model's fields, which pydantic-settings' command-line parser requires."""
     return type(model.__name__, (BaseSettings, model), {"__doc__": model.__doc__, "__module__": model.__module__})

@@ -32,7 +32,7 @@ def seed_rng(seed: int) -> None:
 
 
 def capture_rng() -> RngState:
-    """A copy of the present state."""
+    """Return a copy of the present state."""
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         tensors |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -53,9 +53,9 @@ def restore_rng(state: RngState) -> None:
 
 
 def own_randomness(seed: int, step: int) -> None:
-    """Gives the ranks different random numbers, for dropout. They depend on the step, so a resumed run repeats them.
+    """Seeds each rank differently, for dropout. The seeds depend on the step, so a resumed run repeats them.
 
-    Rank 0 keeps its state, from which rewards draw and which checkpoints hold.
+    Rank 0 keeps its random state, which rewards use and checkpoints save.
     """
     world = distributed.world()
     if not world.is_first:

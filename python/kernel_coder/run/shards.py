@@ -1,7 +1,8 @@
-"""Tensors that are divided between ranks: whole copies of them, and checkpoints to which every rank writes its part.
+"""Tensors that are divided between ranks: makes whole copies of them, and checkpoints to which each rank writes its
+part.
 
 A checkpoint in parts has a folder ``shards`` with a safetensors file of each rank, written and read by
-``torch.distributed.checkpoint``. Any number of ranks can read it, one as well. It has no pickle.
+``torch.distributed.checkpoint``. Any number of ranks can read it, also a single process. It contains no pickle.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ class Saveable(Protocol):
     """A model whose trainable weights a checkpoint holds."""
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the model, and whatever is needed to use it, in Hugging Face's format."""
+        """Writes the model, and all other files that are needed to use it, in Hugging Face's format."""
 
     def save_description(self, folder: Path) -> None:
-        """Writes whatever is needed to use the model, without its weights."""
+        """Writes all files that are needed to use the model, except its weights."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that the optimiser updates, by name."""
+        """Return the parameters that the optimiser updates, by name."""
 
     def whole(self) -> dict[str, Tensor]:
-        """These parameters, whole on rank 0."""
+        """Return these parameters as whole tensors on rank 0."""
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole tensor on this rank's device. For a divided one every rank must call this at the same time."""
+    """Return the whole tensor on this rank's device. For a divided one every rank must call this at the same time."""
     from torch.distributed.tensor import DTensor
 
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def local(value: Tensor) -> Tensor:
-    """The part of a tensor that this rank holds."""
+    """Return the part of a tensor that this rank holds."""
     from torch.distributed.tensor import DTensor
 
     return value.to_local() if isinstance(value, DTensor) else value
@@ -60,7 +61,8 @@ def local(value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def whole_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole copies of these tensors on the CPU of rank 0, one tensor after the other; an empty dict on other ranks."""
+    """Return whole copies of these tensors on the CPU of rank 0, one tensor after the other; an empty dict on other
+    ranks."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         value = whole(tensor.detach())
@@ -71,7 +73,8 @@ def whole_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def like(value: Tensor, example: Tensor) -> Tensor:
-    """A copy of a whole tensor, which all ranks have, in the form of the example: on its device, and divided like it.
+    """Return a copy of a whole tensor, which all ranks have, in the form of the example: on its device, and divided
+    like it.
 
     A tensor of another shape, such as the optimiser's number of steps, is not divided.
     """
@@ -84,19 +87,20 @@ def like(value: Tensor, example: Tensor) -> Tensor:
 
 
 def is_divided(model: Saveable) -> bool:
-    """Whether the weights that training changes are divided between ranks."""
+    """Return whether the weights that training changes are divided between ranks."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(parameter, DTensor) for parameter in model.trainable().values())
 
 
 def holds_shards(checkpoint: Path) -> bool:
-    """Whether a checkpoint holds the model in parts."""
+    """Return whether a checkpoint holds the model in parts."""
     return (checkpoint / SHARDS).is_dir()
 
 
 def divided_state(model: Saveable, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The tensors of a checkpoint in parts, and the optimiser's single numbers, which are the same on all ranks."""
+    """Return the tensors of a checkpoint in parts, and the optimiser's single numbers, which are the same on all
+    ranks."""
     tensors: dict[str, Tensor] = {f"{WEIGHTS}{name}": value.detach() for name, value in model.trainable().items()}
     numbers: dict[str, float] = {}
     for name, value in named_tensors(optimizer, model.trainable()).items():
@@ -113,7 +117,7 @@ class ShardWriting:
     Args:
         folder: the checkpoint's folder under its temporary name.
         model: owner of the weights.
-        optimizer: of these weights.
+        optimizer: the optimiser of these weights.
         complete: completes the checkpoint on rank 0, given further entries of ``state.json`` and the hashes of files.
     """
 
@@ -148,11 +152,11 @@ class ShardWriting:
             self.hashes.set_exception(error)
 
     def is_done(self) -> bool:
-        """Whether this rank has written and hashed its part."""
+        """Return whether this rank has written and hashed its part."""
         return self.hashes.done()
 
     def finish(self) -> None:
-        """Waits for all ranks, and gives the checkpoint its name. A call for all ranks together."""
+        """Waits for all ranks, and gives the checkpoint its name. All ranks must call this together."""
         parts = distributed.gathered(self.hashes.result())
         if distributed.world().is_first:
             self.complete(self.more, {name: digest for part in parts for name, digest in part.items()})
@@ -160,7 +164,8 @@ class ShardWriting:
 
 
 def gloo_group() -> Any:
-    """A group of all ranks for the thread that writes checkpoints, so that it does not disturb the other exchanges."""
+    """Return a process group for the thread that writes checkpoints, so that it does not disturb other
+    communication."""
     import torch.distributed as dist
 
     global _group
@@ -174,7 +179,7 @@ _group: tuple[Any, Any] | None = None
 
 @torch.no_grad()
 def load_shards(checkpoint: Path, model: Saveable, optimizer: torch.optim.Optimizer) -> None:
-    """Fills weights and a new optimiser from a checkpoint in parts. A call for all ranks together."""
+    """Fills weights and a new optimiser from a checkpoint in parts. All ranks must call this together."""
     from torch.distributed.checkpoint import load
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 

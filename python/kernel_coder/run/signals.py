@@ -26,13 +26,13 @@ class StopSignal:
     def poll(self) -> None:
         """Raises :class:`StopRequested` with the signal's name if one has arrived.
 
-        If there are several ranks, all must call this at the same time, and all stop if one of them should.
+        With several ranks, all must call this at the same time; if a signal has arrived at one of them, all stop.
         """
         if distributed.any_of(self.name is not None):
             raise StopRequested(self.name or "a signal to another rank was")
 
     def poll_alone(self) -> None:
-        """Raises :class:`StopRequested` if a signal has arrived at this rank, whatever the others do."""
+        """Raises :class:`StopRequested` if a signal has arrived at this rank, without asking the other ranks."""
         if self.name is not None:
             raise StopRequested(self.name)
 

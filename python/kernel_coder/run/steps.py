@@ -1,4 +1,4 @@
-"""The frame around the steps of every kind of run: prepare, run to the last step or a signal, summarise."""
+"""The loop over the steps of every kind of run: prepares, runs to the last step or a signal, and summarises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[State]):
-    """What a step leaves behind."""
+    """The result of a step."""
 
     state: State
     metrics: Mapping[str, float]
@@ -60,7 +60,7 @@ SomeState = TypeVar("SomeState", bound=RunState, covariant=True)
 
 
 class PreparedRun(Protocol[SomeState]):
-    """What every kind of run has prepared before its first step."""
+    """The attributes that every kind of run has before its first step."""
 
     @property
     def policy(self) -> Saveable: ...
@@ -85,15 +85,15 @@ Run = TypeVar("Run", bound=PreparedRun[Any])
 def opened(
     config: Config, resume: str | None, prepare: Callable[[Config, Path | None], Run], shown: Mapping[str, str]
 ) -> Iterator[tuple[Run, RunLog]]:
-    """A run that is ready for its next step, with its log open and its judge started.
+    """Opens a run for the block: it is ready for its next step, its log is open and its judge is started.
 
-    An earlier run in the folder is deleted only after ``prepare`` has succeeded, so a mistake in the config costs
+    An earlier run in the folder is deleted only after ``prepare`` has succeeded, so a mistake in the config destroys
     nothing. Rank 0 alone writes into the folder; the logs of other ranks are silent.
 
     Args:
         config: of the run.
         resume: see :func:`~kernel_coder.run.folder.open_run_dir`.
-        prepare: loads all that the run needs; is given the config and the checkpoint to continue from, if any.
+        prepare: loads all that the run needs, given the config and the checkpoint to continue from (or None).
         shown: the metrics that are printed, and their labels.
     """
     if config.run.num_threads is not None:
@@ -130,7 +130,8 @@ def opened(
 
 
 def changed_config(config: RunnableConfig, checkpoint: Path) -> list[str]:
-    """A note about the fields in which a resumed run's config differs from that of its last part; none if it does not.
+    """Return a note about the fields in which a resumed run's config differs from that of its last part; none if it
+    does not.
 
     Args:
         config: of the resumed run.
@@ -154,12 +155,12 @@ def run_steps(
 ) -> tuple[State, str]:
     """Runs all remaining steps, and logs and saves them.
 
-    The stopwatch that a step is given measures its phases, and tells the terminal which one lasts.
+    Each step gets a stopwatch, which measures its phases and shows the present one on the terminal.
 
     ``step`` may let :class:`StopRequested` pass as long as it has changed neither weights nor files. The run is then
     saved as it was after the step before.
 
-    ``completed`` adds to a state what only a checkpoint needs.
+    ``completed`` adds to a state the data that only a checkpoint needs.
 
     Returns:
         The last state, and ``finished`` or, after a signal, ``stopped``.
@@ -229,7 +230,7 @@ class Saver:
             writing.finish()
 
     def has(self, state: RunState) -> bool:
-        """Whether the newest checkpoint is of this state."""
+        """Return whether the newest checkpoint is of this state."""
         self.finish()
         name = f"checkpoint-{state.step:08d}"
         return distributed.from_first(lambda: [path.name for path in list_checkpoints(self.run_dir)[:1]] == [name])
@@ -243,10 +244,11 @@ class Saver:
 
 
 LAGS_FROM = 1.25
-"""A rank lags if its phases take this many times as long as the median rank's."""
+"""A rank lags if its phases take at least this many times as long as those of the median rank."""
 
 LAG_STEPS = 3
-"""Steps in a row in which a rank must lag before it is named, so that one long answer does not name it."""
+"""Number of steps in a row in which a rank must lag before it is named, so that a single long answer is not
+reported."""
 
 
 class RankTimes:
@@ -256,10 +258,10 @@ class RankTimes:
         self.lagging: dict[int, int] = {}  # steps in a row, by rank
 
     def compare(self, metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
-        """The metrics of this rank with the times of all ranks, and notes about ranks that lag.
+        """Return the metrics of this rank with the times of all ranks, and notes about ranks that lag.
 
-        Waiting for other ranks (``time/wait_s``) is not counted. With one rank the metrics stay as they are. A call for
-        all ranks together.
+        Waiting for other ranks (``time/wait_s``) is not counted. With one rank the metrics stay as they are. All ranks
+        must call this together.
         """
         world = distributed.world()
         if world.is_alone:
@@ -289,7 +291,7 @@ BUSY = ("time/rollout_s", "time/logprobs_s")
 
 
 def progress_facts(status: str, state: RunState) -> dict[str, Any]:
-    """The first entries of every ``summary.json``: how far the run has come."""
+    """Return the first entries of every ``summary.json``: how far the run has come."""
     return {
         "status": status,
         "steps": state.step,
@@ -302,7 +304,7 @@ def progress_facts(status: str, state: RunState) -> dict[str, Any]:
 def origin_facts(
     run: PreparedRun[State], state: State, config: RunConfig, run_dir: Path, *, model: str, data: str
 ) -> dict[str, Any]:
-    """The last entries of every ``summary.json``: the resulting weights, and all that they depend on."""
+    """Return the last entries of every ``summary.json``: the resulting weights, and all that they depend on."""
     newest = list_checkpoints(run_dir)[:1]
     weights = run.policy.trainable()
     return {

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_ORIGIN = time.perf_counter()  # spans of different steps are shown on one line of time
+_ORIGIN = time.perf_counter()  # a common origin, so that spans of different steps can be shown on one time line
 
 
 class Stopwatch:
     """Seconds of each phase, measured from the stopwatch's creation on.
 
     Args:
-        on_phase: is told the name of each phase that begins.
+        on_phase: called with the name of each phase when it begins.
 
     >>> watch = Stopwatch()
     >>> with watch.phase("update"):
@@ -44,14 +44,15 @@ class Stopwatch:
         self.span(name, begin, end)
 
     def span(self, name: str, begin: float, end: float) -> None:
-        """Notes when something was done, by ``time.perf_counter()``. Of several times the first and the last count."""
+        """Records when something began and ended, by ``time.perf_counter()``. Several spans become one that covers
+        all."""
         first, last = self.spans.get(name, (begin, end))
         self.spans[name] = min(first, begin), max(last, end)
 
     def metrics(self, tokens: int) -> dict[str, float]:
-        """``time/<phase>_s`` in seconds, ``time/step_s``, tokens per second of the step and of its rollout, the share
-        of the step that waited only for verdicts, and ``time/from/<phase>`` and ``time/until/<phase>``, in seconds
-        after this module was imported.
+        """Return ``time/<phase>_s`` in seconds, ``time/step_s``, tokens per second of the step and of its rollout, the
+        share of the step that waited only for verdicts, and ``time/from/<phase>`` and ``time/until/<phase>``, in
+        seconds after this module was imported.
         """
         total = time.perf_counter() - self._start
         rollout = self.seconds.get("rollout", 0.0)

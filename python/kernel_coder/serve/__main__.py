@@ -1,7 +1,8 @@
 """``kernel-coder serve [--host 127.0.0.1] [--port 8400] [--device cuda:0] [--backend triton] [--FIELD VALUE ...]``
 
-Starts the judge and serves it over HTTP. Every field of the judge's configuration is a flag. Clients must send the
-token that the environment variable KERNEL_CODER_TOKEN holds; without a token only the loopback addresses may be served.
+Starts the judge and serves it over HTTP. Every field of the judge's configuration is a flag. If the environment
+variable KERNEL_CODER_TOKEN holds a token, clients must send it; without a token the service listens only on a loopback
+address.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ EXIT_MISTAKE = 2
 
 
 def parser() -> FlagParser:
-    """The command's flags."""
+    """Return the command's flags."""
     made = FlagParser(prog="kernel-coder serve", description=__doc__)
     made.add_argument("--host", default="127.0.0.1", help="address to listen on; others than loopback need a token")
     made.add_argument("--port", type=int, default=8400, help="port to listen on; 0: any free one (default 8400)")
     made.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N, several such as cuda:0,cuda:1, or ray://...")
-    made.add_argument("--backend", help="what candidates are written in where a request does not say")
+    made.add_argument("--backend", help="language of the candidates if a request names none")
     made.add_argument("--max-queued", type=int, default=1000, help="candidates that may wait; one more gets 429")
     made.add_argument("--max-body-bytes", type=int, default=16 << 20, help="largest request body, in bytes")
     made.add_argument("--drain-s", type=float, default=30.0, help="seconds that a shutdown waits for open requests")
@@ -33,7 +34,7 @@ def parser() -> FlagParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the service until SIGTERM or SIGINT; the exit code."""
+    """Runs the service until SIGTERM or SIGINT and returns the exit code."""
     try:
         options = parser().parse(arguments)
         config = read_flags(options, JudgeConfig)
@@ -93,7 +94,7 @@ def serve(options: object, config: JudgeConfig, token: str | None) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address.
+    """Return whether only this machine can reach the address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)

@@ -25,13 +25,13 @@ from kernel_coder.tasks.task import Task
 def create_app(
     judge: AnyJudge, *, token: str | None = None, limits: ServiceLimits | None = None, at_once: int | None = None
 ) -> FastAPI:
-    """The application. The judge must be open, and stays open.
+    """Return the application. The judge must be open, and stays open.
 
     Args:
         judge: a Judge, a JudgePool, a Ray pool.
-        token: what clients must send as ``Authorization: Bearer TOKEN``; None: none is asked for.
-        limits: what one client may ask.
-        at_once: candidates that are with the judge at a time; None: as many as it judges at a time.
+        token: the token that clients must send as ``Authorization: Bearer TOKEN``; None: no token is required.
+        limits: limits for the requests of a client.
+        at_once: candidates that are judged at the same time; None: as many as the judge allows.
     """
     limits = limits or ServiceLimits()
     at_once = at_once or parallel(judge.device, judge.config)
@@ -59,7 +59,8 @@ def create_app(
 def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
     @app.post("/v1/judge", response_model=None)
     async def judge_one(body: JudgeBody, request: Request) -> Response:
-        """Judge one candidate. 200 with the verdict; 202 with an id if it takes longer than the service waits."""
+        """Judge one candidate. Answers 200 with the verdict, or 202 with an id if it takes longer than the service
+        waits."""
         serving = service()
         task = _task_of(body)
         found = serving.submit(request, task, body.candidate, body.backend)
@@ -89,7 +90,8 @@ def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
 
     @app.get("/v1/verdicts/{id}", response_model=None)
     async def verdict(id: str) -> Response:
-        """The verdict of an earlier request: 200, 202 while it is under way, 404 if it is not known (any more)."""
+        """Return the verdict of an earlier request: 200; 202 if it is not judged yet; 404 if it is not or no longer
+        known."""
         known = service().broker.known(id)
         if known is None:
             raise HTTPException(404, f"there is no verdict {id}")
@@ -99,7 +101,7 @@ def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
 
     @app.post("/v1/admit")
     async def admit(body: AdmitBody) -> dict[str, Any]:
-        """Whether candidates can be judged on a task."""
+        """Check whether candidates can be judged on a task."""
         loop = asyncio.get_running_loop()
         admission = await loop.run_in_executor(None, service().judge.admit, body.task.as_task())
         return {
@@ -115,9 +117,9 @@ def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
 
     @app.get("/v1/info")
     async def info() -> Info:
-        """What the judge is: its device, configuration and versions."""
+        """Return the judge's device, configuration and versions."""
         judge, at_once = service().judge, service().broker.at_once
-        workers = max(at_once // len(judge.device.split(",")), 1)  # a client has other cores to count
+        workers = max(at_once // len(judge.device.split(",")), 1)  # not the client's own number of cores
         return Info(
             device=judge.device,
             backend=judge.backend,
@@ -128,18 +130,18 @@ def _add_routes(app: FastAPI, service: Callable[[], Service]) -> None:
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Whether the service answers, and how much waits. Needs no token."""
+        """Answer if the service works, with the length of the queue. Needs no token."""
         broker = service().broker
         return {"status": "ok", "queued": broker.queued, "running": broker.running, "at_once": broker.at_once}
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counters for Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(service().metrics.text(service().broker), media_type="text/plain; version=0.0.4")
 
 
 async def _lines(broker: Broker, found: list[Verdict | Job]) -> AsyncIterator[str]:
-    """A line for each verdict, as they come. A client that leaves gives its candidates up."""
+    """Yield a line for each verdict when it is reached. If the client disconnects, its candidates are abandoned."""
     places: dict[asyncio.Future[Verdict], list[int]] = {}
     for index, one in enumerate(found):
         if isinstance(one, Verdict):

@@ -1,4 +1,4 @@
-"""The queue between HTTP requests and a judge: bounded, fair between clients, and equal requests are judged once.
+"""The queue between HTTP requests and a judge. It is bounded and fair between clients; equal requests are judged once.
 
 Everything here runs on one asyncio event loop; only ``judge.evaluate`` runs in threads.
 """
@@ -19,7 +19,7 @@ from kernel_coder.tasks.task import Task
 
 
 class QueueFull(Exception):
-    """The queue has no room; the client should ask again later."""
+    """The queue is full; the client should ask again later."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"the queue is full; ask again in {retry_after_s:.0f} s")
@@ -27,19 +27,19 @@ class QueueFull(Exception):
 
 
 class Closing(Exception):
-    """The service is shutting down and takes no further request."""
+    """The service is shutting down and accepts no further request."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One candidate on its way to a verdict.
+    """A candidate that is queued, being judged, or judged.
 
     Attributes:
         id: the request's content hash, see :func:`job_id`.
         client: the name under which the job waits; clients take turns.
         waiters: HTTP requests that wait for the verdict. A job that still waits in the queue and has lost its last
             waiter is dropped.
-        verdict: is set once, by the broker.
+        verdict: set once, by the broker.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Job:
 
 
 def job_id(task: Task, candidate: str, backend: str | None) -> str:
-    """The content hash of a request: equal requests have one id, and one verdict.
+    """Return the content hash of a request: equal requests have one id, and one verdict.
 
     >>> task = Task(id="relu", source="example", reference="...")
     >>> job_id(task, "a", None) == job_id(task, "a", None) != job_id(task, "b", None)
@@ -68,11 +68,11 @@ class Broker:
 
     Args:
         judge: an open judge. The broker never closes it.
-        at_once: jobs that are with the judge at a time.
-        max_queued: jobs that may wait. One more raises :class:`QueueFull`.
+        at_once: jobs that the judge works on at the same time.
+        max_queued: jobs that may wait. For one more :class:`QueueFull` is raised.
         max_kept: verdicts that are kept for equal requests and for ``GET /v1/verdicts/{id}``. A verdict has about
             5 kB as JSON, so the default takes some 25 MB.
-        on_verdict: is called with each job and its seconds with the judge, for metrics.
+        on_verdict: called with each judged job and the seconds that judging took, for metrics.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Broker:
         self.judge, self.at_once, self.max_queued, self.max_kept = judge, at_once, max_queued, max_kept
         self._on_verdict = on_verdict
         self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()  # by client; the first client is served next
-        self._jobs: dict[str, Job] = {}  # queued or with the judge, by id
+        self._jobs: dict[str, Job] = {}  # queued or being judged, by id
         self._kept: OrderedDict[str, Verdict] = OrderedDict()
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="serve-judge")
         self._running: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._mean_s = 1.0  # a moving mean of seconds a job, for Retry-After
+        self._mean_s = 1.0  # moving mean of the seconds that a job takes, for Retry-After
 
     @property
     def queued(self) -> int:
@@ -101,20 +101,21 @@ class Broker:
 
     @property
     def running(self) -> int:
-        """Jobs that are with the judge."""
+        """Jobs that are being judged."""
         return len(self._running)
 
     def known(self, id: str) -> Verdict | Job | None:
-        """The verdict of an earlier request, or its job if that is still under way."""
+        """Return the verdict of an earlier request, or its job if there is no verdict yet."""
         return self._kept.get(id) or self._jobs.get(id)
 
     def submit(self, task: Task, candidate: str, backend: str | None, client: str) -> Verdict | Job:
-        """The verdict if an equal request was judged before, else the job that will have it.
+        """Return the verdict if an equal request was judged before; otherwise queue a job, or return that of an equal
+        request.
 
-        The caller waits with :meth:`wait`, or raises ``job.waiters`` itself and calls :meth:`leave`.
+        The caller waits with :meth:`wait`, or increments ``job.waiters`` itself and later calls :meth:`leave`.
 
         Raises:
-            QueueFull: as many jobs wait as may wait.
+            QueueFull: ``max_queued`` jobs wait already.
             Closing: the service is shutting down.
         """
         id = job_id(task, candidate, backend)
@@ -134,7 +135,7 @@ class Broker:
         return job
 
     async def wait(self, job: Job, timeout_s: float | None = None) -> Verdict | None:
-        """The job's verdict; None if it takes longer. A caller that is cancelled leaves the job."""
+        """Return the job's verdict; None if it takes longer. A caller that is cancelled leaves the job."""
         job.waiters += 1
         try:
             return await asyncio.wait_for(asyncio.shield(job.verdict), timeout_s)
@@ -144,17 +145,17 @@ class Broker:
             self.leave(job)
 
     def leave(self, job: Job) -> None:
-        """One waiter less. A job without any, which has not begun, is not judged."""
+        """Removes one waiter. A job that has no waiter left and has not begun is not judged."""
         job.waiters -= 1
         if job.waiters <= 0 and not job.is_running and not job.verdict.done():
             self._forget_waiting(job)
 
     def keep_without_waiters(self, job: Job) -> None:
-        """For a job whose verdict will be asked for later: it is judged even if no request waits for it."""
+        """Keeps a job whose verdict will be requested later: it is judged even if no request waits for it."""
         job.waiters += 1
 
     async def close(self, drain_s: float) -> None:
-        """Take no new job, finish those that are there within `drain_s` seconds, and give up the others."""
+        """Accept no new job, finish the present ones within `drain_s` seconds, and abandon the others."""
         self._is_closing = True
         loop = asyncio.get_running_loop()
         until = loop.time() + drain_s
@@ -194,12 +195,12 @@ class Broker:
             self._jobs.pop(job.id, None)
             if not job.verdict.done():
                 job.verdict.set_exception(error)
-                job.verdict.exception()  # a waiter may have left; nothing is to be said about that
+                job.verdict.exception()  # marks the exception as seen, since there may be no waiter left to see it
             return
         taken_s = loop.time() - began
         self._mean_s = 0.9 * self._mean_s + 0.1 * taken_s
         self._jobs.pop(job.id, None)
-        if verdict.is_scored:  # a failure of the harness may be another verdict next time
+        if verdict.is_scored:  # after a failure of the harness, the next try may give a verdict
             self._kept[job.id] = verdict
             while len(self._kept) > self.max_kept:
                 self._kept.popitem(last=False)

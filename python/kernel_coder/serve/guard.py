@@ -1,4 +1,5 @@
-"""What stands before the application: the token, the size of a body, and the time in which it has to arrive."""
+"""Checks before a request reaches the application: the token, the size of the body, and the time that it takes to
+arrive."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/health"})
-"""Paths that need no token: a load balancer asks them."""
+"""Paths that need no token, because load balancers request them."""
 
 
 class Guard:
     """An ASGI middleware that reads the whole body before the application sees the request.
 
     Args:
-        application: what is guarded.
-        token: what ``Authorization: Bearer ...`` must carry; None: no token is asked for.
+        application: the application to protect.
+        token: the token that ``Authorization: Bearer ...`` must carry; None: no token is required.
         max_body_bytes: a larger body is refused with 413, without being read to its end.
-        max_body_s: seconds in which the body has to arrive, against clients that send a byte at a time.
+        max_body_s: time, in seconds, within which the body must arrive, against clients that send a byte at a time.
     """
 
     def __init__(self, application: Application, *, token: str | None, max_body_bytes: int, max_body_s: float) -> None:
@@ -69,7 +70,7 @@ class Guard:
         async def replay() -> MutableMapping[str, Any]:
             nonlocal is_given
             if is_given:
-                return await receive()  # the next thing is the client's leaving
+                return await receive()  # the next message says that the client has disconnected
             is_given = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
@@ -91,7 +92,7 @@ class HeaderTimeoutProtocol(H11Protocol):
     """
 
     max_header_s = 10.0
-    """Seconds from the connection, or from the end of the last answer, to complete request headers."""
+    """Time limit, in seconds, from the connection, or from the end of the last answer, to complete request headers."""
 
     _header_timer: asyncio.TimerHandle | None = None
 

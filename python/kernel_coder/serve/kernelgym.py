@@ -1,8 +1,8 @@
-"""Routes in the shape of KernelGYM's server, so that its clients work with this judge.
+"""The routes of KernelGYM's server, so that its clients work with this judge.
 
 The names of the fields are those of KernelGYM's ``POST /evaluate`` and ``GET /results/{task_id}`` (read at commit
-8822e52 of the fork L-hongbin/KernelGYM). Fields that steer KernelGYM's own workers are taken and ignored: how many
-trials are made is the judge's configuration here.
+8822e52 of the fork L-hongbin/KernelGYM). Fields that control KernelGYM's own workers are accepted and ignored: the
+number of trials is part of the judge's configuration here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernel_coder.serve.service import Service
 from kernel_coder.tasks.task import BACKENDS, Task
 
 MAX_KNOWN_TASKS = 10_000
-"""Task ids whose verdict ``GET /results/{task_id}`` can still find. An entry takes some 200 bytes."""
+"""Upper limit for the task ids that ``GET /results/{task_id}`` can find. An entry takes some 200 bytes."""
 
 ERROR_CODES = {
     Outcome.FORMAT_ERROR: "VALIDATION_ERROR",
@@ -65,7 +65,8 @@ class EvaluationResponse(BaseModel):
 
 
 def response_of(task_id: str, verdict: Verdict) -> EvaluationResponse:
-    """A verdict in KernelGYM's fields. A failure of the harness has the status ``failed``, which its reward code drops.
+    """Return a verdict in KernelGYM's fields. A failure of the harness has the status ``failed``, which its reward code
+    drops.
 
     >>> from kernel_coder.judge import example_verdict
     >>> found = response_of("a", example_verdict("correct", speedup=2.0))
@@ -95,7 +96,7 @@ def response_of(task_id: str, verdict: Verdict) -> EvaluationResponse:
 
 
 def kernelgym_routes(service: Callable[[], Service]) -> APIRouter:
-    """The routes ``/evaluate``, ``/evaluate/batch``, ``/results/{task_id}`` and ``/status/{task_id}``."""
+    """Return the routes ``/evaluate``, ``/evaluate/batch``, ``/results/{task_id}`` and ``/status/{task_id}``."""
     routes = APIRouter(tags=["kernelgym"])
     ids: OrderedDict[str, str] = OrderedDict()  # task id -> the id of its job
 
@@ -128,7 +129,7 @@ def kernelgym_routes(service: Callable[[], Service]) -> APIRouter:
 
     @routes.get("/results/{task_id}")
     async def results(task_id: str) -> EvaluationResponse:
-        """The verdict of an earlier request."""
+        """Return the verdict of an earlier request."""
         known = service().broker.known(ids.get(task_id, ""))
         if known is None:
             raise HTTPException(404, f"there is no task {task_id}")
@@ -138,7 +139,7 @@ def kernelgym_routes(service: Callable[[], Service]) -> APIRouter:
 
     @routes.get("/status/{task_id}")
     async def status(task_id: str) -> dict[str, str]:
-        """Where an earlier request is."""
+        """Return the status of an earlier request."""
         return {"task_id": task_id, "status": (await results(task_id)).status}
 
     return routes

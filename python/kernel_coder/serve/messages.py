@@ -14,14 +14,14 @@ Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
 
 
 class TaskBody(BaseModel):
-    """What the candidate has to compute. See :class:`kernel_coder.tasks.task.Task`."""
+    """The task that a candidate has to compute. See :class:`kernel_coder.tasks.task.Task`."""
 
     model_config = ConfigDict(extra="forbid")
 
     reference: str = Field(min_length=1, description="Python source with Model, get_inputs and get_init_inputs")
     id: str | None = Field(default=None, max_length=300, description="None: the beginning of the reference's SHA-256")
     entry_point: str = Field(default="Model", description="the reference's class")
-    backend: Backend = Field(default="triton", description="what the candidate is written in")
+    backend: Backend = Field(default="triton", description="language of the candidate")
     precision: Precision = Field(default="fp32", description="the math mode of reference and candidate")
 
     def as_task(self) -> Task:
@@ -36,7 +36,7 @@ class TaskBody(BaseModel):
 
     @classmethod
     def of(cls, task: Task) -> TaskBody:
-        """The body that makes this task on the other side."""
+        """Return the body from which the service makes this task."""
         return cls.model_validate(
             {
                 "reference": task.reference,
@@ -56,7 +56,7 @@ class JudgeBody(BaseModel):
     task: TaskBody
     candidate: str = Field(description="source with ModelNew, or a .cu or .cpp file with a function forward")
     backend: Backend | None = Field(default=None, description="None: the task's")
-    wait: bool = Field(default=True, description="false: answer at once with the id; ask GET /v1/verdicts/{id} later")
+    wait: bool = Field(default=True, description="false: answer at once with the id, for GET /v1/verdicts/{id}")
 
 
 class BatchBody(BaseModel):
@@ -68,7 +68,7 @@ class BatchBody(BaseModel):
 
 
 class AdmitBody(BaseModel):
-    """A task of which is asked whether candidates can be judged on it."""
+    """A request to check whether candidates can be judged on a task."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,14 +76,14 @@ class AdmitBody(BaseModel):
 
 
 class Pending(BaseModel):
-    """A request whose verdict is not there yet."""
+    """A request that has no verdict yet."""
 
     id: str
     status: Literal["queued", "running"]
 
 
 class Info(BaseModel):
-    """What the judge behind the service is."""
+    """A description of the service's judge."""
 
     device: str
     backend: str | None

@@ -1,4 +1,4 @@
-"""What the routes share: the judge behind a queue, limits on clients, metrics."""
+"""The objects that the routes share: the judge behind a queue, limits for clients, metrics."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kernel_coder.tasks.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """What one client may ask of the service.
+    """Limits for the requests of a client.
 
     Attributes:
-        max_body_bytes: of a request. A batch of 100 tasks and candidates has about 1 MB.
-        max_body_s: seconds in which a body has to arrive.
-        max_source_chars: of a reference or a candidate. The judge itself refuses candidates of over half a MiB.
+        max_body_bytes: largest size of a request's body. A batch of 100 tasks and candidates has about 1 MB.
+        max_body_s: time, in seconds, within which a body must arrive.
+        max_source_chars: longest reference or candidate. The judge itself refuses candidates of over half a MiB.
         max_queued: candidates that may wait for the judge; one more gets 429 with Retry-After.
         max_kept: verdicts that are kept for equal requests.
         max_wait_s: seconds that ``POST /v1/judge`` waits for a verdict before it answers 202 with the id.
-        drain_s: seconds that a shutdown waits for candidates that are there.
+        drain_s: time, in seconds, that a shutdown waits for candidates that are queued or being judged.
     """
 
     max_body_bytes: int = 16 << 20
@@ -59,14 +59,14 @@ class Metrics:
         self.seconds.observe(taken_s)
 
     def text(self, broker: Broker) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the metrics in Prometheus's format."""
         self.queued.set(broker.queued)
         self.running.set(broker.running)
         return generate_latest(self.registry)
 
 
 class Service:
-    """What the routes work with: the judge, its queue and the metrics."""
+    """The judge, its queue and the metrics."""
 
     def __init__(self, judge: AnyJudge, limits: ServiceLimits, at_once: int) -> None:
         self.judge, self.limits, self.metrics = judge, limits, Metrics()
@@ -98,7 +98,7 @@ class Service:
             raise HTTPException(503, str(closing), headers={"Retry-After": "5"}) from None
 
     async def verdict(self, request: Request, found: Verdict | Job, timeout_s: float) -> Verdict | None:
-        """Waits for the verdict as long as the client stays; None if it takes longer than `timeout_s`."""
+        """Waits for the verdict as long as the client is connected; None if it takes longer than `timeout_s`."""
         if isinstance(found, Verdict):
             return found
         gone = asyncio.create_task(_until_gone(request))
@@ -123,6 +123,6 @@ async def _until_gone(request: Request) -> None:
 
 
 def client_of(request: Request) -> str:
-    """The name under which a client's candidates wait: the header ``X-Client-Id``, else the address."""
+    """Return the name under which a client's candidates wait: the header ``X-Client-Id``, else the address."""
     named = request.headers.get("x-client-id", "")[:100]
     return named or (request.client.host if request.client else "")

@@ -1,4 +1,4 @@
-"""The decoder over a packed row of examples, and a check that no example sees another."""
+"""The decoder over a packed row of examples, and a check that no example attends to another."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from kernel_coder.run.errors import UsageError
 from kernel_coder.sft.packing import PackedBatch
 
 NEIGHBOUR_TOLERANCE = 1e-2
-"""Largest relative difference of an example's hidden states behind two different neighbours. Rounding in bfloat16 gives
-4e-3; an example that sees its neighbour gives 1e-1."""
+"""Upper limit for the relative difference of an example's hidden states behind two different neighbours. Rounding in
+bfloat16 gives 4e-3; an example that attends to its neighbour gives 1e-1."""
 
 StatesOf = Callable[[nn.Module, PackedBatch], Tensor]
 """Type of :func:`hidden_states` and of faster functions with the same result."""
 
 
 def computing(device: torch.device, bf16: bool) -> torch.autocast:
-    """Autocast to bfloat16 if ``bf16``. Converted weights are not cached, because a pass uses each weight only once."""
+    """Return an autocast context to bfloat16 if ``bf16``. It does not cache converted weights: a pass uses each only
+    once."""
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
 
 def hidden_states(model: nn.Module, batch: PackedBatch) -> Tensor:
-    """The decoder's output [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
+    """Return the decoder's output [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
     decoder = causal_lm(model).get_decoder()
     return decoder(**model_inputs(batch)).last_hidden_state[0]
 
 
 def model_inputs(batch: PackedBatch) -> dict[str, Any]:
-    """The arguments of the model's forward pass."""
+    """Return the arguments of the model's forward pass."""
     return {
         "input_ids": batch.ids[None],
         "position_ids": batch.positions[None],
@@ -49,18 +50,17 @@ def model_inputs(batch: PackedBatch) -> dict[str, Any]:
 
 @torch.no_grad()
 def check_separation(policy: Policy, batch: PackedBatch, other: PackedBatch, *, bf16: bool = False) -> None:
-    """Checks that an example does not see its neighbour.
+    """Checks that an example does not attend to its neighbour.
 
     Args:
         policy: the model.
-        batch: ends with some example.
-        other: ends with the same example behind another neighbour.
+        batch: a row that ends with some example.
+        other: a row that ends with the same example behind another neighbour.
         bf16: compute in bfloat16.
 
     Raises:
         UsageError: the example's hidden states differ. This happens in models with layers that mix tokens in another
-        way
-            than by attention, such as state spaces and convolutions.
+            way than by attention, such as state spaces and convolutions.
     """
     types = set(getattr(causal_lm(policy.model).config, "layer_types", None) or ())
     if strange := sorted(types - PACKABLE_LAYERS):

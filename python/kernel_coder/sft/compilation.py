@@ -18,8 +18,8 @@ from kernel_coder.sft.update import backward
 from kernel_coder.train.update import METRIC
 
 GRAPH_TOLERANCE = 5e-2
-"""Largest relative difference between the gradient of a CUDA graph and the one without it. Rounding in bfloat16 gives
-1e-2; the gradient of another batch gives 1."""
+"""Upper limit for the relative difference between the gradients with and without a CUDA graph. Rounding in bfloat16
+gives 1e-2; the gradient of another batch gives 1."""
 
 COMPARED_ELEMENTS = 4096
 """Approximate number of elements of each weight's gradient that are compared."""
@@ -43,7 +43,7 @@ class Acceleration:
 def accelerate(
     policy: Policy, batch: PackedBatch, *, bf16: bool = False, recorder: Recorder | None = None
 ) -> Acceleration:
-    """Compiles the layers and, on a GPU, records forward and backward pass. Whatever fails is undone.
+    """Compiles the layers and, on a GPU, records forward and backward pass. A step that fails is undone.
 
     Args:
         policy: the model. Its ``recomputation`` must be None, since it would change the layers before a pass.
@@ -67,7 +67,7 @@ def compile_layers(policy: Policy, batch: PackedBatch, *, bf16: bool = False) ->
     """Compiles each layer; all share one compiled function. Returns the reason if that fails, and undoes it.
 
     ``batch`` has the shape of all batches of the run. One forward and backward pass over it is made with as much memory
-    in use as the optimiser will need, so a failure shows before the first step. Its gradients are discarded.
+    in use as the optimiser will need, so that a failure occurs before the first step. Its gradients are discarded.
     """
     layers = layers_of(policy.model)
     for layer in layers:
@@ -112,7 +112,7 @@ def record_body(policy: Policy, batch: PackedBatch, recorder: Recorder, *, bf16:
 
 @contextmanager
 def as_in_a_run(policy: Policy) -> Iterator[None]:
-    """Inside, the model is in training mode and the optimiser's memory is in use. Gradients are discarded after."""
+    """Inside this context, the model is in training mode and as much memory as the optimiser needs is in use."""
     policy.model.train()
     moments = [torch.empty_like(weight) for weight in policy.trainable().values() for _ in range(2)]
     try:
@@ -124,7 +124,7 @@ def as_in_a_run(policy: Policy) -> Iterator[None]:
 
 
 def sample(policy: Policy, batch: PackedBatch, states_of: StatesOf, *, bf16: bool) -> tuple[Tensor, Tensor]:
-    """The loss of a pass, and some elements of each weight's gradient."""
+    """Return the loss of a pass, and some elements of each weight's gradient."""
     policy.model.zero_grad(set_to_none=True)
     total = float(max(batch.num_targets, 1))
     sums = backward(policy, [batch], total, bf16=bf16, states_of=states_of)
@@ -135,13 +135,13 @@ def sample(policy: Policy, batch: PackedBatch, states_of: StatesOf, *, bf16: boo
 
 
 def relative_error(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> float:
-    """The larger one of the relative errors of loss and gradient; infinite if a value is not finite."""
+    """Return the larger one of the relative errors of loss and gradient; infinite if a value is not finite."""
     errors = [float((now - then).norm() / then.norm()) for now, then in zip(found, expected, strict=True)]
     return max(error if error == error else float("inf") for error in errors)
 
 
 def mirrored(batch: PackedBatch) -> PackedBatch:
-    """The batch with its tokens in reverse order, so with other ids, positions and sequence ends."""
+    """Return the batch with its tokens in reverse order, so with other ids, positions and sequence ends."""
     lengths = batch.cu_seqlens.diff().flip(0)
     ends = lengths.cumsum(0)
     starts = (ends - lengths).repeat_interleave(lengths)
@@ -161,7 +161,7 @@ def _give_memory_back(policy: Policy) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """The error in one line. A compiler's error is replaced by the error that caused it.
+    """Return the error in one line. A compiler's error is replaced by the error that caused it.
 
     >>> reason_of(ValueError("no such thing\\nat all"))
     'ValueError: no such thing'

@@ -20,7 +20,7 @@ class SftModelConfig(ModelConfig):
 
 
 class SftDataConfig(DataConfig):
-    """What is learnt: the solutions of tasks, or a table with messages, with prompt and completion, or with text."""
+    """The data to learn: the solutions of tasks, or a table with messages, with prompt and completion, or with text."""
 
     max_length: int = Field(
         default=1024,
@@ -28,7 +28,7 @@ class SftDataConfig(DataConfig):
         description="length of a packed sequence in tokens; longer examples are dropped, longer texts are divided",
     )
     packing: bool = Field(
-        default=True, description="put several examples into a sequence, where they do not see each other; false: one"
+        default=True, description="put several examples into one sequence, without attention between them; false: one"
     )
     assistant_only_loss: bool = Field(
         default=True, description="the loss is over answers only; false: over every token, as in pretraining"
@@ -52,7 +52,7 @@ class SftEvalConfig(EvalConfig):
         ge=0,
         description="held-out tasks that the model answers; the answers are judged if judge is set; 0: none",
     )
-    max_completion_length: int = Field(default=256, ge=1, description="longest of these answers, in tokens")
+    max_completion_length: int = Field(default=256, ge=1, description="length limit of these answers, in tokens")
     batch_size: int | None = Field(default=None, ge=1, description="answers that are sampled at once; none: all")
 
 

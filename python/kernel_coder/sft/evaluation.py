@@ -18,15 +18,16 @@ from kernel_coder.train.metrics import completion_metrics, verdict_metrics
 from kernel_coder.train.rollouts import conversations, may_overlap, of_all_ranks, own_conversations
 
 ANSWERED = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
-"""Beginnings of the metrics of the model's own answers that are logged."""
+"""Prefixes of the metrics that are logged for the model's own answers."""
 
 
 def evaluate(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Metrics under ``eval/``, and a line of ``samples.jsonl`` for every answer. The random state is unchanged."""
+    """Return the metrics under ``eval/``, and a line of ``samples.jsonl`` for every answer. The random state is
+    unchanged."""
     metrics: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
     with rng_unchanged():
-        if run.held_out:  # on every rank, or on none
+        if run.held_out:  # the same on every rank
             losses = measure(run.policy, run.held_out, bf16=run.policy.bf16)
             metrics = {"loss": losses.mean, "entropy": losses.entropy / max(losses.tokens, 1), "tokens": losses.tokens}
         if run.asked:

@@ -17,7 +17,7 @@ from kernel_coder.tasks.conversations import conversation_rows as conversation_r
 
 
 class DroppedError(ValueError):
-    """Why a row is not used, as a clause that completes "row 3: ..."."""
+    """A row is not used. The message is the reason, as a clause that completes "row 3: ..."."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +36,11 @@ class Encoder:
     """Makes examples with one tokenizer.
 
     The prompt gets exactly the ids that it has at sampling (``prompts.encode_prompt``). The answer is encoded
-    separately, as the model generates it, and ends as the chat template ends a turn.
+    separately, as the model generates it, and ends with the chat template's end of a turn.
 
     Args:
         tokenizer: the model's tokenizer.
-        config: prompt template, lengths and what is in the loss.
+        config: prompt template, lengths, and which tokens are in the loss.
         plain: ``plain`` for prompts without a chat template.
     """
 
@@ -51,7 +51,7 @@ class Encoder:
         self.end = [int(tokenizer.eos_token_id)] if plain else end_of_turn(tokenizer)
 
     def of_task(self, task: Task) -> Example:
-        """A task's prompt and its known solution."""
+        """Return the example of a task: its prompt and its known solution."""
         if task.solution is None:
             raise DroppedError("it has no known solution")
         messages = build_messages(task, self.config.prompt_template, one_shot=self.config.one_shot)
@@ -67,7 +67,8 @@ class Encoder:
         return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
 
     def of_messages(self, name: str, messages: Sequence[Message], asked: int = 0) -> Example:
-        """A conversation. The messages of the assistant are learnt, except those among the first ``asked`` messages."""
+        """Return the example of a conversation. The assistant's messages are learnt, except in the first ``asked``
+        ones."""
         parts: list[tuple[list[int], bool]] = []
         so_far: list[int] = []
         for place, message in enumerate(messages):
@@ -86,7 +87,7 @@ class Encoder:
         return self._finished(name, parts)
 
     def of_text(self, name: str, text: str) -> list[Example]:
-        """A text, divided into pieces of at most ``max_length`` tokens. Pieces overlap by one token."""
+        """Return the examples of a text: pieces of at most ``max_length`` tokens, which overlap by one token."""
         begin = [] if self.tokenizer.bos_token_id is None else [int(self.tokenizer.bos_token_id)]
         ids = [*begin, *self._text(text), int(self.tokenizer.eos_token_id)]
         size = self.config.max_length
@@ -112,11 +113,12 @@ class Encoder:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that end an answer: all that the chat template writes after it, up to the first special token.
+    """Return the tokens that end an answer: all that the chat template writes after it, up to the first special token.
 
     That token can differ from the tokenizer's end of sequence: Llama 3 ends a turn with ``<|eot_id|>``, and the
     tokenizer of a GGUF file may name a wrong one. What a template writes after the special token, such as a line end,
-    is left out, because the model stops before it. Without a special token it is the end of sequence.
+    is left out, because the model stops before it. If the template writes no special token, the answer ends with the
+    end-of-sequence token.
     """
     eos = [int(tokenizer.eos_token_id)]
     asked: list[dict[str, str]] = [{"role": "user", "content": "?"}]
@@ -132,7 +134,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:
-    """The examples of tasks, and a sentence for each task that was dropped."""
+    """Return the examples of tasks, and a sentence for each task that was dropped."""
     examples: list[Example] = []
     dropped: list[str] = []
     for task in tasks:
@@ -144,7 +146,7 @@ def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example]
 
 
 def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[list[Example], list[str]]:
-    """The examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
+    """Return the examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
 
     Also a sentence for each row that was dropped.
     """
@@ -177,7 +179,7 @@ def _as_messages(prompt: Any, completion: Any) -> list[Message]:
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """SHA-256 over the ids and loss masks of the examples, in order."""
+    """Return the SHA-256 over the ids and loss masks of the examples, in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(b"%d:" % len(example))

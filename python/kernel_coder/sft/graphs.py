@@ -2,8 +2,7 @@
 
 A graph repeats recorded work in the same memory. Each batch is copied into the recorded inputs; hidden states and
 gradients of the weights appear in the recorded outputs. The head and its loss, whose rows differ between batches, are
-not
-recorded: their gradient is copied into the recorded backward pass.
+not recorded: their gradient is copied into the recorded backward pass.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class CudaRecorder:
 
 @contextmanager
 def waiting_forbidden() -> Iterator[None]:
-    """Inside, an operation that makes the CPU wait for the GPU raises."""
+    """Inside this context, an operation that makes the CPU wait for the GPU raises."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that it does not detect every such operation
@@ -100,10 +99,10 @@ def waiting_forbidden() -> Iterator[None]:
 
 
 class GraphedBody:
-    """:func:`~kernel_coder.sft.attention.hidden_states` by replaying graphs, for batches of one shape.
+    """Computes :func:`~kernel_coder.sft.attention.hidden_states` by replaying graphs, for batches of one shape.
 
-    Everything else is computed without graphs: another shape, a model in evaluation mode, no gradients, weights that
-    have moved in memory. Results and gradients lie in the graphs' memory and are overwritten by the next pass; only a
+    In other cases it computes without graphs: another shape, a model in evaluation mode, no gradients, weights that
+    have moved in memory. Results and gradients are in the graphs' memory and are overwritten by the next pass; only a
     ``.grad`` is copied out of it first.
 
     Args:
@@ -130,7 +129,7 @@ class GraphedBody:
         self._output = self.states
 
     def __call__(self, model: nn.Module, batch: PackedBatch) -> Tensor:
-        """The hidden states [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
+        """Return the hidden states [T, H]. Call it inside :func:`~kernel_coder.policy.attention.packed`."""
         if not self.takes(model, batch):
             return hidden_states(model, batch)
         self._move_gradients_out()
@@ -140,7 +139,7 @@ class GraphedBody:
         return states
 
     def takes(self, model: nn.Module, batch: PackedBatch) -> bool:
-        """Whether the graphs can compute this batch."""
+        """Return whether the graphs can compute this batch."""
         if model is not self.model or not model.training or not torch.is_grad_enabled():
             return False
         if self.places and self._places() != self.places:
@@ -193,7 +192,7 @@ class _Replayed(torch.autograd.Function):
 
 
 def why_not(model: nn.Module, *, bf16: bool) -> str | None:
-    """Why a model cannot be recorded as graphs; None if it can."""
+    """Return why a model cannot be recorded as graphs; None if it can."""
     if head_of(model) is None:
         return "the loss of this model is not computed from hidden states"
     if dropout := dropout_of(model):

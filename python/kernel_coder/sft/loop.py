@@ -1,7 +1,7 @@
-"""The supervised loop: draw packed examples, raise the likelihood of their answers, log, evaluate, save.
+"""The supervised loop: draw packed examples, update the model on their answers, log, evaluate, save.
 
-A run that is killed at any moment continues from its last checkpoint to the same bits, as a reinforcement run does. A
-reinforcement run takes the checkpoint as its ``model.name_or_path``.
+As in reinforcement learning, a run that is killed at any moment and continues from its last checkpoint ends with the
+same bits. A reinforcement learning run can begin with a checkpoint (``model.name_or_path``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FIRST_AND_LAST = ("loss", "eval/loss", "eval/format", "eval/judge/correct")
 
 
 def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
-    """Runs a supervised run to its end, or until it is asked to stop.
+    """Trains to the end of the run, or until a signal asks the run to stop.
 
     Args:
         config: of the run.
@@ -63,7 +63,7 @@ def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
 
 
 def run_step(run: SftRun, state: RunState, poll: Poll, watch: Stopwatch) -> StepResult[RunState]:
-    """One update, followed by an evaluation every ``run.eval_steps`` steps and after the last."""
+    """Does one update, and an evaluation every ``run.eval_steps`` steps and after the last."""
     config = run.config
     packs = [run.packs[i] for i in draw(len(run.packs), state.step, config)]
     with watch.phase("data"):
@@ -92,14 +92,15 @@ def run_step(run: SftRun, state: RunState, poll: Poll, watch: Stopwatch) -> Step
 
 
 def draw(packs: int, step: int, config: SftConfig) -> list[int]:
-    """The packs of a step. Each epoch has every pack once, in its own order; its last step may have fewer packs."""
+    """Return the packs of a step. Each epoch has every pack once, in its own order; its last step may have fewer
+    packs."""
     length, size = steps_per_epoch(config, packs), config.packs_per_step
     order = epoch_order(packs, step // length, config.run.seed, config.data.shuffle)
     return order[step % length * size :][:size]
 
 
 def after_update(state: RunState, result: SftUpdate, tokens: int) -> RunState:
-    """The state after a step over that many tokens."""
+    """Return the state after a step over that many tokens."""
     return replace(
         state,
         step=state.step + 1,
@@ -111,7 +112,7 @@ def after_update(state: RunState, result: SftUpdate, tokens: int) -> RunState:
 
 
 def update_metrics(result: SftUpdate, state: RunState, epoch: float) -> dict[str, float]:
-    """The metrics of an update, under TRL's names."""
+    """Return the metrics of an update, under TRL's names."""
     return {
         "epoch": epoch,
         "loss": result.losses.mean,
@@ -125,7 +126,7 @@ def update_metrics(result: SftUpdate, state: RunState, epoch: float) -> dict[str
 
 
 def save_merged(run: SftRun, folder: Path) -> Path:
-    """Writes the model with its adapters merged into the weights, as a reinforcement run can load it.
+    """Writes the model with its adapters merged into the weights, so that reinforcement learning can load it.
 
     If the weights are divided, they are loaded again from the last checkpoint.
     """
@@ -143,7 +144,7 @@ def save_merged(run: SftRun, folder: Path) -> Path:
 
 
 def summarise(run: SftRun, state: RunState, status: str, log: RunLog) -> dict[str, Any]:
-    """The content of ``summary.json``: flat, with the same keys in every run."""
+    """Return the content of ``summary.json``: flat, with the same keys in every run."""
     config = run.config
     origin = origin_facts(run, state, config.run, log.run_dir, model=config.model.name_or_path, data=config.data.path)
     merge = status == "finished" and run.policy.is_peft

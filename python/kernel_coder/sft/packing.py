@@ -1,4 +1,4 @@
-"""From examples to forward passes: which examples share a sequence, and the packed row of tokens for the model.
+"""Divides examples between packed sequences, and makes the rows of tokens for forward passes.
 
 Letters of the shape comments: T tokens of a forward pass, S examples in it.
 """
@@ -25,7 +25,7 @@ class Filled:
 
     Attributes:
         tokens: tokens of a pass.
-        longest: tokens of the longest example of the run, which decides the launch grid of the attention kernel.
+        longest: tokens of the longest example of the run, on which the launch grid of the attention kernel depends.
         sequences: sequences of a pass, padding included; 0: a multiple of :data:`SEQUENCE_BUCKET`.
     """
 
@@ -35,7 +35,7 @@ class Filled:
 
     @classmethod
     def of(cls, packs: Sequence[Sequence[int]], size: int, capacity: int) -> Filled:
-        """The shape for passes over at most ``size`` of these packs.
+        """Return the shape for passes over at most ``size`` of these packs.
 
         A pack is given by the lengths of its examples, whose sum is at most ``capacity`` tokens.
 

@@ -1,4 +1,4 @@
-"""Everything that a supervised run needs before its first step, and all checks that can fail before it."""
+"""Prepares a supervised run: everything that it needs before its first step, and all checks that can fail before it."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from kernel_coder.train.verdicts import AnswerJudge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SftRun:
-    """What the loop works with. No attribute is replaced during a run; weights and optimiser change in place.
+    """The objects of a supervised run. No attribute is replaced during a run; weights and optimiser change in place.
 
     Attributes:
         config: of the run.
         policy: the model that is trained.
-        optimizer: over its trainable parameters.
-        updates: what is the same in all updates.
-        examples: what is learnt.
+        optimizer: the optimiser of its trainable parameters.
+        updates: the settings that are the same in all updates.
+        examples: the examples to learn.
         packs: for each packed sequence the indices of its examples.
         held_out: this rank's forward passes over the known answers to held-out tasks.
-        filled: the one shape of all forward passes if the layers are compiled, else None.
+        filled: the shape of all forward passes if the layers are compiled, else None.
         asked: held-out tasks that the model answers itself.
         engine: samples these answers.
         refresh: brings the engine's weights up to date, if they are a copy of the policy's.
         sampling: temperature and length limit of these answers.
         judge: gives verdicts on these answers.
-        num_held_out: all held-out tasks.
+        num_held_out: number of held-out tasks on all ranks.
         total_steps: steps of the whole run.
-        state: how far the run had come when it was prepared.
-        rng: the random state that it continues with.
+        state: the progress of the run when it was prepared.
+        rng: the random state with which it continues.
         notes: what the user should know before the first step.
     """
 
@@ -95,7 +95,7 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
     divides = config.parallel.shard and not distributed.world().is_alone
     if divides and config.model.torch_compile:
         raise UsageError("model.torch_compile needs whole weights on each GPU: set parallel.shard false")
-    loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
+    loaded_on = torch.device("cpu") if divides else device  # divided weights are moved to the GPU layer by layer
     policy = load_policy(config.model, resume_from=checkpoint, device=loaded_on)
     policy = replace(policy, parallel=config.parallel, defaults=model_defaults(config))
     encoder = Encoder(policy.tokenizer, config.data, config.model.plain)
@@ -156,7 +156,7 @@ def prepare(config: SftConfig, checkpoint: Path | None) -> SftRun:
 
 
 def model_defaults(config: SftConfig) -> dict[str, Any]:
-    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+    """Return the trained model's default prompt settings: those of this run, otherwise those of its base model.
 
     See :mod:`kernel_coder.policy.defaults`.
     """
@@ -173,7 +173,7 @@ def model_defaults(config: SftConfig) -> dict[str, Any]:
 
 
 def stop_at(policy: Policy, end: int) -> None:
-    """Makes sampling stop at the token that ends an answer, here and wherever the checkpoint is loaded."""
+    """Sets the token at which sampling stops to the end of an answer, in this run and in its checkpoints."""
     ids = end_of_sequence_ids(policy.model, policy.tokenizer)
     if end not in ids:
         causal_lm(policy.model).generation_config.eos_token_id = sorted({*ids, end})
@@ -234,12 +234,12 @@ def held_out_of(tasks: TaskSet, count: int) -> tuple[TaskSet, TaskSet]:
 
 
 def replace_path(config: SftDataConfig, path: str) -> SftDataConfig:
-    """The config for all rows of another data set."""
+    """Return the config for all rows of another data set."""
     return config.model_copy(update={"path": path, "limit": None, "revision": None})
 
 
 def ask(task: Task, policy: Policy, config: SftConfig) -> Prompt:
-    """The prompt of a held-out task that the model answers itself.
+    """Return the prompt of a held-out task that the model answers itself.
 
     Raises:
         UsageError: the prompt and the longest answer do not fit into the model's context.
@@ -254,20 +254,20 @@ def ask(task: Task, policy: Policy, config: SftConfig) -> Prompt:
 
 
 def make_packs(examples: Sequence[Example], config: SftDataConfig) -> tuple[tuple[int, ...], ...]:
-    """For each packed sequence the indices of its examples. All epochs use the same sequences."""
+    """Return for each packed sequence the indices of its examples. All epochs use the same sequences."""
     if not config.packing:
         return tuple((index,) for index in range(len(examples)))
     return tuple(map(tuple, best_fit([len(example) for example in examples], config.max_length)))
 
 
 def one_shape(packs: Sequence[Sequence[Example]], config: SftConfig) -> Filled:
-    """The shape to which all forward passes over these packs are padded."""
+    """Return the shape to which all forward passes over these packs are padded."""
     lengths = [[len(example) for example in pack] for pack in packs]
     return Filled.of(lengths, config.optim.per_device_train_batch_size, config.data.max_length)
 
 
 def taken(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[list[Example]]:
-    """The examples of each pack."""
+    """Return the examples of each pack."""
     return [[examples[i] for i in pack] for pack in packs]
 
 
@@ -278,9 +278,9 @@ def batches_of(
     device: torch.device,
     filled: Filled | None = None,
 ) -> list[PackedBatch]:
-    """The forward passes over these packs. With ``filled`` all have that shape.
+    """Return the forward passes over these packs. With ``filled`` all have that shape.
 
-    All ranks have equally many; a rank with fewer packs gets passes over an example that is not in the loss.
+    All ranks have equally many passes; a rank with fewer packs gets passes over an example that is not in the loss.
     """
     size = config.optim.per_device_train_batch_size
     groups = [packs[start : start + size] for start in range(0, len(packs), size)]
@@ -291,11 +291,11 @@ def batches_of(
 
 
 IDLE = Example("", np.zeros(2, dtype=np.int32), np.zeros(2, dtype=bool))
-"""What a rank computes that has no packs in a pass."""
+"""The example that a rank computes if it has no packs in a pass. No token of it is in the loss."""
 
 
 def own_packs(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """This rank's packs: the longest are given out first, each to the rank that then has the fewest tokens."""
+    """Return this rank's packs. The longest are assigned first, each to the rank that then has the fewest tokens."""
     world = distributed.world()
     if world.is_alone:
         return list(packs)
@@ -305,7 +305,8 @@ def own_packs(examples: Sequence[Example], packs: Sequence[Sequence[int]]) -> li
 
 
 def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:
-    """Two packed rows that end with the same example after different neighbours, for :func:`check_separation`."""
+    """Return two packed rows that end with the same example after different neighbours, for
+    :func:`check_separation`."""
     size = len(policy.tokenizer)
 
     def example(start: int) -> Example:
@@ -316,19 +317,19 @@ def neighbours(policy: Policy) -> tuple[PackedBatch, PackedBatch]:
 
 
 def steps_per_epoch(config: SftConfig, packs: int) -> int:
-    """Steps in which every pack is used once."""
+    """Return the number of steps in which every pack is used once."""
     return math.ceil(packs / config.packs_per_step)
 
 
 def total_steps(config: SftConfig, packs: int) -> int:
-    """Steps of the whole run."""
+    """Return the number of steps of the whole run."""
     if config.run.max_steps > 0:
         return config.run.max_steps
     return max(1, math.ceil(config.run.num_train_epochs * steps_per_epoch(config, packs)))
 
 
 def describe(examples: Sequence[Example], packs: Sequence[Sequence[int]], config: SftConfig, steps: int) -> str:
-    """A note with the size of the data and of an epoch."""
+    """Return a note with the size of the data and of an epoch."""
     tokens = sum(map(len, examples))
     learnt = sum(int(example.in_loss.sum()) for example in examples)
     filled = tokens / (len(packs) * config.data.max_length)

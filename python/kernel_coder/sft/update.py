@@ -1,4 +1,5 @@
-"""The supervised update: the mean negative log-likelihood of the answers' tokens, and a guarded optimiser step."""
+"""The supervised update: the mean negative log-likelihood of the answers' tokens, and an optimiser step that is skipped
+if loss or gradient are not finite."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Losses:
 
     @classmethod
     def of(cls, sums: Sequence[float], total: float) -> Losses:
-        """From the metric sums of a loss that was divided by ``total``."""
+        """Make the losses from the metric sums of a loss that was divided by ``total``."""
         return cls(sums[METRIC["loss"]] * total, sums[METRIC["entropy"]], int(sums[METRIC["tokens"]]))
 
     @property
@@ -45,7 +46,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class SftUpdate:
-    """What one update did. ``grad_norm`` is None if it was skipped because loss or gradient were not finite."""
+    """The result of an update. ``grad_norm`` is None if it was skipped because loss or gradient were not finite."""
 
     losses: Losses
     grad_norm: float | None
@@ -55,18 +56,18 @@ class SftUpdate:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """What is the same in all updates of a run."""
+    """The settings that are the same in all updates of a run."""
 
     learning_rate: Callable[[int], float]  # of the n-th update
     max_grad_norm: float
-    max_skipped: int  # skipped updates in a row that end the run
+    max_skipped: int  # number of skipped updates in a row that ends the run
     states_of: StatesOf = hidden_states  # the decoder in training
 
 
 def loss_of(
     model: nn.Module, batch: PackedBatch, total: float, *, bf16: bool = False, states_of: StatesOf = hidden_states
 ) -> ops.LossOutput:
-    """``-sum(log p(target)) / total`` over the rows in the loss.
+    """Return ``-sum(log p(target)) / total`` over the rows in the loss.
 
     It is computed from hidden states if the fused op supports the head, otherwise from logits. Call it inside
     :func:`~kernel_coder.policy.attention.packed`.
@@ -125,7 +126,7 @@ def backward(
 
 @torch.no_grad()
 def measure(policy: Policy, batches: Sequence[PackedBatch], *, bf16: bool = False) -> Losses:
-    """The losses of these forward passes and those of the other ranks, without gradients."""
+    """Return the losses of these forward passes and those of the other ranks, without gradients."""
     sums = torch.zeros(len(METRIC), dtype=torch.float64, device=policy.device)
     for batch in batches:
         with packed(policy.model):
@@ -151,7 +152,7 @@ class AsyncCopy:
 
 
 def launch_step(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> None:
-    """Steps the optimiser; the step changes nothing if loss or norm are not finite. The CPU does not wait for the GPU.
+    """Takes an optimiser step, which changes nothing if loss or norm are not finite. The CPU does not wait for the GPU.
 
     The check is made on the device, with the flag that ``torch.amp.GradScaler`` uses, so the optimiser must be fused.
     """
@@ -175,14 +176,14 @@ def update(
 ) -> SftUpdate:
     """Does one update. The loss is the mean over its tokens on all ranks, counted before the first forward pass.
 
-    The CPU waits for the GPU once, when all work of the update is launched.
+    The CPU waits for the GPU once, after all work of the update has been launched.
 
     Args:
         policy: the model.
-        optimizer: a fused one over its trainable parameters.
+        optimizer: a fused optimiser of its trainable parameters.
         batches: the forward passes of the update.
-        settings: what is the same in all updates.
-        number: of this update in the run, for the learning rate.
+        settings: the settings that are the same in all updates.
+        number: number of this update in the run, for the learning rate.
         skipped_in_a_row: updates that were skipped immediately before.
 
     Raises:

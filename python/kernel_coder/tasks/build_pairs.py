@@ -84,7 +84,7 @@ def build(progress: Callable[[str], None] = lambda line: None) -> Built:
 
 
 def row(name: str, python_code: str, original: str, triton_code: str) -> dict[str, Any]:
-    """One row in KernelBook's columns; ``sha`` and ``uuid`` are hashes of the module's source."""
+    """Return one row in KernelBook's columns; ``sha`` and ``uuid`` are hashes of the module's source."""
     sha = hashlib.sha256(python_code.encode()).hexdigest()
     values = (
         name,
@@ -126,7 +126,7 @@ def compile_failures(code: str, kernels: Sequence[Kernel]) -> dict[str, str]:
 
 
 def content_hash(rows: Sequence[dict[str, Any]]) -> str:
-    """SHA-256 of the rows as JSON lines with sorted keys. It does not depend on the file's compression."""
+    """Return the SHA-256 of the rows as JSON lines with sorted keys. It does not depend on the file's compression."""
     digest = hashlib.sha256()
     for one in rows:
         digest.update(json.dumps(one, sort_keys=True, ensure_ascii=False).encode() + b"\n")
@@ -134,7 +134,7 @@ def content_hash(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def to_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The rows as a Parquet file."""
+    """Return the rows as a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -153,7 +153,7 @@ GPU_RUNS = {
 
 
 def data_card(built: Built, parquet: bytes) -> str:
-    """The contents of the README.md beside the data."""
+    """Return the contents of the README.md beside the data."""
     import torch
     import triton
 

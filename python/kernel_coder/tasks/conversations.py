@@ -1,4 +1,4 @@
-"""Tables of conversations and texts, in the forms that TRL's ``SFTTrainer`` knows."""
+"""Reads tables of conversations and texts, in the forms that TRL's ``SFTTrainer`` accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONVERSATION_COLUMNS = (("messages",), ("prompt", "completion"), ("text",))
 
 
 def conversation_rows(path: str) -> Iterator[Mapping[str, Any]] | None:
-    """The rows of a JSONL or parquet file with one of the sets of :data:`CONVERSATION_COLUMNS`.
+    """Return the rows of a JSONL or parquet file with one of the sets of :data:`CONVERSATION_COLUMNS`.
 
     None if ``path`` is something else, such as a table of tasks.
 

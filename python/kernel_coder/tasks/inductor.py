@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 TESTED_TORCH = ("2.13",)
-"""The torch releases with which this module is tested; it uses their private interfaces."""
+"""The torch releases with which this module is tested. It uses private interfaces, so others are refused."""
 
 CAPABILITY = (9, 0)
 _H100 = SimpleNamespace(
@@ -146,7 +146,7 @@ def lower(python_code: str, name: str) -> Lowered:
 
 
 def _index(x: torch.Tensor, key: Any) -> torch.Tensor:
-    """``x[key]`` as aten ops, for integers, slices, None, Ellipsis and tensors."""
+    """Compute ``x[key]`` with aten ops, for integers, slices, None, Ellipsis and tensors."""
     import torch
 
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -262,7 +262,7 @@ def _pretend_h100() -> Iterator[None]:
 
 
 def _attribute(key: str) -> str:
-    """The Python expression for a tensor with this name in the state dict; numbers become list indices.
+    """Return the Python expression for a tensor with this name in the state dict; numbers become list indices.
 
     >>> _attribute("network.0.weight"), _attribute("gains.1")
     ('self.network[0].weight', 'self.gains[1]')

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 LINE = 100
-"""Longest line of the rewritten source, in characters."""
+"""Upper limit for a line of the rewritten source, in characters."""
 
 
 class Unsupported(ValueError):
@@ -106,7 +106,7 @@ def _replace(node: ast.expr, by: Mapping[str, ast.expr]) -> ast.expr:
 
 
 def _literal(node: ast.expr) -> float | int | str | None:
-    """The number in a literal, or the source of an infinity; None for anything else, including booleans."""
+    """Return the number in a literal, or the source of an infinity; None for anything else, including booleans."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _literal(node.operand)
         return -inner if isinstance(inner, int | float) else None
@@ -295,7 +295,7 @@ class PlainKernel:
         return "\n".join(["@triton.jit", wrapped(f"def {self.name}(", self.head, "):"), *self._lines])
 
     def _straight_line(self, body: list[ast.stmt]) -> list[_Step]:
-        """The body as steps in which every name is assigned once. Numels and block sizes are removed."""
+        """Return the body as steps in which every name is assigned once. Numels and block sizes are removed."""
         steps: list[_Step] = []
         current: dict[str, ast.expr] = {}
         taken: set[str] = set()
@@ -387,7 +387,7 @@ class PlainKernel:
 
     @staticmethod
     def _is_float(value: ast.expr, types: Mapping[str, str], floats: set[str]) -> bool:
-        """Whether ``value`` is certainly fp32, so that a conversion to fp32 has no effect."""
+        """Return whether ``value`` is certainly fp32, so that a conversion to fp32 has no effect."""
         if isinstance(value, ast.BinOp):
             sides = (value.left, value.right)
             return any(name_of(side) in floats or isinstance(_literal(side), float) for side in sides)
@@ -413,7 +413,8 @@ class PlainKernel:
             raise Unsupported("a reduction on a two-axis grid")
 
     def launch(self, arguments: list[str]) -> str:
-        """The source of the launch, from the arguments that Inductor passed to ``.run`` (pointers and numels)."""
+        """Return the source of the launch, from the arguments that Inductor passed to ``.run`` (pointers and
+        numels)."""
         names = [p for p in self.parameters if not p.endswith("BLOCK")]
         passed = [a for name, a in zip(names, arguments, strict=True) if name in self.kept]
         grid = [
@@ -433,7 +434,7 @@ class PlainKernel:
 
 
 def wrapped(head: str, inside: str, tail: str) -> str:
-    """The text in one line, or in several if it is longer than ``LINE``."""
+    """Return the text in one line, or in several if it is longer than ``LINE``."""
     line = head + inside + tail
     if len(line) <= LINE:
         return line

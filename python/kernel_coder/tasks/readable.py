@@ -41,7 +41,7 @@ class Readable:
 
 
 def rewrite(python_code: str, name: str, lowered: Lowered) -> Readable:
-    """The readable form of ``lowered``: a file whose class ``<name>New`` replaces ``name``."""
+    """Return the readable form of ``lowered``: a file whose class ``<name>New`` replaces ``name``."""
     tree = ast.parse(lowered.code)
     sources = {
         node.targets[0].id: _constant_str(node.value.args[1])
@@ -82,7 +82,7 @@ def _constant_str(node: ast.expr) -> str:
 
 
 def _kernel_names(old: list[str]) -> dict[str, str]:
-    """Names such as ``add_mul_kernel`` for ``triton_poi_fused_add_mul_0``; equal names get numbers."""
+    """Return readable names, such as ``add_mul_kernel`` for ``triton_poi_fused_add_mul_0``; equal names get numbers."""
     stems = {}
     for name in old:
         stem = re.sub(r"^triton_\w+?_fused_?|_?\d+$", "", name).replace("prepare_softmax_online", "softmax")
@@ -288,7 +288,7 @@ def _imports(python_code: str, code: str) -> str:
 
 
 def _new_class(python_code: str, name: str, forward: list[str]) -> str:
-    """The class with its new name and the new ``forward``; everything before ``forward`` stays."""
+    """Return the class with its new name and the new ``forward``; everything before ``forward`` stays."""
     node = next(n for n in ast.parse(python_code).body if isinstance(n, ast.ClassDef) and n.name == name)
     method = node.body[-1]
     if not (isinstance(method, ast.FunctionDef) and method.name == "forward"):

@@ -111,7 +111,7 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
 
 
 def row_format(name: str, columns: Collection[str], source: str) -> RowFormat:
-    """The format with this name, or for ``auto`` the one whose columns exist.
+    """Return the format with this name, or for ``auto`` the one whose columns exist.
 
     Raises:
         ValueError: a required column is missing, or ``auto`` finds no format.
@@ -136,7 +136,7 @@ def row_format(name: str, columns: Collection[str], source: str) -> RowFormat:
 
 
 def rename_class(source: str, old: str, new: str) -> str:
-    """The source with the class ``old`` and its uses renamed to ``new``.
+    """Return the source with the class ``old`` and its uses renamed to ``new``.
 
     Attributes (``nn.old``), strings and comments stay. Nothing changes if ``old`` is not a top-level class, if ``new``
     already is one, or if the source does not parse.
@@ -181,7 +181,7 @@ def _last_line(statement: ast.stmt) -> int:
 
 
 def row_uuid(row: Row) -> str | None:
-    """The row's uuid as text. A table with missing uuids stores them as floats; their ``.0`` is dropped."""
+    """Return the row's uuid as text. A table with missing uuids stores them as floats; their ``.0`` is dropped."""
     value = row.get("uuid")
     if isinstance(value, float):
         if math.isnan(value):
@@ -191,7 +191,8 @@ def row_uuid(row: Row) -> str | None:
 
 
 def _answer(source: str, old: str) -> str:
-    """The solution with its class renamed to ``ModelNew``. It is parsed only once, because tables can hold 100 MB."""
+    """Return the solution with its class renamed to ``ModelNew``. It is parsed only once, because tables can hold 100
+    MB."""
     tree = parse(source)
     if isinstance(tree, str):
         raise BrokenRowError(f"the solution does not parse: {tree}")

@@ -87,7 +87,7 @@ class DataSource:
             raise ValueError(f"data.path is empty; pass {PACKAGED!r}, a file, a folder or a data set on the hub")
 
     def wants(self, task: Task) -> bool:
-        """Whether the task has one of the chosen families and levels.
+        """Return whether the task has one of the chosen families and levels.
 
         A task without family and level is kept only if neither ``families`` nor ``max_level`` is given.
         """
@@ -195,7 +195,7 @@ def _data_source(config: DataConfig | str | Path, overrides: Mapping[str, Any]) 
 
 
 def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
-    """The source's name for people, and an iterator over its rows."""
+    """Return the source's name for people, and an iterator over its rows."""
     if str(source.path) == PACKAGED:
         return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
     if str(source.path).startswith(f"{PACKAGED}:"):
@@ -261,7 +261,7 @@ def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 
 
 def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
-    """The rows of JSON lines, or of a JSON list in a .json file."""
+    """Yield the rows of JSON lines, or of a JSON list in a .json file."""
     chosen = None
     for number, row in enumerate(_json_values(path), start=1):
         if isinstance(row, str):
@@ -272,7 +272,7 @@ def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
 
 
 def _json_values(path: Path) -> Iterator[Row | str]:
-    """The objects in a file; for a value that is not an object, a sentence with the problem."""
+    """Yield the objects in a file; for a value that is not an object, a sentence with the problem."""
     with path.open("rb") as file:
         if path.suffix == ".json" and file.read(64).lstrip().startswith(b"["):
             file.seek(0)
@@ -366,7 +366,7 @@ def _kernelbench(source: DataSource) -> tuple[str, Iterable[Attempt]]:
 
 
 def kernelbench_levels(path: str) -> list[int]:
-    """The levels in a path such as ``kernelbench:level1,level3``.
+    """Return the levels in a path such as ``kernelbench:level1,level3``.
 
     >>> kernelbench_levels("kernelbench:level3,level1")
     [3, 1]
@@ -392,7 +392,7 @@ def _kernelbench_level(folder: Path, level: int) -> Path:
 
 
 def _kernelbench_files(folder: Path, level: int) -> Iterator[Attempt]:
-    """The tasks of a level from its files, equal to those from the hub's rows."""
+    """Yield the tasks of a level from its files, equal to those from the hub's rows."""
     licence = HUB_DATASETS[KERNELBENCH_HUB_ID].licence
     for attempt in _folder(folder, "python"):
         if isinstance(attempt, Problem):
@@ -457,7 +457,7 @@ def _attempt(number: int, row: Row, make: Callable[[Row, str], Task], source: st
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """A sort key that places 2_b before 10_a."""
+    """Return a sort key that places 2_b before 10_a."""
     return [
         (False, int(part), "") if part.isdecimal() else (True, 0, part) for part in re.split(r"(\d+)", name) if part
     ]

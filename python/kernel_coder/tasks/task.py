@@ -78,7 +78,7 @@ class Task:
 
 
 def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and keyword arguments in a result of ``get_init_inputs``.
+    """Return the positional and keyword arguments in a result of ``get_init_inputs``.
 
     KernelBench returns positional arguments; KernelBook returns a pair of positional arguments and a dict.
 
@@ -91,7 +91,7 @@ def init_arguments(given: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
-    """Why this source cannot be a reference, in one clause; None if it can. The source is parsed but not run.
+    """Return why this source cannot be a reference, in one clause; None if it can. The source is parsed but not run.
 
     >>> reference_problem("class Model: ...", "Model")
     'the reference has no function get_inputs'
@@ -111,7 +111,7 @@ def reference_problem(reference: str, entry_point: str = "Model") -> str | None:
 
 
 def solution_problem(solution: str) -> str | None:
-    """Why this source cannot be a known solution, in one clause; None if it can.
+    """Return why this source cannot be a known solution, in one clause; None if it can.
 
     >>> solution_problem("class Model: ...")
     'the solution has no class ModelNew'
@@ -125,7 +125,8 @@ def solution_problem(solution: str) -> str | None:
 
 
 def parse(source: str) -> ast.Module | str:
-    """The syntax tree, or the reason why the source does not parse. Source from data sets can be arbitrarily broken.
+    """Return the syntax tree, or the reason why the source does not parse. Source from data sets can be arbitrarily
+    broken.
 
     >>> parse("x = (")
     "'(' was never closed (line 1)"
@@ -148,7 +149,7 @@ def parse(source: str) -> ast.Module | str:
 
 
 def classes(tree: ast.Module) -> frozenset[str]:
-    """The names of the classes at the top level."""
+    """Return the names of the classes at the top level."""
     return frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef))
 
 

@@ -81,7 +81,7 @@ class TaskSet(Sequence[Task]):
         return digest.hexdigest()
 
     def summary(self) -> str:
-        """A one-line description.
+        """Return a one-line description.
 
         >>> TaskSet([Task(id="a", source="s", reference="...")], source="pairs.jsonl").summary()[:57]
         'pairs.jsonl: 1 task, 0 with a known solution, 0 rows drop'
@@ -93,13 +93,13 @@ class TaskSet(Sequence[Task]):
         )
 
     def limit(self, count: int | None) -> TaskSet:
-        """The first ``count`` tasks; None: all."""
+        """Return the first ``count`` tasks; None: all."""
         if count is not None and count < 1:
             raise ValueError(f"limit must be at least 1 or None; got {count}")
         return self[:count]
 
     def pick(self, numbers: Iterable[int]) -> TaskSet:
-        """The tasks with these numbers, in the order of this set; see :func:`task_numbers`.
+        """Return the tasks with these numbers, in the order of this set; see :func:`task_numbers`.
 
         Raises:
             ValueError: a number belongs to no task.
@@ -118,7 +118,7 @@ class TaskSet(Sequence[Task]):
         return TaskSet(chosen, self.problems, self.source)
 
     def split(self, eval_fraction: float, seed: int = 0) -> tuple[TaskSet, TaskSet]:
-        """The tasks for training and those for evaluation, each in the order of this set.
+        """Return the tasks for training and those for evaluation, each in the order of this set.
 
         The side of a task depends only on its id and the seed, not on the other tasks. So the share of evaluation tasks
         is only approximately ``eval_fraction``, and a side of a small set can be empty.
@@ -131,7 +131,8 @@ class TaskSet(Sequence[Task]):
         return TaskSet(train, self.problems, self.source), TaskSet(evaluation, (), self.source)
 
     def hold_out(self, num_tasks: int, seed: int = 0) -> tuple[TaskSet, TaskSet]:
-        """Like :meth:`split`, with exactly ``num_tasks`` evaluation tasks: those with the smallest hashes of their ids.
+        """Split like :meth:`split`, with exactly ``num_tasks`` evaluation tasks: those with the smallest hashes of
+        their ids.
 
         If tasks are added, an evaluation task can become a training task, but an old training task never changes side.
 
@@ -150,7 +151,7 @@ class TaskSet(Sequence[Task]):
 
 
 def task_numbers(tasks: Sequence[Task]) -> list[int]:
-    """The number of each task: KernelBench's, from its table or the beginning of a file's name.
+    """Return the number of each task: KernelBench's, from its table or the beginning of a file's name.
 
     If a task has none, all tasks are numbered from 1. KernelBench's levels use the same numbers.
     """
@@ -165,7 +166,7 @@ def task_numbers(tasks: Sequence[Task]) -> list[int]:
 
 
 def _position(task_id: str, seed: int) -> float:
-    """A hash of the id and the seed, in [0, 1)."""
+    """Return a hash of the id and the seed, in [0, 1)."""
     digest = hashlib.sha256(f"{seed}\0{task_id}".encode("utf-8", "surrogatepass")).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 

@@ -1,9 +1,9 @@
-"""Steps that do not wait: the answers of later steps are written and judged while this step is learnt from.
+"""Steps that overlap (``rollout.lag``): answers of later steps are written and judged during the updates of this one.
 
 The answers of step t + ``rollout.lag`` are written with the weights that step t begins with. So the weights behind an
 answer are always exactly that many steps old (fewer in the first steps), and a run's numbers do not depend on how long
-sampling or judging takes. A checkpoint holds the answers that are on their way, so a resumed run learns from the same
-ones: none is lost, none is learnt from twice.
+sampling or judging takes. A checkpoint holds the answers that have not been learnt from yet, so a resumed run learns
+from the same ones: none is lost, and none is used twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kernel_coder.train.setup import TrainingRun
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What to answer, and with which weights."""
+    """The tasks of a step to answer, and the weights to use."""
 
     request: RolloutRequest
     snapshot: Snapshot | None  # None once the engine has it
@@ -44,7 +44,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """Judged rollouts without rewards, which are computed where the random state belongs to the step."""
+    """Judged rollouts without rewards. The step itself computes the rewards, because they may use its random state."""
 
     request: RolloutRequest
     rollouts: tuple[Rollout, ...]
@@ -76,7 +76,7 @@ class Ahead:
                 self._pipeline.put(saved["number"], self._restored(saved, [by_id[name] for name in saved["tasks"]]))
 
     def answers(self, state: TrainState, poll: Poll, watch: Stopwatch) -> Answers:
-        """The answers of this step. Begins those of step t + lag.
+        """Return the answers of this step, and start sampling those of step t + lag.
 
         Args:
             state: at the beginning of the step; its weights are the policy's present ones.
@@ -100,7 +100,7 @@ class Ahead:
         return self.run.worker.rewarded(request, made.rollouts, watch)
 
     def done(self, state: TrainState) -> float:
-        """Forgets the answers of the step, which were learnt from. Returns the age of their weights, in steps.
+        """Drops the answers of this step, which have been learnt from. Returns the age of their weights, in steps.
 
         Args:
             state: at the beginning of the step.
@@ -110,7 +110,7 @@ class Ahead:
         return (state.update - version) / self.run.config.updates_per_step
 
     def saved(self, state: TrainState) -> TrainState:
-        """The state with the answers that are on their way, for a checkpoint. Waits until they are judged.
+        """Return the state for a checkpoint, with the answers of later steps. Waits until these are judged.
 
         Those of step t + lag are left out: the weights of the checkpoint write them again.
         """
@@ -125,18 +125,18 @@ class Ahead:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is sampled ahead inside the block, so that it may use the engine."""
+        """Pauses the sampling of later steps inside the block, so that the block may use the engine."""
         with self._pipeline.engine():
             yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """The step computes on the model's GPU inside the block. A judge that times kernels there waits."""
+        """Marks that the step computes on the model's GPU inside the block. A judge that times kernels there waits."""
         with self.engine.gpu.use() if self.engine.gpu is not None else nullcontext():
             yield
 
     def close(self) -> None:
-        """Abandons the answers that are on their way."""
+        """Abandons the answers of later steps."""
         self._pipeline.close()
 
     def _job(self, state: TrainState, number: int) -> _Job:
@@ -165,7 +165,7 @@ class Ahead:
             assert job.snapshot is not None
             self.engine.load(job.snapshot, request.version)
             job.snapshot = None
-            # A later turn of a conversation needs the same weights, so only the end of all of them releases the engine.
+            # All turns of a conversation need the same weights, so the engine is released only after the last turn.
             last = release if worker.follow_up is None else _keep
             engine = LastUse(self.engine, len(request.prompts) * request.group, last)
             rollouts = worker.sample(engine, request, poll, Stopwatch(), keeps_rng=False)
@@ -188,7 +188,7 @@ class Ahead:
 
 @contextmanager
 def ahead_of(run: TrainingRun) -> Iterator[Ahead | None]:
-    """The answers of the next steps, or None if ``rollout.lag`` is 0."""
+    """Opens the answers of the next steps for the block; None if ``rollout.lag`` is 0."""
     if not run.config.rollout.lag:
         yield None
         return
@@ -208,7 +208,7 @@ def _with_version(rollout: Rollout, version: int) -> Rollout:
 
 
 def _plain(number: int, made: _Made) -> dict[str, Any]:
-    """JSON values, from which :func:`_rollout` makes equal rollouts again."""
+    """Return JSON values from which :func:`_rollout` makes equal rollouts again."""
     return {
         "number": number,
         "version": made.request.version,

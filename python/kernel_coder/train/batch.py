@@ -1,4 +1,4 @@
-"""From rewarded answers to the inputs of the loss: advantages, exact denominators, micro-batches of packed tokens.
+"""Turns rewarded answers into the inputs of the loss: advantages, exact denominators, micro-batches of packed tokens.
 
 Letters of the shape comments: N completion tokens, S sequences (turns), B sequences of a micro-batch, R rows of its
 ids, L tokens of its longest row, T tokens of all its rows.
@@ -38,14 +38,14 @@ class Batch:
         return len(self.turns) if self.rollouts is None else max(self.rollouts, default=-1) + 1
 
     def rollout_of(self, index: int) -> int:
-        """The index of the rollout that a sequence is a turn of."""
+        """Return the index of the rollout to which a sequence belongs."""
         return index if self.rollouts is None else self.rollouts[index]
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def select(self, indices: Sequence[int]) -> Batch:
-        """The batch of only these sequences."""
+        """Return a batch with only these sequences."""
 
         def pick(values: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
             return None if values is None else tuple(values[i] for i in indices)
@@ -155,7 +155,7 @@ def make_batch(
 def advantages_of(
     rewards: Tensor, config: AdvantagesConfig, group: int, lengths: Tensor, turn_counts: Sequence[int] | None
 ) -> Tensor:
-    """The advantage of each turn (float64 [S]): of its reward in its group, or in conversations of its return."""
+    """Return the advantage of each turn (float64 [S]), from its reward, or in conversations from its return."""
     if turn_counts is None:
         return group_advantages(
             rewards,
@@ -179,10 +179,10 @@ def advantages_of(
 
 
 def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
-    """The number that the summed loss of one update is divided by: a count of tokens or sequences, as the loss asks.
+    """Return the divisor of an update's summed loss: a number of tokens or sequences, as the loss defines.
 
     It is counted over the whole generation batch and divided equally between its updates. So a token has the same
-    weight in whichever update and micro-batch it is.
+    weight in every update and micro-batch.
     """
     if spec.reduction == "sum":
         return 1.0
@@ -196,7 +196,7 @@ def denominator(batch: Batch, spec: LossSpec, minibatches: int) -> float:
 
 
 def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
-    """The sequences that an update has to compute.
+    """Return the sequences that an update has to compute.
 
     Without KL and entropy terms the gradient of a sequence is a multiple of its advantage. A sequence with advantage 0
     then contributes exactly 0 to loss and gradient, and is left out.
@@ -210,7 +210,7 @@ def carries_gradient(batch: Batch, spec: LossSpec) -> list[int]:
 
 
 def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) -> list[list[list[int]]]:
-    """The sequences of each forward pass of each update: at most ``size`` rows in a pass, none without gradient.
+    """Return the sequences of each forward pass of each update: at most ``size`` rows in a pass, none without gradient.
 
     Scoring uses the same passes as the updates, so the first update computes the same bits as the old log-probs.
     """
@@ -222,11 +222,11 @@ def forward_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int) ->
 
 
 def ranks_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int, ranks: int) -> list[list[list[list[int]]]]:
-    """The forward passes of each rank, of each update: ``[rank][update][pass]`` is a list of sequences.
+    """Return the forward passes of each rank in each update: ``[rank][update][pass]`` is a list of sequences.
 
-    The rows of an update are spread so that the ranks' tokens are as equal as possible. All ranks have equally many
-    passes in an update; one that has fewer rows gets empty passes, see :func:`idle`. With one rank it is
-    :func:`forward_passes`.
+    The rows of an update are distributed so that the ranks' numbers of tokens are as equal as possible. All ranks have
+    equally many passes in an update; a rank with fewer rows gets empty passes, see :func:`idle`. With one rank the
+    result is that of :func:`forward_passes`.
     """
     if ranks == 1:
         return [forward_passes(batch, spec, minibatches, size)]
@@ -236,18 +236,19 @@ def ranks_passes(batch: Batch, spec: LossSpec, minibatches: int, size: int, rank
         spread = spread_rows(batch, forward_rows(batch, part), ranks)
         count = max(-(-len(rows) // size) for rows in spread)
         for rank, rows in enumerate(spread):
-            # Passes of equal numbers of rows, so that ranks with different numbers of rows stay in step.
+            # All passes have about the same number of rows, so that ranks with different numbers of rows have equally
+            # many passes.
             ends = [len(rows) * k // count for k in range(count + 1)] if count else [0]
             found[rank].append([[i for row in rows[a:b] for i in row] for a, b in itertools.pairwise(ends)])
     return found
 
 
 def spread_rows(batch: Batch, rows: Sequence[list[int]], ranks: int) -> list[list[list[int]]]:
-    """Divides rows between ranks so that the rank with most tokens has as few as possible.
+    """Divides rows between ranks so that the rank with the most tokens has as few as possible.
 
-    A prompt counts once on each rank that has an answer to it, because its answers share it. Two ways are tried: rows
-    in order, cut into parts, which keeps groups together; and the longest row first, each to the rank that then has the
-    fewest tokens. The better one is taken. Within a rank the rows keep their order.
+    A prompt counts once on each rank that has an answer to it, because its answers share it. Two ways are tried, and
+    the better one is used: cutting the rows in order, which keeps groups together; and giving the longest rows out
+    first, each to the rank that then has the fewest tokens. Within a rank the rows keep their order.
     """
     prompts = [batch.turns[row[0]].prompt_ids for row in rows]
     last = [batch.turns[row[-1]] for row in rows]
@@ -268,8 +269,8 @@ def cut_rows(
 
     Args:
         own: tokens of each row without its prompt.
-        shared: tokens of its prompt.
-        groups: number of its prompt.
+        shared: tokens of each row's prompt.
+        groups: index of each row's prompt.
         ranks: number of parts.
 
     Returns:
@@ -304,7 +305,7 @@ def cut_rows(
 def deal_rows(
     own: Sequence[int], shared: Sequence[int], groups: Sequence[int], ranks: int
 ) -> tuple[int, list[list[int]]]:
-    """Gives the longest rows out first, each to the part that then has the fewest tokens; see :func:`cut_rows`."""
+    """Assigns the longest rows first, each to the part that then has the fewest tokens; see :func:`cut_rows`."""
     parts: list[list[int]] = [[] for _ in range(ranks)]
     totals, seen = [0] * ranks, [set[int]() for _ in range(ranks)]
     for i in sorted(range(len(own)), key=lambda i: -own[i] - shared[i]):
@@ -317,10 +318,10 @@ def deal_rows(
 
 
 def idle(batch: Batch, token: int) -> Batch:
-    """A batch of one sequence that is not in the loss, for a rank that must make a pass and has no rows.
+    """Return a batch of one sequence that is not in the loss, for a rank that has no rows but must make a pass.
 
     Args:
-        batch: has the same optional log-probs and advantages.
+        batch: a batch; the result has the same optional fields.
         token: any token id.
     """
     turn = Turn((token,), (token,), (0.0,), "", "stop")
@@ -346,8 +347,8 @@ def by_update(batch: Batch, indices: Sequence[int], minibatches: int) -> list[li
 
 
 def forward_rows(batch: Batch, indices: Sequence[int]) -> list[list[int]]:
-    """The sequences of each row. Turns of a rollout share a row if the later prompt begins with the whole earlier
-    turn."""
+    """Return the sequences of each row. Turns of a rollout share a row if the later prompt begins with the whole
+    earlier turn."""
     rows: list[list[int]] = []
     for i in indices:
         last = rows[-1][-1] if rows else None

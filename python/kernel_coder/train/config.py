@@ -20,12 +20,12 @@ from kernel_coder.run.config import AdamConfig, ParallelConfig, RunConfig, Runna
 from kernel_coder.run.errors import UsageError
 
 LAG_RATIO_MAX = 2.0
-"""Upper limit of the correction for answers that earlier weights wrote: that of truncated importance sampling in most
-trainers. A larger one lets single tokens dominate the gradient."""
+"""Upper limit of the probability ratio that corrects for answers written with earlier weights; most trainers use this
+limit for truncated importance sampling. With a larger one single tokens could dominate the gradient."""
 
 
 class DataConfig(Section):
-    """The tasks to train on, and how they are put to the model."""
+    """The tasks to train on, and the prompts made from them."""
 
     path: str = Field(
         default="packaged",
@@ -148,7 +148,8 @@ class RolloutConfig(Section):
         return self
 
     def batch_size_of(self, rollouts: int) -> int:
-        """The number of rollouts in a batch. With several turns, one half is sampled while the other is judged."""
+        """Return the number of rollouts in a batch. With several turns, one half is sampled while the other is
+        judged."""
         return self.batch_size or (max(rollouts, 1) if self.max_turns == 1 else -(-rollouts // 2) or 1)
 
 
@@ -235,7 +236,8 @@ class AdvantagesConfig(Section):
 
 
 class ShareRejectionConfig(Section):
-    """Leaves correct answers out of the loss, by chance, whose own kernels take little of the device time (Dr. Kernel).
+    """Leaves correct answers out of the loss, at random, if their own kernels take little of the device time (Dr.
+    Kernel).
 
     An answer with kernel share s stays with probability (s - threshold) / width, limited to [0, 1]. The share comes
     from the judge's profile, so the judge must work on a GPU.
@@ -251,7 +253,7 @@ class ShareRejectionConfig(Section):
 
 
 def _or_preset(description: str, *, ge: float | None = None, gt: float | None = None) -> Any:
-    """A field of :class:`LossConfig` that keeps the preset's value unless it is set."""
+    """Return a field of :class:`LossConfig` that keeps the preset's value unless it is set."""
     return Field(default=None, description=f"{description}; none: as in the preset", ge=ge, gt=gt)
 
 
@@ -394,7 +396,8 @@ class JudgeSection(JudgeConfig):
         return self.url or self.cluster or self.device
 
     def judge_config(self) -> JudgeConfig:
-        """The fields that the judge itself takes, those that were given marked as such."""
+        """Return the fields that belong to the judge's own config. Fields that were set explicitly stay marked as
+        set."""
         own = {"device", "url", "cluster", "backend", "remember"}
         return JudgeConfig.model_validate(self.model_dump(include=self.model_fields_set - own))
 
@@ -554,7 +557,7 @@ class TrainConfig(RunnableConfig):
         return self.minibatches * self.optim.num_iterations
 
     def loss_spec(self) -> Any:
-        """The ``ops.LossSpec`` that the loss section describes."""
+        """Return the ``ops.LossSpec`` that the loss section describes."""
         from kernel_coder.ops import LossSpec
 
         given = self.loss.model_dump(exclude={"loss_type", "mask_truncated_completions"}, exclude_none=True)
@@ -568,7 +571,7 @@ class TrainConfig(RunnableConfig):
             raise UsageError(f"the loss section is not a loss: {error}") from None
 
     def _mismatch_of_lag(self) -> dict[str, Any]:
-        """The correction for answers that earlier weights wrote, unless the preset already has one.
+        """Return the correction for answers written with earlier weights; empty if the preset already has one.
 
         The gradient of a token is multiplied by the probability ratio of the present weights to those earlier ones, at
         most :data:`LAG_RATIO_MAX`.
@@ -582,7 +585,8 @@ class TrainConfig(RunnableConfig):
 
 
 def load_config(path: str | Path | None, flags: list[str] | None = None) -> TrainConfig:
-    """The config of a training run from a YAML file (None: only defaults) and dotted flags, which override the file.
+    """Return the config of a training run from a YAML file (None: only defaults) and dotted flags, which override the
+    file.
 
     >>> load_config(None, ["--optim.learning_rate", "1e-3"]).optim.learning_rate
     0.001

@@ -1,7 +1,7 @@
-"""Which tasks are drawn, how hard they may be, and which stage of the rewards applies.
+"""Decides which tasks are drawn, how hard they may be, and which stage of the rewards applies.
 
-Everything here is a pure function of a :class:`Progress`. It is saved with the checkpoint, so a resumed run draws the
-same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
+All functions here are pure functions of a :class:`Progress`, which is saved with the checkpoint, so a resumed run draws
+the same tasks. Measured rates are exponential moving averages: ``decay * old + (1 - decay) * new``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kernel_coder.train.config import SamplerConfig, StageConfig, TrainConfig
 from kernel_coder.train.groups import Answers
 
 UNTRIED_RATE = 0.5
-"""Assumed success rate of a task that was never tried. It gives the task the largest possible weight."""
+"""Assumed success rate of a task that was never tried, from 0 to 1. One half gives such a task the largest weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was drawn and measured so far."""
+    """The tasks drawn and the rates measured so far."""
 
     drawn: int = 0  # number of tasks
     rates: Mapping[str, float] = field(default_factory=dict)  # success rate of each task that was tried, by its id
@@ -51,7 +51,8 @@ class TrainState(RunState):
 
 
 def epoch_order(size: int, epoch: int, seed: int, shuffle: bool) -> list[int]:
-    """The order of ``size`` items in an epoch: a new permutation in each, or always the same without ``shuffle``."""
+    """Return the order of ``size`` items in an epoch: a new permutation in each, or always the same without
+    ``shuffle``."""
     if not shuffle:
         return list(range(size))
     return torch.randperm(size, generator=torch.Generator().manual_seed(completion_seed(seed, "epoch", epoch))).tolist()
@@ -74,11 +75,12 @@ def draw_epochs(size: int, start: int, count: int, seed: int, shuffle: bool) -> 
 
 
 def draw_by_success(ids: Sequence[str], rates: Mapping[str, float], count: int, floor: float, seed: int) -> list[int]:
-    """Indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were drawn.
+    """Return the indices of ``count`` tasks, drawn with weights ``p (1 - p) + floor``. No task repeats before all were
+    drawn.
 
-    A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. The floor makes
-    sure that it is still tried now and then. Each task gets the key ``-log(u) / weight`` with a uniform random number
-    u, and the tasks with the smallest keys are drawn (Efraimidis and Spirakis 2006).
+    A task that is always or never solved has groups of equal rewards, from which nothing can be learnt. Because of the
+    floor such a task is still tried from time to time. Each task gets the key ``-log(u) / weight`` with a uniform
+    random number u, and the tasks with the smallest keys are drawn (Efraimidis and Spirakis 2006).
     """
     known = [rates.get(name, UNTRIED_RATE) for name in ids]
     weights = torch.tensor([p * (1 - p) + floor for p in known], dtype=torch.float64)
@@ -112,10 +114,10 @@ def draw(
 
     Args:
         prompts: all prompts to train on.
-        progress: of the run, with the number of tasks drawn so far.
+        progress: that of the run, with the number of tasks drawn so far.
         config: how to draw.
         count: tasks to draw.
-        seed: of the draw by success rate.
+        seed: for drawing by success rate.
         without: ids of tasks that are drawn only if there are not enough others.
     """
     eligible = [p for p in prompts if progress.level is None or level_of(p.task) <= progress.level]
@@ -131,13 +133,13 @@ def draw(
 
 
 def level_of(task: Task) -> int:
-    """The task's level of difficulty; -1, below all levels, if its data states none."""
+    """Return the task's level of difficulty; -1, below all levels, if its data states none."""
     level = task.metadata.get("level")
     return int(level) if isinstance(level, int | float) and not isinstance(level, bool) else -1
 
 
 def first_progress(tasks: Sequence[Task], config: SamplerConfig) -> Progress:
-    """The progress before the first step.
+    """Return the progress before the first step.
 
     Raises:
         ValueError: all tasks are harder than the first level.
@@ -156,7 +158,7 @@ def after_answers(
     Args:
         progress: before.
         tasks: the tasks that were answered.
-        successes: for each task which of its scored rollouts were correct.
+        successes: for each task, whether each scored rollout was correct.
         config: how rates are averaged.
     """
     rates = dict(progress.rates)
@@ -206,7 +208,7 @@ def next_stage(
 
 
 def stage_factors(config: TrainConfig, progress: Progress) -> Mapping[str, float] | None:
-    """The factors of the rewards' weights in the present stage, by label; None without stages."""
+    """Return the factors of the rewards' weights in the present stage, by label; None without stages."""
     return config.stages[progress.stage].weights if config.stages else None
 
 
@@ -217,7 +219,7 @@ def learn(
     config: TrainConfig,
     metrics: Mapping[str, float],
 ) -> Progress:
-    """The progress after a step: new success rates, and possibly the next level and the next stage.
+    """Return the progress after a step: new success rates, and possibly the next level and the next stage.
 
     Args:
         progress: before the step.
@@ -234,7 +236,8 @@ def learn(
 
 
 def progress_metrics(progress: Progress, config: TrainConfig) -> dict[str, float]:
-    """The metrics that describe the progress. ``sampler/useful_tasks`` counts tasks that are solved sometimes."""
+    """Return the metrics that describe the progress. ``sampler/useful_tasks`` counts tasks that are solved
+    sometimes."""
     rates = list(progress.rates.values())
     metrics = {"sampler/tasks_tried": float(len(rates))}
     if rates:

@@ -1,4 +1,4 @@
-"""Groups of answers, and dynamic sampling: groups whose answers all earned the same are replaced by others."""
+"""Groups of answers, and dynamic sampling: groups whose answers all have the same reward are replaced by others."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Answers:
         return bounds_of(self.rollouts)
 
     def successes(self, from_reward: float) -> list[list[bool]]:
-        """For each group, whether each rollout has a correct answer.
+        """Return for each group whether each rollout has a correct answer.
 
-        The judge decides what is correct; without a judge it is an answer with at least the reward ``from_reward``.
-        Answers that could not be scored are left out, and rollouts without any scored answer.
+        The judge decides what is correct; without a judge an answer counts as correct if its reward is at least
+        ``from_reward``. Answers that could not be scored are left out, and so are rollouts without any scored answer.
         """
         found: list[bool | None]
         verdicts = self.verdicts
@@ -60,7 +60,7 @@ class Answers:
         return [[any(one) for one in rollouts[i : i + self.group] if one] for i in self._starts()]
 
     def flat(self) -> list[int]:
-        """The groups whose rollouts all earned the same rewards, turn by turn, and so carry no gradient.
+        """Return the groups whose rollouts all earned the same rewards, turn by turn, and so carry no gradient.
 
         Rollouts with an answer that could not be scored are left out.
         """
@@ -76,18 +76,18 @@ class Answers:
 
 
 def verdicts_of(rollouts: Sequence[Rollout]) -> list[Verdict] | None:
-    """The verdicts on all turns, one rollout after another; None if there is no judge."""
+    """Return the verdicts on all turns, one rollout after another; None if there is no judge."""
     found = [verdict for rollout in rollouts for verdict in rollout.verdicts]
     return None if not found or any(verdict is None for verdict in found) else found
 
 
 def bounds_of(rollouts: Sequence[Rollout]) -> list[int]:
-    """The index of each rollout's first turn among all turns, and the number of turns."""
+    """Return the index of each rollout's first turn among all turns, and the number of turns."""
     return [0, *itertools.accumulate(len(rollout.turns) for rollout in rollouts)]
 
 
 def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Sequence[int]) -> Answers:
-    """``base`` with the groups at ``places`` replaced by the groups ``chosen`` from ``other``."""
+    """Return ``base`` with the groups at ``places`` replaced by the groups ``chosen`` from ``other``."""
     source = {place: (other, pick) for place, pick in zip(places, chosen, strict=True)}
     parts = [source.get(place, (base, place)) for place in range(len(base.prompts))]
     rollouts = [(answers, pick * base.group + k) for answers, pick in parts for k in range(base.group)]
@@ -106,7 +106,7 @@ def with_groups(base: Answers, places: Sequence[int], other: Answers, chosen: Se
 
 
 def _moved(label: str, rows: Sequence[tuple[Answers, int]]) -> list[Failure]:
-    """The failures of a reward on these rows, with their new positions."""
+    """Return the failures of a reward on these rows, with their new positions."""
     found = []
     for position, (answers, row) in enumerate(rows):
         found += [
@@ -123,7 +123,7 @@ class Sampled:
 
     Attributes:
         answers: the groups to learn from. A group without spread is among them only if no better one was found.
-        rounds: all that was sampled, first the step's own tasks, then those of each further round.
+        rounds: all sampled answers: first those to the step's own tasks, then those of each further round.
         replaced: number of groups that were replaced.
     """
 
@@ -133,7 +133,7 @@ class Sampled:
 
     @classmethod
     def at_once(cls, answers: Answers) -> Sampled:
-        """Answers of a step without further rounds."""
+        """Return the answers of a step without further rounds."""
         return cls(answers, (answers,), 0)
 
     @property
@@ -146,7 +146,7 @@ def sample_with_spread(answer: Callable[[int, Sequence[Answers]], Answers], coun
     """Answers ``count`` tasks, and replaces groups without spread by groups of further tasks (DAPO's dynamic sampling).
 
     Args:
-        answer: draws and answers that many tasks, given the earlier rounds.
+        answer: draws and answers a number of tasks, given the earlier rounds.
         count: tasks of a step.
         max_rounds: number of further rounds at most.
     """

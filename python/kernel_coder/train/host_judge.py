@@ -1,4 +1,4 @@
-"""One judge for all ranks of a host: local rank 0 opens it, the others ask it over a Unix socket.
+"""One judge for all ranks of a host: local rank 0 opens it, and the others send requests to it over a Unix socket.
 
 The judge alone decides what runs on the host's GPUs and when it is timed. Several judges on one host would disturb each
 other's measurements.
@@ -21,20 +21,20 @@ from kernel_coder.run import distributed
 from kernel_coder.tasks import Task
 
 KEY_BYTES = 32
-"""Length of the random key with which the ranks of a host prove to each other who they are, in bytes."""
+"""Length of the random key with which the ranks of a host authenticate each other, in bytes."""
 
 
 class Evaluates(Protocol):
-    """What this module needs of a judge."""
+    """The methods of a judge that this module uses."""
 
     def evaluate(self, task: Task, candidate: str, backend: str | None = None) -> Verdict: ...
     def close(self, *, wait: bool = True) -> None: ...
 
 
 class Turnstile:
-    """Lets either sampling or judging happen on a host, each of them any number of times at once.
+    """Allows either sampling or judging on a host, never both. Each may be done by several threads at once.
 
-    A judge that times candidates on the GPUs that sample would measure the sampling, too.
+    If candidates were timed while the same GPUs sample, the sampling would change the measured times.
 
     >>> turnstile = Turnstile()
     >>> with turnstile("sampling"), turnstile("sampling"):
@@ -48,7 +48,7 @@ class Turnstile:
 
     @contextmanager
     def __call__(self, kind: str) -> Iterator[None]:
-        """Waits until nothing of the other kind happens."""
+        """Waits until the other kind has ended, and keeps it away inside the block."""
         other = "judging" if kind == "sampling" else "sampling"
         with self._changed:
             self._changed.wait_for(lambda: not self.counts[other])
@@ -62,7 +62,7 @@ class Turnstile:
 
 
 class HostJudge:
-    """The judge of a host in the process that opened it. It serves the host's other ranks.
+    """The judge of a host, in the process that opened it. It also serves the host's other ranks.
 
     Args:
         judge: the open judge.
@@ -118,7 +118,8 @@ class HostJudge:
             threading.Thread(target=self._serve, args=(connection,), name="judge-of-rank", daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        """Answers the requests of one thread of a rank, until the rank ends. A rank that dies stops sampling."""
+        """Answers the requests of one thread of a rank until the connection ends. A rank that died no longer
+        samples."""
         with contextlib.suppress(OSError, EOFError), contextlib.ExitStack() as stack:
             while True:
                 kind, arguments = connection.recv()
@@ -192,12 +193,12 @@ class JudgeOfHost:
 
 @contextmanager
 def nothing() -> Iterator[None]:
-    """A context without effect."""
+    """Does nothing, as a context manager."""
     yield
 
 
 def judge_of_host(open_judge: Callable[[], Any], *, alternate: bool) -> Any:
-    """The judge that the ranks of this host share. Local rank 0 opens it. A call for all ranks together.
+    """Return the judge that the ranks of this host share. Local rank 0 opens it. All ranks must call this together.
 
     Args:
         open_judge: opens the judge.

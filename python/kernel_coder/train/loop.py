@@ -1,7 +1,7 @@
 """The training loop: draw tasks, sample answers, judge and reward them, update the policy, log, save.
 
-A step either happens as a whole or leaves weights, random state and files as they were. So a run that is killed at any
-moment continues from its last checkpoint to the same bits (on the CPU, with the same number of threads).
+A step is either completed or leaves weights, random state and files as they were. So a run that is killed at any moment
+and continues from its last checkpoint ends with the same bits (on the CPU, with the same number of threads).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct"
 
 
 def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
-    """Runs a training run to its end, or until it is asked to stop.
+    """Trains to the end of the run, or until a signal asks the run to stop.
 
     Args:
         config: of the run.
@@ -76,7 +76,7 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
 def run_step(
     run: TrainingRun, ahead: Ahead | None, state: TrainState, poll: Poll, watch: Stopwatch
 ) -> StepResult[TrainState]:
-    """One generation batch and its updates. ``poll`` may raise until the updates begin."""
+    """Does one step: a generation batch and its updates. ``poll`` may raise until the updates begin."""
     config = run.config
     if ahead is not None:
         sampled = Sampled.at_once(ahead.answers(state, poll, watch))
@@ -139,7 +139,7 @@ def answer_tasks(
 
 
 def learning_batch(run: TrainingRun, answers: Answers, rejected: Sequence[bool] | None) -> Batch:
-    """The answers with their advantages. Answers that are ``rejected`` stay out of the loss."""
+    """Return the answers with their advantages. ``rejected`` answers are left out of the loss."""
     advantages = run.config.advantages
     rewards, thinking = token_rewards(answers, run.worker.rewards, advantages, run.policy.tokenizer.decode)
     return make_batch(
@@ -172,7 +172,7 @@ def evaluate(run: TrainingRun, state: TrainState, *, step: int) -> tuple[dict[st
 
 
 def after_updates(state: TrainState, result: UpdateResult, updates: int) -> TrainState:
-    """The state after a step with that many updates."""
+    """Return the state after a step with that many updates."""
     return replace(
         state,
         step=state.step + 1,
@@ -189,7 +189,7 @@ def _as_it_is(state: TrainState) -> TrainState:
 
 
 def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> dict[str, Any]:
-    """The content of ``summary.json``: flat, with the same keys in all runs of equal ``rollout.max_turns``."""
+    """Return the content of ``summary.json``: flat, with the same keys in all runs of equal ``rollout.max_turns``."""
     config = run.config
     return {
         **progress_facts(status, state),

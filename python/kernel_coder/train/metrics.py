@@ -19,7 +19,7 @@ from kernel_coder.train.update import METRIC, UpdateResult
 
 
 def answer_metrics(answers: Answers, advantages: Tensor, max_turns: int) -> dict[str, float]:
-    """Rewards, verdicts and lengths of the answers. In a conversation ``reward`` is that of the last answer."""
+    """Return the metrics of rewards, verdicts and lengths. In a conversation ``reward`` is that of the last answer."""
     table = answers.table
     metrics = reward_metrics(table.total, table.parts, answers.group, advantages, answers.bounds)
     metrics |= turn_metrics(answers.rollouts, table.total, max_turns)
@@ -34,7 +34,7 @@ def answer_metrics(answers: Answers, advantages: Tensor, max_turns: int) -> dict
 
 
 def resampling_metrics(sampled: Sampled) -> dict[str, float]:
-    """How often dynamic sampling drew further tasks, and how many groups it replaced."""
+    """Return how often dynamic sampling drew further tasks, and how many groups it replaced."""
     return {
         "resampling/rounds": float(len(sampled.rounds) - 1),
         "resampling/replaced_groups": float(sampled.replaced),
@@ -49,7 +49,7 @@ EVALUATED = (
 
 
 def evaluation_metrics(answers: Answers, max_turns: int) -> dict[str, float]:
-    """The metrics of held-out answers, under ``eval/``."""
+    """Return the metrics of held-out answers, under ``eval/``."""
     found = answer_metrics(answers, torch.zeros(0), max_turns)
     return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(EVALUATED)}
 
@@ -61,13 +61,15 @@ def reward_metrics(
     advantages: Tensor,
     bounds: Sequence[int] | None = None,
 ) -> dict[str, float]:
-    """Mean and standard deviation of every reward, and the share of groups whose rewards are all equal.
+    """Return the mean and standard deviation of every reward, and the share of groups whose rewards are all equal.
 
     Args:
-        total: total reward of every turn. parts: the terms of the reward, of every turn. group: rollouts in a group.
-        advantages: of every turn. bounds: index of each rollout's first turn, see
-        :func:`~kernel_coder.train.groups.bounds_of`; None: one turn each.
-            Of the totals only those of last turns are used, of the parts those of all turns.
+        total: total reward of every turn; only the last turns of rollouts are used.
+        parts: the terms of the reward, of every turn.
+        group: rollouts in a group.
+        advantages: of every turn.
+        bounds: index of each rollout's first turn, see :func:`~kernel_coder.train.groups.bounds_of`; None: one turn
+            each.
     """
     last = range(len(total)) if bounds is None else [end - 1 for end in bounds[1:]]
     rewards = finite_or_nan(total)[list(last)]
@@ -91,7 +93,7 @@ def reward_metrics(
 
 
 def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
-    """The share of every outcome, and speedup, kernel share and duration of the answers that ran."""
+    """Return the share of every outcome, and speedup, kernel share and duration of the answers that ran."""
     if not verdicts:
         return {}
     share = {outcome: sum(one.outcome is outcome for one in verdicts) / len(verdicts) for outcome in Outcome}
@@ -111,7 +113,7 @@ def verdict_metrics(verdicts: Sequence[Verdict] | None) -> dict[str, float]:
 
 
 def turn_metrics(rollouts: Sequence[Rollout], total: Sequence[float | None], max_turns: int) -> dict[str, float]:
-    """The course of conversations, turn by turn; empty if there is only one turn.
+    """Return the metrics of conversations by turn; empty if there is only one turn.
 
     ``correct_by_turn/t`` is the share of conversations with a correct answer in their first t turns, among those with
     an answer that could be judged. ``reward_by_turn/t`` is the mean reward of the t-th answers.
@@ -151,7 +153,8 @@ def completion_metrics(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
-    """The optimiser's numbers, and means over the tokens that the updates computed (tokens left out do not count)."""
+    """Return the optimiser's numbers, and means over the tokens that the updates computed (tokens left out do not
+    count)."""
 
     def per_token(name: str) -> float:
         return float(result.sums[METRIC[name]] / result.sums[METRIC["tokens"]])
@@ -179,7 +182,7 @@ def update_metrics(result: UpdateResult, updates: int) -> dict[str, float]:
 
 
 def mismatch_metrics(sums: Tensor) -> dict[str, float]:
-    """The distance between sampler and trainer, over the tokens whose log-prob the sampler gave.
+    """Return the distance between sampler and trainer, over the tokens whose log-prob the sampler gave.
 
     With ``rho = exp(old - rollout)`` of a token, ``kl`` is the mean of ``rho - 1 - log rho`` (the k3 estimate of the KL
     from sampler to trainer), ``chi2`` is the mean of ``rho^2`` minus 1, and ``ess`` is the effective sample size as a

@@ -1,4 +1,4 @@
-"""Tasks as prompts: loaded, encoded for the model, and divided into those to train on and those to evaluate on."""
+"""Loads tasks, encodes them as prompts, and divides these into prompts to train on and prompts to evaluate on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.train.config import DataConfig, TrainConfig
 
 SHOWN_PROBLEMS = 5
-"""Number of unusable rows of a data set whose problems are printed."""
+"""Upper limit for the number of unusable rows whose problems are printed, so that a bad data set does not fill the
+terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A task as the model sees it."""
+    """A task with the prompt that the model gets."""
 
     task: Task
     messages: list[Message]
@@ -26,7 +27,7 @@ class Prompt:
 
 
 def load_task_set(data: DataConfig) -> tuple[TaskSet, list[str]]:
-    """The tasks of ``data.path``, and notes for the user about their number and about rows that are unusable.
+    """Return the tasks of ``data.path``, and notes for the user about their number and about rows that are unusable.
 
     Raises:
         UsageError: the data cannot be read, or holds no usable task.
@@ -39,7 +40,7 @@ def load_task_set(data: DataConfig) -> tuple[TaskSet, list[str]]:
 
 
 def make_prompt(task: Task, policy: Policy, data: DataConfig, model: ModelConfig) -> Prompt:
-    """Writes a task with the prompt template and encodes it with the chat template.
+    """Writes the prompt of a task with the prompt template, and encodes it with the chat template.
 
     Raises:
         UsageError: there is no such template, or it does not fit the task.
@@ -52,7 +53,7 @@ def make_prompt(task: Task, policy: Policy, data: DataConfig, model: ModelConfig
 
 
 def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[str]]:
-    """The prompts of all tasks but those longer than ``data.max_prompt_length``, and a note about these.
+    """Return the prompts of all tasks except those longer than ``data.max_prompt_length``, and a note about these.
 
     Raises:
         UsageError: a prompt and its answer do not fit into the model's context.
@@ -76,7 +77,7 @@ def make_prompts(tasks: Sequence[Task], policy: Policy, config: TrainConfig) -> 
 
 
 def split_prompts(prompts: list[Prompt], policy: Policy, config: TrainConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts to train on and the held-out ones, which come from ``eval.path`` if it is set."""
+    """Return the prompts to train on and the held-out ones, which come from ``eval.path`` if it is set."""
     count = config.eval.num_tasks
     if config.eval.path is None:
         return hold_out(prompts, count if prompts else 0)

@@ -1,4 +1,4 @@
-"""Sampling: prompts in, answers with verdicts and rewards out."""
+"""Samples answers to prompts, and has them judged and rewarded."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from kernel_coder.train.scoring import reward
 from kernel_coder.train.verdicts import AnswerJudge
 
 Seed = tuple[int | str, ...]
-"""What random numbers are derived from, such as ``(run.seed, step)``."""
+"""The values from which random numbers are derived, such as ``(run.seed, step)``."""
 
 
 def never_stop() -> None:
-    """A :data:`~kernel_coder.run.steps.Poll` that never asks to stop."""
+    """Does nothing: a :data:`~kernel_coder.run.steps.Poll` that never asks to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRequest:
-    """A group of rollouts for each of some prompts.
+    """A request for a group of rollouts for each of the prompts.
 
     Attributes:
         prompts: the tasks.
-        group: rollouts of each.
+        group: number of rollouts for each prompt.
         sampling: temperature, length limit and so on.
-        seed: with the prompt's index and id, the rollout's index and the turn's it decides every random number.
+        seed: every random number depends on it, on the prompt's index and id, and on the indices of rollout and turn.
         step: for rewards whose weights change with the step.
-        factors: of the rewards' weights in the present stage; None: there are no stages.
+        factors: factors of the rewards' weights in the present stage; None: there are no stages.
         version: number of updates that the policy's weights have had; equal numbers mean equal weights.
     """
 
@@ -61,7 +61,7 @@ class RolloutWorker:
 
     Attributes:
         engine: generates text with the policy.
-        judge: gives verdicts; it must be inside its context.
+        judge: gives verdicts. Its context must have been entered.
         rewards: the reward functions.
         config: batch sizes of the generation.
         follow_up: writes the next prompt of a conversation; None: conversations have one turn.
@@ -79,7 +79,7 @@ class RolloutWorker:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Closes an engine that holds something outside of this process at the end of the block."""
+        """Closes the engine at the end of the block, if it holds something outside of this process."""
         try:
             yield
         finally:
@@ -89,13 +89,13 @@ class RolloutWorker:
     def answer(self, request: RolloutRequest, poll: Poll = never_stop, watch: Stopwatch | None = None) -> Answers:
         """Answers all prompts. Rollouts of the same prompt are next to each other.
 
-        Ranks divide the prompts; each samples and judges whole groups. Rank 0 rewards the answers of all, as a single
-        process would. Every rank gets all answers.
+        The prompts are divided between the ranks; each rank samples and judges whole groups. Rank 0 rewards the answers
+        of all ranks, as a single process would. Every rank gets all answers.
 
         Args:
             request: what to answer.
-            poll: called often; may raise to abandon the work. If there are several ranks it is called only where all
-                of them are at the same place.
+            poll: called often; may raise to abandon the work. With several ranks it is called only at points that all
+                ranks reach together.
             watch: its phases ``load``, ``rollout``, ``judge`` and ``reward`` measure the work. If there are several
                 ranks, also ``gather`` (of weights) and ``wait`` (for the other ranks' answers).
         """
@@ -148,7 +148,7 @@ class RolloutWorker:
         return rollouts
 
     def rewarded(self, request: RolloutRequest, rollouts: Sequence[Rollout], watch: Stopwatch) -> Answers:
-        """The rollouts with their rewards."""
+        """Return the rollouts with their rewards."""
         with watch.phase("reward"):
             table = distributed.from_first(lambda: reward(self.rewards, rollouts, request.step, request.factors))
         return Answers(tuple(request.prompts), tuple(rollouts), table)
@@ -170,13 +170,13 @@ class RolloutWorker:
 
 
 def own_conversations(everything: Sequence[Conversation], group: int) -> list[Conversation]:
-    """The conversations of this rank: every so many-th group, the groups being whole."""
+    """Return the conversations of this rank: whole groups, every ``world size``-th one."""
     world = distributed.world()
     return [one for i, one in enumerate(everything) if i // group % world.size == world.rank]
 
 
 def of_all_ranks(rollouts: Sequence[Rollout], prompts: Sequence[Prompt], group: int) -> list[Rollout]:
-    """The rollouts of all ranks in the order of the prompts. A call for all ranks together."""
+    """Return the rollouts of all ranks in the order of the prompts. All ranks must call this together."""
     parts = distributed.gathered([(one.turns, one.shown, one.verdicts) for one in rollouts])
     ranks = [iter(part) for part in parts]
     return [
@@ -187,7 +187,7 @@ def of_all_ranks(rollouts: Sequence[Rollout], prompts: Sequence[Prompt], group: 
 
 
 def conversations(prompts: Sequence[Prompt], group: int, seed: Seed) -> list[Conversation]:
-    """``group`` new conversations for every prompt.
+    """Return ``group`` new conversations for every prompt.
 
     A random number depends only on the seed, the prompt's index, the task's id, the conversation's index in the group
     and the turn.
@@ -207,13 +207,13 @@ def engine_for(
     vllm: VllmConfig | None = None,
     log: Path | None = None,
 ) -> RolloutEngine:
-    """An engine that samples from the policy, in the dtype in which the policy computes."""
+    """Return an engine that samples from the policy, in the dtype in which the policy computes."""
     dtype = torch.bfloat16 if policy.bf16 else None
     return make_engine(policy.model, policy.tokenizer, kind, batch_size=batch_size, dtype=dtype, vllm=vllm, log=log)
 
 
 def share_gpu(judge: str, model: torch.device) -> bool:
-    """Whether the model and the judge use the same GPU, so that sampling would disturb the judge's timing.
+    """Return whether the model and the judge use the same GPU, so that sampling would disturb the judge's timing.
 
     >>> share_gpu("cuda", torch.device("cuda:0")), share_gpu("cuda:1,cuda:2", torch.device("cuda:0"))
     (True, False)
@@ -225,7 +225,7 @@ def share_gpu(judge: str, model: torch.device) -> bool:
 
 
 def may_overlap(judge: AnswerJudge, model: torch.device) -> bool:
-    """Whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU.
+    """Return whether answers may be sampled while others are judged: not if the judge measures time on the model's GPU.
 
     It is the same on all ranks: each samples on the GPU with its own number.
     """

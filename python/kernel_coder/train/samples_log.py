@@ -1,4 +1,4 @@
-"""The lines of ``samples.jsonl``: every rollout of a step in a form that people can read."""
+"""The lines of ``samples.jsonl``: every rollout of a step as readable text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_coder.train.groups import Answers
 
 
 def sample_lines(step: int, answers: Answers, advantages: Tensor | None = None) -> Iterator[dict[str, Any]]:
-    """A line for every rollout: its last answer, and, if it has several turns, all of them.
+    """Yield a line for every rollout: its last answer, and, if it has several turns, all of them.
 
     Args:
         step: the step that the answers belong to.
@@ -59,7 +59,7 @@ def _turn(rollout: Rollout, k: int, place: int, table: RewardTable, advantages: 
 
 
 def reply_in(messages: Sequence[Message]) -> list[Message]:
-    """The messages of a prompt after its last answer, which reply to that answer; empty for a first prompt.
+    """Return the messages of a prompt after its last answer, which reply to that answer; empty for a first prompt.
 
     >>> told = [{"role": "user", "content": "Wrong."}]
     >>> reply_in([{"role": "user", "content": "?"}, {"role": "assistant", "content": "x"}, *told]) == told

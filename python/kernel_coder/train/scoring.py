@@ -1,4 +1,4 @@
-"""Between answers and advantages: rewards, answers that are left out of the loss, and rewards of the reasoning."""
+"""Computes rewards, decides which answers are left out of the loss, and computes separate rewards for the reasoning."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kernel_coder.train.groups import Answers, verdicts_of
 def reward(
     rewards: RewardSet, rollouts: Sequence[Rollout], step: int, factors: Mapping[str, float] | None = None
 ) -> RewardTable:
-    """Rewards the answers of all turns. The reward functions are given TRL's columns.
+    """Computes the rewards of the answers of all turns. The reward functions get TRL's columns.
 
     Args:
         rewards: the reward functions and their weights.
         rollouts: the answers.
         step: for weights that change with the step.
-        factors: of the weights, by label, in the present stage; None: there are no stages.
+        factors: factors of the weights in the present stage, by label; None: there are no stages.
     """
     turns = [turn for rollout in rollouts for turn in rollout.turns]
     tasks = [rollout.task for rollout in rollouts for _ in rollout.turns]
@@ -53,7 +53,7 @@ def reward(
 def rejected_by_share(
     rule: ShareRejectionConfig, rollouts: Sequence[Rollout], seed: tuple[int | str, ...]
 ) -> list[bool] | None:
-    """For each turn whether it is left out of the loss because its own kernels do little of the work.
+    """Return for each turn whether it is left out of the loss because its own kernels take little of the device time.
 
     None if the rule is off. The seed makes the choice reproducible.
     """
@@ -68,7 +68,7 @@ def rejected_by_share(
 
 
 def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
-    """The probability that a correct answer stays in the loss: (share - threshold) / width, limited to [0, 1].
+    """Return the probability that a correct answer stays in the loss: (share - threshold) / width, limited to [0, 1].
 
     It is 1 for an answer with a speedup of at least ``keep_from_speedup``.
 
@@ -92,7 +92,7 @@ def keep_probability(verdict: Verdict, rule: ShareRejectionConfig) -> float:
 def token_rewards(
     answers: Answers, rewards: RewardSet, config: AdvantagesConfig, decode: Callable[..., Any]
 ) -> tuple[Tensor, tuple[Tensor, list[int]] | None]:
-    """The total reward of each turn, separately for its reasoning if ``thinking_weights`` are set.
+    """Return the total reward of each turn, separately for its reasoning if ``thinking_weights`` are set.
 
     Args:
         answers: the answers and their rewards.
@@ -101,8 +101,9 @@ def token_rewards(
         decode: the tokenizer's.
 
     Returns:
-        The totals (float64 [turns], NaN: not scored) of all tokens, or of those after the reasoning; and the totals of
-        the reasoning with the number of its tokens in each turn, or None if there is no difference.
+        The total rewards of the turns (float64 [turns], NaN: not scored). If reasoning has other weights, these hold
+        for the tokens after the reasoning; the second value then has the totals for the reasoning and the number of
+        its tokens in each turn. Otherwise the second value is None.
     """
     if not config.thinking_weights:
         return finite_or_nan(answers.table.total), None
@@ -116,7 +117,7 @@ def token_rewards(
 
 
 def thinking_length(turn: Turn, begun: str, decode: Callable[..., Any]) -> int:
-    """The number of tokens at the start of an answer that belong to its reasoning, the closing tag included.
+    """Return the number of tokens at the start of an answer that belong to its reasoning, the closing tag included.
 
     It is all tokens if the reasoning never ends, and 0 if there is no reasoning or the prompt already closed it.
 

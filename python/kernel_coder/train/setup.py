@@ -1,4 +1,4 @@
-"""Everything that a training run needs before its first step, and all checks that can fail before it."""
+"""Prepares a training run: everything that it needs before its first step, and all checks that can fail before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kernel_coder.train.verdicts import AnswerJudge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRun:
-    """What the loop works with. No attribute is replaced during a run; weights and optimiser change in place.
+    """The objects of a training run. No attribute is replaced during a run; weights and optimiser change in place.
 
     Attributes:
         config: of the run.
@@ -44,8 +44,8 @@ class TrainingRun:
         sampling: of answers to train on.
         train: the prompts to train on.
         held_out: the prompts to evaluate on.
-        state: how far the run had come when it was prepared.
-        rng: the random state that it continues with.
+        state: the progress of the run when it was prepared.
+        rng: the random state with which it continues.
         notes: what the user should know before the first step.
     """
 
@@ -100,7 +100,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
         )
     tasks, notes = load_task_set(config.data)
     divides = config.parallel.shard and not distributed.world().is_alone
-    loaded_on = torch.device("cpu") if divides else device  # divided weights reach the GPU layer by layer
+    loaded_on = torch.device("cpu") if divides else device  # divided weights are moved to the GPU layer by layer
     policy = load_policy(config.model, resume_from=checkpoint, device=loaded_on)
     policy = replace(policy, parallel=config.parallel, defaults=model_defaults(config))
     if not distributed.world().is_alone and (config.rollout.lag or config.rollout.engine == "vllm"):
@@ -166,7 +166,7 @@ def prepare(config: TrainConfig, checkpoint: Path | None) -> TrainingRun:
 
 
 def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | None = None) -> RolloutEngine:
-    """The engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
+    """Return the engine that samples from the policy, or with ``rollout.lag`` from a copy of it.
 
     Args:
         config: of the run.
@@ -187,7 +187,7 @@ def make_rollout_engine(config: TrainConfig, policy: Policy, gpu: SharedGpu | No
 
 
 def model_defaults(config: TrainConfig) -> dict[str, Any]:
-    """How the trained model wants to be asked: as in this run, and else as the model that it was made from.
+    """Return the trained model's default prompt settings: those of this run, otherwise those of its base model.
 
     See :mod:`kernel_coder.policy.defaults`.
     """
@@ -208,7 +208,7 @@ def model_defaults(config: TrainConfig) -> dict[str, Any]:
 
 
 def load_rewards(config: TrainConfig) -> RewardSet:
-    """The rewards of the config.
+    """Return the rewards of the config.
 
     Raises:
         UsageError: a reward does not exist, needs a judge that is missing, or is named by a stage but not by the
@@ -235,7 +235,7 @@ def load_rewards(config: TrainConfig) -> RewardSet:
 
 
 def make_follow_up(config: TrainConfig, policy: Policy) -> FollowUp | None:
-    """Writes the next prompt of conversations; None if they have one turn.
+    """Return the function that writes the next prompt of a conversation; None if conversations have one turn.
 
     Raises:
         UsageError: there is no such feedback template.

@@ -1,4 +1,5 @@
-"""The policy update: log-probs that the loss compares with, gradients of a minibatch, a guarded optimiser step."""
+"""The policy update: old and reference log-probs, gradients of a minibatch, and an optimiser step that is skipped if
+loss or gradient are not finite."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ METRIC = {name: index for index, name in enumerate(ops.LOSS_METRICS)}
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What the updates of one generation batch did."""
+    """The result of the updates of one generation batch."""
 
     sums: Tensor  # float64 [len(LOSS_METRICS)], over all updates that were taken
     grad_norms: tuple[float, ...]  # before clipping, of each update that was taken
@@ -48,13 +49,13 @@ class UpdateResult:
 
 
 def form_of(policy: Policy, config: OptimConfig) -> Form:
-    """The form that the config asks for, as far as the model supports it."""
+    """Return the config's form of forward passes, as far as the model supports it."""
     packing = config.packing and policy.can_pack
     return Form(packing=packing, sharing=packing and config.share_prompts and policy.can_share, bf16=policy.bf16)
 
 
 def model_inputs(micro: MicroBatch) -> dict[str, Any]:
-    """The arguments of the model's forward pass."""
+    """Return the arguments of the model's forward pass."""
     if micro.layout is None:
         return {"input_ids": micro.ids, "attention_mask": micro.attention_mask, "use_cache": False}
     assert micro.positions is not None
@@ -70,7 +71,7 @@ def loss_and_sums(
     *,
     bf16: bool = False,
 ) -> ops.LossOutput:
-    """The loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
+    """Return the loss of one micro-batch: from hidden states if the fused op supports the head, otherwise from logits.
 
     A packed micro-batch must be computed inside :func:`kernel_coder.policy.attention.packed`, and divided weights
     inside :meth:`kernel_coder.policy.model.Policy.compute`. The summed loss is divided by ``total``.
@@ -112,7 +113,8 @@ def loss_and_sums(
 def score(
     policy: Policy, batch: Batch, passes: Sequence[Sequence[int]], temperature: float, form: Form = PADDED
 ) -> tuple[Tensor, ...]:
-    """Log-probs of the completion tokens under the present policy, with the bits that the update's op would give.
+    """Return the log-probs of the completion tokens under the present policy, with the bits that the update's op would
+    give.
 
     Sequences that are in no forward pass get NaN. No loss reads them.
     """
@@ -132,7 +134,7 @@ def score(
 
 
 def micro_batch(policy: Policy, batch: Batch, indices: Sequence[int], form: Form) -> MicroBatch:
-    """The tensors of one forward pass over these sequences, or over none of them for a rank without rows."""
+    """Return the tensors of one forward pass over these sequences, or over none of them for a rank without rows."""
     pad = policy.tokenizer.pad_token_id or 0
     return collate(batch.select(indices) if indices else idle(batch, pad), pad, policy.device, form)
 
@@ -155,8 +157,8 @@ def backward(
         batch: the generation batch.
         passes: the sequences of each forward pass.
         spec: the loss.
-        temperature: that answers were sampled with.
-        total: what the summed loss is divided by.
+        temperature: sampling temperature of the answers.
+        total: divisor of the summed loss.
         form: how the passes are computed.
     """
     sums = torch.zeros(len(METRIC), dtype=torch.float64)
@@ -175,7 +177,7 @@ def backward(
 def optimizer_step(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], loss: float, max_grad_norm: float
 ) -> float | None:
-    """Clips the gradient and steps. Returns the gradient's norm before clipping.
+    """Clips the gradient and takes an optimiser step. Returns the gradient's norm before clipping.
 
     If loss or norm are not finite it returns None, and weights and optimiser are unchanged.
     """
@@ -187,7 +189,7 @@ def optimizer_step(
 
 
 def clip(parameters: Iterable[nn.Parameter], max_grad_norm: float) -> Tensor:
-    """Scales gradients with a larger norm down to ``max_grad_norm``. Returns the norm before, without a GPU sync."""
+    """Scales the gradient down if its norm is above ``max_grad_norm``. Returns the norm before, without a GPU sync."""
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.grad is None:  # no sequence carried gradient; momentum and weight decay still apply
@@ -201,15 +203,15 @@ class Learner:
 
     Attributes:
         policy: the model that is trained; the optimiser updates its weights in place.
-        reference: the initial model for the KL term. None: there is no KL term, or the policy without its adapters is
-            the initial model.
-        optimizer: over the policy's trainable parameters.
+        reference: the initial model, for the KL term. None: there is no KL term, or the initial model is the policy
+            without its adapters.
+        optimizer: the optimiser of the policy's trainable parameters.
         spec: the loss.
         config: sizes of updates and forward passes.
-        temperature: that answers were sampled with.
+        temperature: sampling temperature of the answers.
         minibatches: updates in one pass over a generation batch.
-        learning_rate: of the n-th update of the run.
-        max_skipped: skipped updates in a row that end the run.
+        learning_rate: gives the learning rate of the n-th update of the run.
+        max_skipped: number of skipped updates in a row that ends the run.
         frees_cache: return unused GPU memory after the updates, because a judge works on the same GPU.
     """
 
@@ -230,16 +232,16 @@ class Learner:
         return form_of(self.policy, self.config)
 
     def passes(self, batch: Batch) -> list[list[list[int]]]:
-        """The sequences of this rank's forward passes of each update; see
+        """Return the sequences of this rank's forward passes of each update; see
         :func:`~kernel_coder.train.batch.ranks_passes`."""
         world, size = distributed.world(), self.config.per_device_train_batch_size
         return ranks_passes(batch, self.spec, self.minibatches, size, world.size)[world.rank]
 
     def with_logprobs(self, batch: Batch) -> Batch:
-        """The batch with the log-probs that its loss compares with.
+        """Return the batch with the log-probs that its loss compares with.
 
         Those of the old policy are needed if there is more than one update: with a single one the ratio is exactly 1,
-        and the op knows that. Those of the reference are needed for a KL term.
+        and the op then needs no old log-probs. Those of the reference are needed for a KL term.
         """
         passes = [indices for update_passes in self.passes(batch) for indices in update_passes]
         if self.minibatches * self.config.num_iterations > 1:

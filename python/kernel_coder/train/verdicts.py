@@ -1,4 +1,4 @@
-"""The judge of a run: started once, asked once about each different answer, and closed at the end."""
+"""The judge of a run: it is started once, judges each different answer once, and is closed at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AnswerJudge:
 
     Args:
         config: of the judge.
-        alternate: never judge while a rank of this host samples, because it samples on the judge's GPUs.
+        alternate: never judge while a rank of this host samples, because it uses the judge's GPUs.
         remember: judge equal code for a task once in the whole run, whatever the config says.
     """
 
@@ -46,7 +46,8 @@ class AnswerJudge:
         self.device = "" if config is None else judge_device(config.place)
         self.tasks_at_once = 1 if config is None else tasks_at_once(self.device, config)
         self.told: Callable[[int, int], None] = lambda done, asked: None
-        """Is called, in any thread, with the numbers of judged and of asked answers, each time one is judged."""
+        """Called in any thread each time an answer has been judged, with the numbers of judged and of submitted
+        answers."""
         self._judge: Any = None
         # Verdicts of the whole run by task and code, if it remembers. Several steps may be judged at the same time.
         self._known: dict[tuple[str, str], Future[Verdict]] = {}
@@ -74,7 +75,8 @@ class AnswerJudge:
         return opened
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Inside, this rank samples. Waits until the judge is idle if the two must alternate."""
+        """Return a context inside which this rank samples. If sampling and judging alternate, it waits for the
+        judge."""
         return self._judge.sampling() if self.alternate and hasattr(self._judge, "sampling") else nothing()
 
     def __exit__(self, *exception: Any) -> None:
@@ -84,16 +86,16 @@ class AnswerJudge:
 
     @contextmanager
     def asking(self, *, keeps_rng: bool = True) -> Iterator[Ask | None]:
-        """A function that starts to judge one answer of the present step; None without a judge.
+        """Gives the block a function that starts to judge one answer of the present step; None without a judge.
 
         An answer without code is a format error and is not sent to the judge. Equal code for the same task is judged
         once and gets one verdict, so that a copy has no second chance at a lucky measurement. With ``judge.remember``
-        this holds for the whole run (after a resume, from there on). An exception inside the context abandons verdicts
-        that are not ready, because the run ends and a candidate can take minutes.
+        this holds for the whole run (after a resume, from there on). After an exception inside the context, verdicts
+        that are not ready are abandoned, because the run ends and a candidate can take minutes.
 
         Args:
-            keeps_rng: restore the random state afterwards. It belongs to the whole process, so a thread that judges
-                beside the training must not.
+            keeps_rng: restore the random state afterwards. The random state belongs to the whole process, so a thread
+                that judges during the training must not restore it.
         """
         if self.config is None:
             yield None
@@ -141,13 +143,14 @@ class AnswerJudge:
 
 
 def has_failed(verdict: Future[Verdict]) -> bool:
-    """Whether the judge itself failed on an answer, so that a later step may ask again."""
+    """Return whether the judge itself failed on an answer, so that a later step may ask again."""
     return verdict.done() and (verdict.cancelled() or verdict.exception() is not None or not verdict.result().is_scored)
 
 
 def judge_device(device: str) -> str:
-    """The devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is one, and
-    the GPUs of all ranks of this host if there are several. The address of a judge elsewhere stays what it is.
+    """Return the devices that ``judge.device`` names; several are separated by commas. ``auto`` is a GPU if there is
+    one, and the GPUs of all ranks of this host if there are several. The address of a service or cluster is returned
+    unchanged.
 
     Raises:
         UsageError: one of them does not exist.

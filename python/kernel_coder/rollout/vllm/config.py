@@ -27,14 +27,14 @@ class VllmConfig(Section):
         "those that the run sees",
     )
     args: list[str] = Field(default=[], description="further arguments of vllm serve, for a server that the run starts")
-    at_once: int = Field(default=64, ge=1, description="answers that the server is asked for at the same time")
+    at_once: int = Field(default=64, ge=1, description="requests to the server at the same time")
     transfer: TransferKind = Field(
         default="auto",
-        description="way of new weights to the server: file (through shared memory of this machine), nccl (between "
+        description="how new weights are sent to the server: file (in shared memory of this machine), nccl (between "
         "GPUs) or ipc (on one GPU; both need vLLM in this environment too); auto: file",
     )
     sleep: bool = Field(
-        default=False, description="free the server's GPU memory while the run does not sample; for one GPU for both"
+        default=False, description="free the server's GPU memory while the run does not sample, so both can use one GPU"
     )
     tolerance: float | None = Field(
         default=None,
@@ -43,12 +43,12 @@ class VllmConfig(Section):
         "1e-3 in float32, 0.02 in float16, 0.15 in bfloat16",
     )
     restarts: int = Field(
-        default=2, ge=0, description="times in a row that the run starts a server of its own anew after a failure"
+        default=2, ge=0, description="how often in a row to start the run's own server again after a failure"
     )
-    start_timeout_s: float = Field(default=600.0, gt=0, description="longest start of the server, in seconds")
+    start_timeout_s: float = Field(default=600.0, gt=0, description="time limit of the server's start, in seconds")
     answer_timeout_s: float = Field(
-        default=600.0, gt=0, description="longest time in which no answer arrives though some are asked for, in seconds"
+        default=600.0, gt=0, description="longest time without an answer while some are requested, in seconds"
     )
     update_timeout_s: float = Field(
-        default=300.0, gt=0, description="longest time of each call that replaces weights, in seconds"
+        default=300.0, gt=0, description="time limit of each call that replaces weights, in seconds"
     )

@@ -1,4 +1,4 @@
-"""Answers from a vLLM server, which has the policy's present weights or is not used."""
+"""An engine that gets its answers from a vLLM server, which is used only if it has the policy's present weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kernel_coder.rollout.vllm.weights import Transfer, free_port, make_transfer
 from kernel_coder.run.errors import EngineFailed, UsageError
 
 POLL_S = 0.1
-"""Longest wait for an answer before ``poll`` is called again, in seconds. A signal is noticed this soon."""
+"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +37,19 @@ class VllmEngine:
     """The engine of this module, a :class:`kernel_coder.rollout.engine.RolloutEngine`.
 
     :meth:`prepare` sends the model's weights and compares log-probs. Only then does :meth:`generate` ask the server.
-    A failure before or during an update makes the weights of the server unknown: a server that the engine has started
-    is started anew, and one that runs elsewhere is refused until it is started anew by its owner.
+    After a failure before or during an update the weights of the server are unknown. A server that the engine has
+    started is then started again; a server at ``config.url`` is refused until its owner has started it again.
 
     Args:
-        model: the model whose weights the server is given.
+        model: the model whose weights are sent to the server.
         tokenizer: its tokenizer.
         config: the server.
         dtype: dtype in which the server computes; None: that of the weights.
         log: file for the output of a server that the engine starts; None: a temporary file.
-        max_model_len: tokens that a sequence may have; None: as the model says.
+        max_model_len: largest number of tokens of a sequence; None: the model's own limit.
     """
 
-    tells_of_ends = True  # generate has the argument ended
+    tells_of_ends = True  # generate takes the argument ended
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class VllmEngine:
             version: number of updates that the weights have had. Equal numbers mean equal weights.
 
         Raises:
-            EngineFailed: the server cannot be started, or did not take the weights over, or computes other log-probs
-                with them than the model; also after the restarts that the config allows.
+            EngineFailed: the server cannot be started, did not load the weights, or computes other log-probs with them
+                than the model, even after the restarts that the config allows.
         """
         if self.version == version and not self._asleep:
             return
@@ -110,7 +110,7 @@ class VllmEngine:
                 logger.warning("the vLLM server is started anew: %s", error)
 
     def _connect(self) -> None:
-        """Starts the server if this is needed, and gets ready to send weights."""
+        """Starts the server if this is needed, and prepares the transfer of weights."""
         if self._server is not None:
             return
         url, check = self.config.url, lambda: None
@@ -127,7 +127,7 @@ class VllmEngine:
         self._server, self._asleep = server, False
 
     def _options(self, folder: Path) -> ServeOptions:
-        """How the engine's own server is started: from a folder with the model, which is written if it is missing."""
+        """Return the options of the engine's own server. Writes the folder with the model if it is missing."""
         if not folder.exists():
             base = causal_lm(self.model)
             architecture = copy.deepcopy(base.config)
@@ -176,7 +176,7 @@ class VllmEngine:
         """Compares log-probs of a few answers.
 
         Raises:
-            EngineFailed: they differ by more than rounding explains.
+            EngineFailed: they differ by more than rounding can explain.
         """
         turns = [
             server.complete(self._probe_prompt, PROBE, seed, timeout_s=self.config.answer_timeout_s)
@@ -243,7 +243,7 @@ class VllmEngine:
 
         Raises:
             UsageError: ``sampling`` has a top-k or nucleus.
-            EngineFailed: the server has no known weights, died, or answered what it cannot have sampled.
+            EngineFailed: the weights of the server are not known, it died, or its answer cannot be a sampled one.
         """
         if len(prompts) != len(seeds):
             raise ValueError(f"every prompt needs a seed; got {len(seeds)} seeds for {len(prompts)} prompts")

@@ -1,4 +1,4 @@
-"""JSON over HTTP to the server of a model: a time limit for every request, and all requests can be ended at once."""
+"""JSON over HTTP to a model server. Every request has a time limit, and all requests can be ended at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 from kernel_coder.run.errors import EngineFailed, UsageError
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Hosts that may serve a model. Its routes for new weights run code on request, so other machines must not reach them.
-"""
+"""Hosts that may serve a model. The server's routes for new weights run code, so other machines must not reach them."""
 
 SHOWN_CHARACTERS = 300
-"""Characters of a refusal's text that the error quotes."""
+"""Upper limit, in characters, for the quotation of a server's error text in our own error."""
 
 
 class Http:
@@ -43,7 +42,7 @@ class Http:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, timeout_s: float) -> Any:
-        """The JSON that the server answers, or None for an empty answer.
+        """Return the JSON that the server answers, or None for an empty answer.
 
         Raises:
             EngineFailed: no answer within ``timeout_s`` seconds, a status other than 200, or no JSON.
@@ -51,7 +50,7 @@ class Http:
         return self._ask("GET", path, None, timeout_s)
 
     def post(self, path: str, body: Any = None, *, timeout_s: float) -> Any:
-        """As :meth:`get`, with a JSON body."""
+        """Send a POST request with a JSON body; otherwise like :meth:`get`."""
         return self._ask("POST", path, body, timeout_s)
 
     def abort(self) -> None:
@@ -96,6 +95,6 @@ class Http:
 
 
 def _shut(open_: socket.socket) -> None:
-    """Wakes the thread that waits for this socket."""
+    """Wakes up the thread that waits for this socket."""
     with contextlib.suppress(OSError):  # it is closed already
         open_.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,8 @@
-"""Whether a server computes with the trainer's weights: it answers a fixed question, and the trainer scores the answer.
+"""Tests whether a server computes with the trainer's weights: it answers a fixed prompt, and the trainer scores the
+answers.
 
-The comparison sees wrong weights, a head that kept its old copy, and log-probs of another kind than the trainer needs:
-those of the distribution before temperature, or after a cut.
+The comparison detects wrong weights, a head that kept its old copy, and log-probs of the wrong kind: those of the
+distribution before temperature, or after top-k or top-p.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
 
 PROBE = Sampling(max_completion_length=24, temperature=1.7)
-"""A temperature above 1 draws rare tokens too, so that the comparison sees many entries of the head; and any value but
-1 tells log-probs after temperature from those before."""
+"""Temperature 1.7: above 1, rare tokens are drawn too, so that many entries of the head are compared; and with any
+value but 1, log-probs after temperature differ from those before it."""
 
 PROBE_SEEDS = (11, 12, 13, 14)
-"""One answer each. About a hundred tokens are compared in one forward pass."""
+"""The seeds of the answers. Four answers give about a hundred tokens to compare."""
 
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.15}
-"""Largest difference of a log-prob. Measured in float32 on a CPU: 1e-5, and 0.4 with a wrong head. The values for 16
-bits follow from their rounding, 2^-11 and 2^-8, of logits of about 20; they were not measured."""
+"""Upper limit for the difference of a log-prob, in nats. Measured in float32 on a CPU: 1e-5, and 0.4 with a wrong head.
+The values for 16 bits follow from their rounding, 2^-11 and 2^-8, of logits of about 20; they were not measured."""
 
 
 @torch.no_grad()
 def score_turns(
     model: nn.Module, turns: Sequence[Turn], temperature: float, *, bf16: bool = False
 ) -> list[list[float]]:
-    """The model's log-probs of the tokens of each answer, at this temperature (0: as at 1)."""
+    """Return the model's log-probs of the tokens of each answer, at this temperature (0: as at 1)."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -50,7 +51,7 @@ def score_turns(
 
 
 def largest_gap(turns: Sequence[Turn], scores: Sequence[Sequence[float]]) -> float:
-    """The largest difference between the log-probs that came with the answers and the others.
+    """Return the largest difference between the log-probs of the answers and the scores.
 
     >>> turn = Turn((1,), (2, 3), (-1.0, -2.0), "", "stop")
     >>> largest_gap([turn], [[-1.0, -2.5]])

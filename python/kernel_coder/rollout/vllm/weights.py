@@ -1,4 +1,4 @@
-"""New weights for a vLLM server: which tensors, and the ways they travel."""
+"""New weights for a vLLM server: the tensors, and the ways to send them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kernel_coder.rollout.vllm.server import VllmServer
 from kernel_coder.run.errors import EngineFailed, UsageError
 
 SHARED_MEMORY = Path("/dev/shm")
-"""A folder in the machine's memory: a file there costs no disk traffic."""
+"""A folder in the machine's memory, so that the file with the weights is not written to a disk."""
 
 BACKEND_OF_FILES = "kernel_coder_file"
 """Name under which :mod:`kernel_coder.rollout.vllm.server_side` registers its engine in vLLM."""
 
 
 def weights_of(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """The names and weights of a transformers model, as its checkpoint has them, in another dtype.
+    """Yield the names and weights of a transformers model, as its checkpoint has them, in another dtype.
 
-    LoRA adapters are added to the weights that they adapt. A tied head comes once, as the embedding. Shards of FSDP are
-    gathered, so every process of a sharded run must iterate.
+    LoRA adapters are added to the weights that they adapt. A tied head is included once, as the embedding. Shards of
+    FSDP are gathered, so every process of a sharded run must iterate.
     """
     adapted = {}
     for name, layer in causal_lm(model).named_modules():
@@ -48,7 +48,7 @@ def weights_of(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tens
 
 
 class Transfer(Protocol):
-    """A way of new weights to a server. :meth:`connect` is called once for each process of the server."""
+    """A way to send new weights to a server. :meth:`connect` is called once for each process of the server."""
 
     backend: str
 
@@ -90,7 +90,7 @@ class FileTransfer:
             self.server.finish_weight_update(version)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing, because nothing is open."""
 
 
 class FactoryTransfer:
@@ -112,7 +112,7 @@ class FactoryTransfer:
         self._engine: Any = None
 
     def connect(self) -> None:
-        """Meets the server's workers; of nccl this makes a communicator with them."""
+        """Connects to the server's workers; for nccl this makes a communicator with them."""
         found = self._vllm
         if self.backend == "nccl":
             workers = self.server.http.get("/get_world_size", timeout_s=self.server.update_timeout_s)["world_size"]
@@ -137,7 +137,7 @@ class FactoryTransfer:
             engine.shutdown()
 
     def _source(self) -> Any:
-        """The weights in vLLM's form: what they are, without a transfer, and the weights themselves."""
+        """Return the weights in vLLM's form: their metadata, which needs no transfer, and the weights themselves."""
         found, model, dtype = self._vllm, self.model, self.dtype
 
         class Source(found["WeightSource"]):  # type: ignore[misc, name-defined, valid-type]
@@ -150,7 +150,8 @@ class FactoryTransfer:
         return Source()
 
     def _within_time(self, work: Any) -> Any:
-        """Does work that a lost peer would block for ever, in a thread that is given up after the time limit."""
+        """Does work that would block for ever if the server is lost, in a thread that is abandoned after the time
+        limit."""
         outcome: list[Any] = []
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
@@ -174,7 +175,7 @@ class FactoryTransfer:
 
 
 def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.dtype) -> Transfer:
-    """The transfer that ``vllm.transfer`` names.
+    """Return the transfer that ``vllm.transfer`` names.
 
     Raises:
         UsageError: it cannot work here.
@@ -187,7 +188,7 @@ def make_transfer(kind: str, server: VllmServer, model: nn.Module, dtype: torch.
 
 
 def _import_vllm(backend: str) -> dict[str, Any]:
-    """The classes of vLLM's trainer side."""
+    """Return the classes of vLLM's trainer side."""
     try:
         from vllm.distributed.weight_transfer import base, clients, factory
 
@@ -209,7 +210,7 @@ def _import_vllm(backend: str) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on."""
+    """Return a port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

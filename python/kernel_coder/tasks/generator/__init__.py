@@ -1,7 +1,7 @@
-"""An endless, seeded generator of training tasks, each with a hand-style Triton solution.
+"""A seeded generator of training tasks without limit, each with a Triton solution in the style of handwritten code.
 
-A task is a composition of operations. Every operation knows how it is written in PyTorch and in Triton, so reference
-and solution grow together, and what a person would fuse is one kernel.
+A task is a composition of operations. For every operation there is its text in PyTorch and in Triton, so reference and
+solution are written together, and operations that a person would fuse form one kernel.
 """
 
 from kernel_coder.tasks.generator.families import FAMILIES, NAMED

@@ -1,7 +1,7 @@
-"""One planted bug: what a solution looks like that is wrong in a way people and models get wrong.
+"""Plants a bug in a solution, of a kind that people and models make.
 
-Every kind is an edit of the solution's text. Whether the result is wrong is for the checker to say: an edit can be
-harmless on the sampled case (a mask where the sizes divide), and then it is no negative.
+Every kind is an edit of the solution's text. The verifier decides whether the result is wrong: an edit can have no
+effect (on a mask, if the sizes are multiples of the block), and then the result is not used as a wrong solution.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from random import Random
 from kernel_coder.tasks.task import Task, parse
 
 Edit = Callable[[str, Random], str | None]
-"""The text with the bug, or None where it offers no place for it."""
+"""A function that returns the text with the bug, or None if there is no place for it."""
 
 
 def plant_bug(task: Task, rng: Random, kind: str | None = None) -> tuple[str, str]:
-    """The task's solution with one planted bug, and its kind.
+    """Return the task's solution with one planted bug, and its kind.
 
     Args:
-        task: one with a solution.
+        task: a task with a solution.
         rng: decides on the kind and the place.
-        kind: one of :data:`KINDS`; None takes any that the solution offers a place for.
+        kind: one of :data:`KINDS`; None: any kind for which there is a place in the solution.
 
     Raises:
-        ValueError: the task has no solution, the kind is unknown, or the solution offers no place for it.
+        ValueError: the task has no solution, the kind is unknown, or there is no place for it in the solution.
 
     >>> from kernel_coder.tasks.generator import generate
     >>> made = generate(3, "softmax", 0)
@@ -46,7 +46,7 @@ def plant_bug(task: Task, rng: Random, kind: str | None = None) -> tuple[str, st
 
 
 def _replace_one(pattern: str, replacement: str | Callable[[re.Match[str]], str], where: str = "") -> Edit:
-    """One random match of `pattern`, on lines that hold `where`."""
+    """Return an edit that replaces one random match of `pattern`, on lines that contain `where`."""
 
     def edit(code: str, rng: Random) -> str | None:
         found = [match for match in re.finditer(pattern, code, re.MULTILINE) if where in _line(code, match.start())]
@@ -64,7 +64,7 @@ def _line(code: str, place: int) -> str:
 
 
 def _drop_line(pattern: str) -> Edit:
-    """One random line that matches."""
+    """Return an edit that removes one random line that matches `pattern`."""
 
     def edit(code: str, rng: Random) -> str | None:
         lines = code.split("\n")
@@ -93,7 +93,7 @@ def _wrong_constant(code: str, rng: Random) -> str | None:
 
 
 def _swapped_arguments(code: str, rng: Random) -> str | None:
-    """Two of the pointers of a launch, or the two values of a where."""
+    """Swap two of the pointers of a launch, or the two values of a where."""
     launch = re.search(r"_kernel\[.*\]\(\s*([^()]*?\bout\b|[^()]*?\bpartial\b|[^()]*?\bloss\b)", code)
     if launch is None:
         return None
@@ -106,7 +106,7 @@ def _swapped_arguments(code: str, rng: Random) -> str | None:
 
 
 def _wrong_stride(code: str, rng: Random) -> str | None:
-    """The size that a row is multiplied by becomes another size of the kernel."""
+    """Replace the size by which a row is multiplied by another size of the kernel."""
     signature = re.search(r"_kernel\(([^:]*:[^)]*)\)", code)
     sizes = re.findall(r"\b(?:n_cols|n_rows|[MNKSTDCHWL]|O[HWL]|BLOCK\w*)\b", signature[1]) if signature else []
     found = [
@@ -121,7 +121,7 @@ def _wrong_stride(code: str, rng: Random) -> str | None:
 
 
 def _no_max_subtraction(code: str, rng: Random) -> str | None:
-    """exp of the scores as they are; what log_softmax and logsumexp subtract goes too."""
+    """Leave out the subtraction of the maximum before exp, also in log_softmax and logsumexp."""
     new = re.sub(r"tl\.exp\((\w+) - tl\.max\([^\n]*\)(?:\[[^\n]*\])?\)$", r"tl.exp(\1)", code, flags=re.MULTILINE)
     new = re.sub(r"^    (\w+) = \1 - tl\.max\(.*\n(?=    \1 = \1 - tl\.log)", "", new, flags=re.MULTILINE)
     return re.sub(r"^    largest = tl\.max\((\w+).*\n(?=.*tl\.exp)", r"    largest = 0.0\n", new, flags=re.MULTILINE)
@@ -238,7 +238,7 @@ def _smaller(match: re.Match[str]) -> str:
 
 
 def kinds_for(solution: str) -> Sequence[str]:
-    """The kinds that this solution offers a place for."""
+    """Return the kinds for which there is a place in this solution."""
     result = []
     for kind, edit in KINDS.items():
         code = edit(solution, Random(0))

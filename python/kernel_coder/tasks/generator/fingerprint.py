@@ -1,7 +1,7 @@
-"""Whether two sources are the same program, and how much of another one a source holds.
+"""Compares sources: whether two are the same program, and how similar they are.
 
-:func:`fingerprint` sees through names, constants, annotations and docstrings. :func:`contamination` compares tasks with
-a folder of problems that must never be trained on: by that fingerprint, and by shared token shingles.
+:func:`fingerprint` ignores names, constants, annotations and docstrings. :func:`contamination` compares tasks with a
+folder of problems that must never be trained on: by that fingerprint, and by shared token shingles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _CANDIDATES = 8
 
 
 class _Nameless(ast.NodeTransformer):
-    """Names in order of first appearance, constants as their type; the attributes of `self` are names too."""
+    """Replaces names by numbers in the order of their first use, and constants by their types; `self.<name>` is a name,
+    too."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -70,7 +71,7 @@ class _Nameless(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.name = self._short(node.name)
-        # An __init__ that only calls its parent's says nothing.
+        # An __init__ that only calls its parent's is left out.
         node.body = [each for each in node.body if not _is_empty_init(each)] or [ast.Pass()]
         return self._without_docstring(node)
 
@@ -88,9 +89,9 @@ def _is_empty_init(node: ast.stmt) -> bool:
 
 
 def fingerprint(source: str, *, class_name: str | None = None) -> str:
-    """SHA-256 of the syntax tree without names, constants, annotations, docstrings and comments.
+    """Return the SHA-256 of the syntax tree without names, constants, annotations, docstrings and comments.
 
-    With `class_name`, of that class alone. Text that does not parse is hashed as it is.
+    With `class_name`, only that class counts. Text that does not parse is hashed as it is.
 
     >>> fingerprint("def f(a): return a * 2") == fingerprint("def g(x):  # twice\\n    return x * 3")
     True
@@ -107,7 +108,7 @@ def fingerprint(source: str, *, class_name: str | None = None) -> str:
 
 
 def shingles(source: str) -> frozenset[int]:
-    """Hashes of every :data:`SHINGLE` tokens in a row: names stay (they are the operations), comments and texts go."""
+    """Return the hashes of every :data:`SHINGLE` tokens in a row. Names count, comments and strings do not."""
     words: list[str] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -122,7 +123,7 @@ def shingles(source: str) -> frozenset[int]:
 
 
 def module_shingles(task: Task) -> frozenset[int]:
-    """The shingles of the task's module alone, without its inputs, annotations and docstrings.
+    """Return the shingles of the task's module alone, without its inputs, annotations and docstrings.
 
     >>> source = "class Model:\\n    def forward(self, x): return x + 1\\n"
     >>> tasks = [Task(id="t", source="example", reference=source + more) for more in ("", "def get_inputs(): ...")]
@@ -141,7 +142,7 @@ def _permutations() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
 
 
 def minhash(of: Iterable[int]) -> npt.NDArray[np.uint64]:
-    """The signature of a set: the share of equal entries of two estimates their sets' Jaccard similarity."""
+    """Return the signature of a set: the share of equal entries of two estimates their sets' Jaccard similarity."""
     a, b = _permutations()
     values = np.fromiter(of, dtype=np.uint64)
     if not len(values):
@@ -153,7 +154,7 @@ def minhash(of: Iterable[int]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A task that is, or is near, a problem of the folder."""
+    """A task that is equal or similar to a problem of the folder."""
 
     task: str
     problem: str
@@ -163,7 +164,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Contamination:
-    """What :func:`contamination` found: `matches` are what must not be trained on."""
+    """The result of :func:`contamination`: `matches` are the tasks that must not be trained on."""
 
     tasks: int
     problems: int
@@ -181,11 +182,11 @@ class Contamination:
 
 
 class Problems:
-    """A folder of problems, ready to be compared with.
+    """A folder of problems, prepared for comparisons.
 
     Args:
         folder: its `.py` files, at any depth, each with a class `Model`.
-        threshold: the Jaccard similarity of token shingles from which on two texts count as near.
+        threshold: the Jaccard similarity of token shingles from which on two texts count as similar.
 
     Raises:
         FileNotFoundError: the folder holds no such file.
@@ -205,7 +206,7 @@ class Problems:
         self._signatures = np.stack([minhash(each) for each in self._shingles])
 
     def nearest(self, task: Task) -> Match:
-        """The problem that the task's module is, or is most like."""
+        """Return the problem that the task's module equals, or to which it is most similar."""
         name = self._prints.get(fingerprint(task.reference, class_name=task.entry_point))
         own = module_shingles(task)
         estimates = (self._signatures == minhash(own)).mean(axis=1)
@@ -215,10 +216,10 @@ class Problems:
 
 
 def contamination(tasks: Sequence[Task], folder: str | Path, threshold: float = 0.6) -> Contamination:
-    """Compare the modules of tasks with the problems of a folder, KernelBench's for one.
+    """Compare the modules of tasks with the problems of a folder, such as KernelBench's.
 
-    A module counts as a problem if its class is the same syntax tree but for names and constants, or if the token
-    shingles of the two classes are similar to at least `threshold`.
+    A module matches a problem if the syntax trees of the two classes differ only in names and constants, or if the
+    similarity of their token shingles is at least `threshold`.
     """
     problems = Problems(folder, threshold)
     nearest = [problems.nearest(task) for task in tasks]
@@ -232,7 +233,7 @@ def contamination(tasks: Sequence[Task], folder: str | Path, threshold: float = 
 
 
 def _module_text(source: str, name: str = "Model") -> str:
-    """The class alone, without docstrings: inputs and sizes say nothing about the computation."""
+    """Return the class alone, without docstrings: inputs and sizes say nothing about the computation."""
     tree = parse(source)
     if isinstance(tree, str):
         return source

@@ -1,4 +1,4 @@
-"""From a seed to a task."""
+"""Makes a task from a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_coder.tasks.generator.split import Split, split_of_composition
 from kernel_coder.tasks.task import Task
 
 VERSION = 1
-"""Counts up when the same seed would give another task."""
+"""Version of the generator, to be increased when a change gives another task for the same seed."""
 
 LEVELS = (0, 1, 2, 3, 4)
 LICENCE = "Apache-2.0"
@@ -22,7 +22,7 @@ LICENCE = "Apache-2.0"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTask:
-    """A task with its solution, and how it came about: the same three arguments give it again."""
+    """A task with its solution and the three arguments that give it again."""
 
     task: Task
     seed: int
@@ -36,10 +36,10 @@ class GeneratedTask:
 
 
 def generate(seed: int, family: str | None = None, level: int | None = None) -> GeneratedTask:
-    """The task of this seed; the same arguments give the same text in every process and on every machine.
+    """Return the task of this seed; the same arguments give the same text in every process and on every machine.
 
     Args:
-        seed: any integer. There is no last one.
+        seed: any integer.
         family: one of :data:`NAMED`; None lets the seed choose one of :data:`FAMILIES`.
         level: difficulty from 0 (two operations) to 4; None lets the seed choose.
 
@@ -64,9 +64,7 @@ def generate(seed: int, family: str | None = None, level: int | None = None) -> 
             NAMED[family](sketch)
         except UnsuitableError:
             continue
-        if (
-            len(sketch.ops) >= 2 or sketch.texts is not None
-        ):  # one operation alone is what KernelBench's first level asks
+        if len(sketch.ops) >= 2 or sketch.texts is not None:  # single operations are KernelBench's first level
             return _finished(sketch, seed, family, level)
     raise RuntimeError(f"no {family} of level {level} came of seed {seed} in 100 attempts")
 
@@ -99,7 +97,7 @@ def _finished(sketch: Sketch, seed: int, family: str, level: int) -> GeneratedTa
 def generate_many(
     seed: int = 0, families: tuple[str, ...] | None = None, levels: tuple[int, ...] | None = None
 ) -> Iterator[GeneratedTask]:
-    """Tasks without end, families and levels in turn, so that every share of the stream is balanced.
+    """Yield tasks without end, with families and levels in turn, so that every part of the stream is balanced.
 
     >>> from itertools import islice
     >>> [made.family for made in islice(generate_many(families=("softmax", "loss")), 4)]
@@ -116,10 +114,10 @@ def generate_many(
 
 
 def split_of(task: Task | GeneratedTask) -> Split:
-    """Which side of the split a generated task is on; see `kernel_coder.tasks.generator.split`.
+    """Return the split to which a generated task belongs; see `kernel_coder.tasks.generator.split`.
 
     Raises:
-        ValueError: the task does not say its family and composition, so it was not generated here.
+        ValueError: the task has no family and composition, so it was not generated here.
     """
     if isinstance(task, GeneratedTask):
         return task.split

@@ -1,8 +1,7 @@
-"""How a kernel walks over its data, and the tape that writes operations into it.
+"""Layouts, which divide a kernel's data between programs, and the tape, which writes operations into a kernel.
 
-A layout knows which elements a program holds, how operands of other shapes are indexed against them, and along which
-axis a reduction runs. The tape appends operations to reference and kernel alike, so that a composition becomes one
-kernel.
+A layout defines the elements that a program holds, the indices of operands of other shapes, and the axis of reductions.
+The tape appends operations to reference and kernel at the same time, so that a composition becomes one kernel.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ class Layout:
 
     var = "x"
     axis = 0
-    keep = ""  # how a reduced value is broadcast back
+    keep = ""  # index that broadcasts a reduced value back
     mask = "mask"
-    extent = "n_cols"  # how many elements a reduction runs over
-    pads = False  # whether loads name the value of masked elements
+    extent = "n_cols"  # number of elements of a reduction
+    pads = False  # whether loads state the value of masked elements
 
     def __init__(self, sketch: Sketch) -> None:
         self.sketch = sketch
@@ -32,7 +31,8 @@ class Layout:
         sketch.kernels.append(self.kernel)
 
     def index(self, kind: str) -> tuple[str, str | None]:
-        """Offset and mask of an operand: `same` shape, one value per `last` dimension, or per `lead`ing ones."""
+        """Return the offset and mask of an operand: `same` shape, one value per `last` dimension, or per `lead`ing
+        ones."""
         raise NotImplementedError
 
     def load(self, pointer: str, kind: str, other: str | None = None) -> str:
@@ -43,7 +43,7 @@ class Layout:
         return f"tl.load({pointer} + {offset}, mask={mask}{padding})"
 
     def store(self, value: str) -> None:
-        """Write `value` to where the running value came from."""
+        """Append the store of `value` at the offsets of the running value."""
         offset, mask = self.index("same")
         self.kernel.results["out_ptr"] = "out"
         self.kernel.steps.append(f"tl.store(out_ptr + {offset}, {value}, mask={mask})")
@@ -60,7 +60,7 @@ class Layout:
 
 
 class Flat(Layout):
-    """Blocks of 1024 neighbouring elements, whatever the shape."""
+    """Blocks of 1024 neighbouring elements, for any shape."""
 
     def __init__(self, sketch: Sketch) -> None:
         super().__init__(sketch)
@@ -92,7 +92,7 @@ class Rows(Layout):
 
     def __init__(self, sketch: Sketch, columns: str = "x.shape[-1]") -> None:
         super().__init__(sketch)
-        self.columns = columns  # what a row's length is in `forward`
+        self.columns = columns  # the length of a row, as text of `forward`
         self.kernel.head = ["row = tl.program_id(0)", "cols = tl.arange(0, BLOCK)", "mask = cols < n_cols"]
         self.kernel.scalar("n_cols")
 
@@ -175,17 +175,18 @@ class Columns(Layout):
 
 
 class Tape:
-    """Writes operations into reference and kernel, and follows what masked elements and values look like."""
+    """Writes operations into reference and kernel, and tracks the range of values and the contents of masked
+    elements."""
 
     def __init__(self, layout: Layout, span: Range = NORMAL) -> None:
         self.layout = layout
         self.sketch = layout.sketch
         self.kernel = layout.kernel
         self.span = span
-        self.error = 3e-8  # of the running value, relative to its largest element, as estimated
-        self.pad: str | None = None  # what masked elements hold
+        self.error = 3e-8  # estimated error of the running value, relative to its largest element
+        self.pad: str | None = None  # value of masked elements; None: undefined
         self.reduced = False
-        self.raw = True  # nothing has been done to the input yet
+        self.raw = True  # no operation has been applied to the input yet
         self._first_load: int | None = None
         self._reduces = False
 
@@ -196,7 +197,7 @@ class Tape:
     # Loads --------------------------------------------------------------------------------------------------------
 
     def load_input(self, name: str = "x") -> None:
-        """The running value begins as this argument of forward."""
+        """Begin with this argument of forward as the running value."""
         pointer = self.kernel.pointer(name, name)
         self._first_load = len(self.kernel.loads)
         self._pointer = pointer
@@ -204,13 +205,13 @@ class Tape:
         self.pad = "0.0" if self.layout.pads else None
 
     def operand(self, name: str, passed: str | None = None, kind: str = "same", suffix: str = "") -> str:
-        """Another tensor, loaded with the running value; its name in the kernel."""
+        """Load another tensor at the elements of the running value. Return its name in the kernel."""
         pointer = self.kernel.pointer(name, passed or name)
         self.kernel.loads.append(f"{name} = {self.layout.load(pointer, kind)}{suffix}")
         return name
 
     def need(self, identity: str) -> None:
-        """Masked elements must not count: they hold `identity` from here on."""
+        """Set masked elements to `identity`, so that they do not count in what follows."""
         if self.pad == identity:
             return
         if self.raw and self._first_load is not None:
@@ -228,7 +229,7 @@ class Tape:
         self.raw = False
 
     def apply(self, bound: Bound, second: str | None = None, torch_second: str | None = None, name: str = "") -> None:
-        """One operation on single elements; `second` is the operand's name in the kernel."""
+        """Append an operation on single elements; `second` is the operand's name in the kernel."""
         op, rng, sketch = bound.op, self.rng, self.sketch
         texts = {key: _number(value) for key, value in bound.values.items()}
         torch_texts = dict(texts)
@@ -254,7 +255,8 @@ class Tape:
         return _signs(spelling.format(x=self.sketch.variable, y=second or "", **texts))
 
     def chain(self, count: int, pool: tuple[Pointwise, ...]) -> None:
-        """So many operations without operands, each of use on what the one before leaves."""
+        """Append `count` operations without operands, each of which has an effect on the values that the one before
+        leaves."""
         for _ in range(count):
             last = self.sketch.ops[-1] if self.sketch.ops else ""
             drawn = draw(self.rng, pool, self.span, self.error, avoid=last, raw=self.raw)
@@ -271,14 +273,15 @@ class Tape:
         kind: str = "same",
         label: str = "",
     ) -> None:
-        """One operation with an operand: `name` in the kernel, `passed` by forward, `torch` in the reference."""
+        """Append an operation with an operand: `name` in the kernel, `passed` by forward, `torch` in the reference."""
         drawn = draw(self.rng, pool, self.span, self.error)
         self.span, self.error = drawn.span, drawn.error
         operand = self.operand(name, passed, kind)
         self.apply(drawn.bound, operand, torch or passed or name, f"{drawn.bound.op.name}{label}")
 
     def settle(self, span: Range, *, centred: bool = False) -> None:
-        """An operation along an axis leaves this range; one that takes the mean away enlarges a narrow band's error."""
+        """Set the range after an operation along an axis. If it subtracts the mean, the error of a narrow band
+        grows."""
         if centred:
             width = (self.span[1] - self.span[0]) / max(abs(self.span[0]), abs(self.span[1]))
             self.error *= max(3.0 / width, 1.0)
@@ -309,5 +312,5 @@ def _number(value: float) -> str:
 
 
 def _signs(text: str) -> str:
-    """`x + -0.3` as a person writes it."""
+    """Write `x + -0.3` as `x - 0.3`."""
     return text.replace("+ -", "- ").replace("- -", "+ ")

@@ -1,8 +1,8 @@
-"""Modules as people write them: one program, and one of many ways to spell it.
+"""Modules in ordinary style: a program, written in one of many ways.
 
 Other families write one operation a line, on ``x``. Here an expression may be nested or not, calls are ``torch.``,
 ``F.``, methods, operators or layers, numbers are literals, arguments with and without defaults or attributes, and names
-are those that people choose. The solution has one form whatever the spelling: inputs are ``x``, ``y`` and ``z`` by
+are those that people choose. The solution has the same form for every spelling: inputs are ``x``, ``y`` and ``z`` by
 their position, and each operation is a line.
 """
 
@@ -47,7 +47,7 @@ INPUTS = ("x", "y", "z")
 """The inputs' names in a program and in its solution, by position."""
 
 RESERVED = frozenset({*INPUTS, *TEMPORARIES, "index", "mask", "numel", "out", "n_cols", "self", "softplus", "diff"})
-"""Names that a solution gives to something of its own; no attribute of the module has them."""
+"""Names that a solution uses itself. No attribute of a module gets them."""
 
 _VECTORS = ("torch.randn({})", "torch.ones({})", "torch.zeros({})")
 _NUMBERS = ("torch.ones(1)", "torch.tensor({})", "torch.randn(1)")
@@ -56,11 +56,11 @@ CALL_STYLES = ("torch", "torch", "functional", "functional", "method", "operator
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is computed.
+    """The computation of a module.
 
     Attributes:
-        root: on leaves named as in :data:`INPUTS`, and on parameters.
-        inputs: the inputs that there are.
+        root: the result, an expression of leaves named as in :data:`INPUTS` and of parameters.
+        inputs: the names of the inputs.
         parameters: the learnt leaves, by name, with their kind.
     """
 
@@ -75,7 +75,7 @@ class Program:
 
 
 def ordinary(s: Sketch) -> None:
-    """A program on one to three tensors, in one of many spellings."""
+    """Generate a program on one to three tensors, in one of many spellings."""
     program = draw(s.rng, s.level)
     if sum(bool(node.args) for node in expand(program.root, Random(0), share=1.0).walk()) < 2:
         raise UnsuitableError("one operation alone is what KernelBench's first level asks")
@@ -84,10 +84,10 @@ def ordinary(s: Sketch) -> None:
 
 
 def draw(rng: Random, level: int) -> Program:
-    """A program of `level` + 2 operations or one more.
+    """Return a program of `level` + 2 operations or one more.
 
     Raises:
-        UnsuitableError: this draw came to nothing; another is needed.
+        UnsuitableError: this draw gave no program; draw again.
     """
     count = rng.choice((1, 1, 1, 2, 2, 2, 3))
     inputs = INPUTS[:count]
@@ -109,10 +109,10 @@ def draw(rng: Random, level: int) -> Program:
 
 
 def spell(program: Program, rng: Random) -> tuple[str, str]:
-    """One spelling of the program, the module's text, and the text of the solution that belongs to it.
+    """Return one spelling of the program, the module's text, and the text of the solution that belongs to it.
 
     Raises:
-        UnsuitableError: the spelling needs more variables than a kernel has here; another draw is needed.
+        UnsuitableError: the spelling needs more variables than a kernel has here; draw again.
     """
     writer = _Writer(program, rng)
     return writer.reference(), writer.solution()
@@ -187,7 +187,7 @@ class _Writer:
         return "x" if keyword.iskeyword(word) else word
 
     def _with_settings(self, root: Node) -> Node:
-        """Some constants become arguments or attributes of the module."""
+        """Make some constants arguments or attributes of the module."""
         rng = self.rng
         share = rng.choice((0.0, 0.0, 0.4, 0.8))
         done: dict[int, Node] = {}
@@ -242,7 +242,7 @@ class _Writer:
         spelt = self.names.copy()  # leaf -> its name in the reference
 
         def visit(node: Node, is_root: bool = False) -> tuple[str, Node, bool]:
-            """The expression, its tree for the kernel, and whether it is a single name."""
+            """Return the expression, its tree for the kernel, and whether it is a single name."""
             if node.name:
                 return spelt[node.name], node, True
             if id(node) in named:
@@ -257,7 +257,7 @@ class _Writer:
             return assign(node, text, tree)
 
         def assign(node: Node, text: str, tree: Node) -> tuple[str, Node, bool]:
-            """The value gets a variable of its own."""
+            """Assign the value to a new variable."""
             variable = Node(name=f"v{len(self.statements)}")
             left.subtract(arg.name for each in tree.walk() for arg in each.args if arg.name)
             old = next((n.name for n in tree.walk() if n.name and not left[n.name] and "." not in spelt[n.name]), "")
@@ -277,7 +277,7 @@ class _Writer:
             self.lines += [f"{name} = {self._clean(text)}", f"return {name}"]
 
     def _clean(self, text: str) -> str:
-        """The expression without brackets that nothing needs, in double quotes."""
+        """Return the expression without unnecessary brackets, in double quotes."""
         plain = ast.unparse(ast.parse(text, mode="eval")).replace("'", '"').replace("+ -", "- ").replace("- -", "+ ")
         return plain.replace(" ** ", "**") if self.rng.random() < 0.4 else plain
 
@@ -310,7 +310,7 @@ class _Writer:
         return call.format(**dict(zip("xy", wrapped, strict=False)), **texts)
 
     def _layer(self, made: str, op: str, operand: str) -> str:
-        """The call of a layer, or of a sequence if the operand is a layer's result."""
+        """Return the call of a layer, or of a sequence if the operand is a layer's result."""
         if operand in self.layered and self.rng.random() < 0.7:
             before, inner = self.layered[operand]
             self.layer_calls[before] -= 1
@@ -416,7 +416,7 @@ class _Writer:
         return "\n\n\n".join(part for part in parts if part) + "\n"
 
     def _given(self) -> list[str]:
-        """What get_init_inputs returns: up to the last argument that has no default, or is not given it."""
+        """Return the values of get_init_inputs, up to the last one that differs from a default."""
         ordered = self._ordered()
         last = max((i for i, (_, default, value) in enumerate(ordered) if value != default), default=-1)
         if last == len(ordered) - 2 and self.rng.random() < 0.5:
@@ -424,7 +424,7 @@ class _Writer:
         return [value for _, _, value in ordered[: last + 1]]
 
     def _ordered(self) -> list[tuple[str, str, str]]:
-        """The arguments of __init__, those without a default first."""
+        """Return the arguments of __init__, those without a default first."""
         return sorted(self.arguments, key=lambda each: bool(each[1]))
 
     def _argument(self, name: str, default: str, given: str, annotated: bool) -> str:

@@ -1,8 +1,8 @@
-"""The operations on single elements: each knows its PyTorch spellings and its one Triton spelling.
+"""The operations on single elements, each with its PyTorch spellings and its one Triton spelling.
 
-`{x}` is the running value, `{y}` a second operand, `{a}` and `{b}` constants. What an operation does to a range of
-values is not declared, it is computed: :func:`image` runs the Triton text on numbers, so that a chain never saturates,
-overflows or does nothing.
+`{x}` is the running value, `{y}` a second operand, `{a}` and `{b}` constants. The effect of an operation on a range of
+values is computed: :func:`image` runs the Triton text on numbers, so that a chain never saturates, overflows or has no
+effect.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NORMAL: Range = (-3.0, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """One operation. `constants` maps a placeholder to the name it has as an argument, and the values it may take."""
+    """An operation. `constants` maps a placeholder to its name as an argument, and its possible values."""
 
     name: str
     torch: tuple[str, ...]
     triton: str
     module: str | None = None
     constants: Mapping[str, tuple[str, tuple[float, ...]]] = field(default_factory=dict)
-    jumps: bool = False  # not continuous: sound only on the inputs themselves, where both sides see the same bits
+    jumps: bool = False  # not continuous: allowed only on the inputs themselves, which have the same bits on both sides
 
     @property
     def is_binary(self) -> bool:
@@ -42,7 +42,7 @@ class Pointwise:
 def _op(
     name: str, torch: str, triton: str, *, module: str | None = None, jumps: bool = False, **constants: object
 ) -> Pointwise:
-    """`torch` holds the spellings, parted by ` | `; a constant is `a=("its name", 0.1, 0.2)`."""
+    """Make an operation. `torch` holds the spellings, separated by ` | `; a constant is `a=("its name", 0.1, 0.2)`."""
     table = {key: (value[0], tuple(value[1:])) for key, value in constants.items() if isinstance(value, tuple)}
     return Pointwise(name, tuple(torch.split(" | ")), triton, module, table, jumps)
 
@@ -279,7 +279,7 @@ def evaluate(
     y: Array | float = 0.0,
     dtype: type[np.floating[Any]] = np.float64,
 ) -> Array:
-    """The operation's Triton text on arrays.
+    """Return the operation's Triton text on arrays.
 
     >>> evaluate(BY_NAME["leaky_relu"], {"a": 0.1}, np.array([-2.0, 3.0])).tolist()
     [-0.2, 3.0]
@@ -294,7 +294,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What an operation makes of a range: the new one, how much it enlarges an error, what it adds by rounding.
+    """The effect of an operation on a range: the new range, the factor of an earlier error, and the error by rounding.
 
     Errors are relative to the largest value.
     """
@@ -305,9 +305,9 @@ class Image:
 
 
 def image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range = NORMAL) -> Image | None:
-    """What the operation makes of values from `x`; None where it would be of no use there.
+    """Return the effect of an operation on values from `x`; None if the operation is useless there.
 
-    No use: it changes next to nothing, flattens most values into one, or leaves a narrow band or large values.
+    It is useless if it changes almost nothing, maps most values to one, or leaves a narrow band or large values.
     """
     key = (op.name, tuple(values.items()), x, y)
     if key not in _IMAGES:
@@ -340,20 +340,20 @@ def _image(op: Pointwise, values: Mapping[str, float], x: Range, y: Range) -> Im
     ):
         return None
     growth = 1.0 if op.jumps else float(steps.max()) / (grid[1] - grid[0]) * before / largest
-    # The grid's own rounding to float32 is not the operation's.
+    # The rounding of the grid to float32 does not count as an error of the operation.
     same = np.stack([evaluate(op, values, grid.astype(np.float32), second) for second in seconds])
     return Image((low, high), growth, float(np.abs(single - same).max()) / largest)
 
 
 def pick(rng: Random, *names: str) -> Bound:
-    """One of the named operations, with constants, whatever the range."""
+    """Return one of the named operations, with constants, for any range."""
     op = BY_NAME[rng.choice(names)]
     return Bound(op, {key: rng.choice(choices) for key, (_, choices) in op.constants.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A bound operation and what it leaves."""
+    """An operation with its constants, and its effect."""
 
     bound: Bound
     span: Range
@@ -361,11 +361,12 @@ class Drawn:
 
 
 class UnsuitableError(Exception):
-    """This composition would be too sensitive, or nothing fits; another draw is needed."""
+    """This composition would be too sensitive to rounding, or no operation fits; draw again."""
 
 
 LARGEST_ERROR = 6e-7
-"""Of the running value, relative to its largest element, as estimated; the check of a pair allows 2e-6."""
+"""Upper limit for the estimated error of the running value, relative to its largest element. The check of a pair allows
+2e-6."""
 
 
 def draw(
@@ -378,10 +379,10 @@ def draw(
     avoid: str = "",
     raw: bool = False,
 ) -> Drawn:
-    """An operation from the pool that is of use on this range, with constants, and what it leaves.
+    """Return an operation from the pool that is useful on this range, with constants, and its effect.
 
-    `error` is the running value's own so far. `raw` says that the range is an input's, where an operation that jumps is
-    sound: both sides see the same bits.
+    `error` is the running value's error so far. `raw`: the range is that of an input, where an operation that jumps is
+    allowed, because both sides have the same bits.
     """
     for _ in range(60):
         bound = pick(rng, *(op.name for op in pool))

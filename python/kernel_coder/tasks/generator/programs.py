@@ -1,9 +1,9 @@
-"""Programs on single elements: a tree of operations, how it is taken apart and put together, and its kernel's lines.
+"""Programs on single elements: trees of operations, their expansion and fusion, and the lines of their kernels.
 
 A program is drawn with the operations of :mod:`~kernel_coder.tasks.generator.pointwise`, on one to three tensors of
-one shape, learnt vectors and learnt numbers. :func:`expand` takes fused operations apart as PyTorch code does (``gate``
-becomes ``x * torch.sigmoid(y)``), :func:`fold` puts them together again, and :func:`lower` writes the lines of a
-kernel: one for each operation, in the order in which Python evaluates them.
+one shape, learnt vectors and learnt numbers. :func:`expand` splits fused operations as in PyTorch code (``gate``
+becomes ``x * torch.sigmoid(y)``), :func:`fold` fuses them again, and :func:`lower` writes the lines of a kernel: one
+for each operation, in the order in which Python evaluates them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLAIN = (
     Pointwise("reciprocal", ("1 / {x}",), "{x} = 1.0 / {x}"),
     Pointwise("div", ("{x} / {y}",), "{x} = {x} / {y}"),
 )
-"""Operations that the other families only have as parts of larger ones."""
+"""Operations that other families have only as parts of fused ones."""
 
 OPERATIONS: Mapping[str, Pointwise] = {**BY_NAME, **{op.name: op for op in PLAIN}}
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
@@ -44,7 +44,7 @@ TEMPORARIES = ("h", "g", "k")
 """Variables of a kernel for values whose operands are needed again."""
 
 PARAMETERS: Mapping[str, str] = {"row": "_row", "scalar": "_scalar"}
-"""Kinds of learnt operands, and what they add to an operation's name in a composition."""
+"""Kinds of learnt operands, with the suffix that they add to an operation's name in a composition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Node:
     name: str = ""
 
     def walk(self) -> Iterator[Node]:
-        """Every node once, operands first, from left to right."""
+        """Yield every node once, operands first, from left to right."""
         seen: set[int] = set()
 
         def visit(node: Node) -> Iterator[Node]:
@@ -91,7 +91,7 @@ class Node:
 
 
 def parents(*roots: Node) -> Counter[int]:
-    """How often each node is an operand, by `id`."""
+    """Return how often each node is an operand, by `id`."""
     nodes = {id(node): node for root in roots for node in root.walk()}
     return Counter(id(arg) for node in nodes.values() for arg in node.args)
 
@@ -116,27 +116,27 @@ PATTERNS: Mapping[str, tuple[Any, ...]] = {
     "inverse_square": ("reciprocal", ("shift", 1.0, ("square", "x"))),
     "rsqrt_square": ("rsqrt", ("shift", "a", ("square", "x"))),
 }
-"""What a fused operation is in PyTorch: an operation, its constant (a number, or ``"a"`` for any), its operands."""
+"""Fused operations as in PyTorch code: an operation, its constant (a number, or ``"a"`` for any), its operands."""
 
 
 _FOLDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("silu_gate", ("mul", "x", ("mul", "y", ("sigmoid", "y")))),
     *PATTERNS.items(),
 )
-"""What is looked for, in this order."""
+"""The patterns that :func:`fold` looks for, in this order."""
 
 
 def _parts(pattern: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
-    """The pattern's operation, its constant or None, and the patterns of its operands."""
+    """Return the pattern's operation, its constant or None, and the patterns of its operands."""
     name, *rest = pattern
     has_constant = isinstance(rest[0], float) or rest[0] == "a"
     return name, rest[0] if has_constant else None, tuple(rest[has_constant:])
 
 
 def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
-    """The same program with fused operations taken apart (`share` of them), and operands of sums in any order."""
+    """Return the same program with a `share` of the fused operations split, and operands of sums in any order."""
     done: dict[int, Node] = {}
-    alive: list[Node] = []  # nodes of a moment, whose ids would otherwise be given to other nodes
+    alive: list[Node] = []  # keeps temporary nodes alive, so that Python does not give their ids to other nodes
 
     def build(pattern: Any, operands: Mapping[str, Node], values: Mapping[str, Constant]) -> Node:
         if isinstance(pattern, str):
@@ -163,7 +163,7 @@ def expand(root: Node, rng: Random, share: float = 0.8) -> Node:
 
 
 def fold(root: Node, uses: Mapping[int, int] | None = None) -> Node:
-    """The same program with operations fused where :data:`PATTERNS` fit; a value with two uses stays what it is."""
+    """Return the same program with operations fused where :data:`PATTERNS` fit; values with two uses are not fused."""
     uses = parents(root) if uses is None else uses
     done: dict[int, Node] = {}
 
@@ -202,7 +202,7 @@ def fold(root: Node, uses: Mapping[int, int] | None = None) -> Node:
 
 
 def composition(root: Node, parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """The operations' names in an order that no spelling changes, as the other families name what is the same.
+    """Return the operations' names in an order that does not depend on the spelling, with the names of other families.
 
     `parameters` maps a learnt leaf to its kind, a key of :data:`PARAMETERS`.
 
@@ -230,7 +230,7 @@ def _longest_first(names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
 
 
 def _ordered(root: Node) -> Node:
-    """The same program with the operands of sums and products in an order of their own: the longest first."""
+    """Return the same program with the operands of sums and products in a fixed order: the longest first."""
     done: dict[int, tuple[tuple[str, ...], Node]] = {}
 
     def visit(node: Node) -> tuple[tuple[str, ...], Node]:
@@ -249,13 +249,13 @@ def _ordered(root: Node) -> Node:
 
 
 def lower(statements: Sequence[tuple[str, Node]], inputs: Sequence[str], parameters: Sequence[str]) -> list[str]:
-    """The kernel's lines for ``name = tree`` statements, and last the variable that holds the result.
+    """Return the kernel's lines for ``name = tree`` statements, and last the variable that holds the result.
 
-    A value overwrites its first operand, or the second, unless that is needed again; else it gets a variable of
+    A value overwrites its first operand, or the second, if that is not needed again; otherwise it gets a variable of
     :data:`TEMPORARIES`. The inputs' variables have the inputs' names.
 
     Raises:
-        UnsuitableError: more values are needed at a time than there are variables.
+        UnsuitableError: more values are needed at the same time than there are variables.
 
     >>> x = Node(name="x")
     >>> lower([("out", Node("mul", (x, Node("tanh", (Node("exp", (x,)),)))))], ["x"], [])[:2]
@@ -312,14 +312,14 @@ FREQUENT = tuple(
         *("scale", "scale", "scale", "shift", "shift", "subtract_from", "negate", "divide", "log1p_abs", "sqrt_abs"),
     )
 )
-"""Half of the operations that are drawn are of these, which people write most."""
+"""The operations that people use most. Half of the drawn operations are of these."""
 COMBINING = (*BINARY, OPERATIONS["div"])
 FREQUENT_COMBINING = tuple(OPERATIONS[name] for name in ("add", "add", "mul", "mul", "mul", "sub", "gate", "gate"))
 
 
 @dataclass(slots=True)
 class Value:
-    """A node with what is known of its values."""
+    """A node with the range and error of its values."""
 
     node: Node
     span: Range
@@ -328,7 +328,7 @@ class Value:
 
 
 def _changed(values: Mapping[str, float], rng: Random) -> Mapping[str, float]:
-    """Half of the time numbers of about the same size, with one to three decimals."""
+    """Replace the numbers, half of the time, by numbers of about the same size with one to three decimals."""
     if rng.random() < 0.5:
         changed = {
             key: round(value * rng.uniform(0.8, 1.25), rng.choice((1, 2, 2, 3))) for key, value in values.items()
@@ -339,13 +339,14 @@ def _changed(values: Mapping[str, float], rng: Random) -> Mapping[str, float]:
 
 
 def _coarse(span: Range) -> Range:
-    """The range, a little wider, in few digits: what an operation does to it is computed once for many programs."""
+    """Return the range, a little wider, in few digits, so that the effect of an operation is computed once for many
+    programs."""
     step = 10.0 ** (math.floor(math.log10(max(abs(span[0]), abs(span[1]), 1e-3))) - 1)
     return math.floor(span[0] / step + 1e-6) * step, math.ceil(span[1] / step - 1e-6) * step
 
 
 def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | None = None) -> Value:
-    """An operation of the pool that is of use on these values.
+    """Apply an operation of the pool that is useful on these values, and return the result.
 
     Raises:
         UnsuitableError: none was found.
@@ -371,10 +372,10 @@ def apply(rng: Random, pool: Sequence[Pointwise], value: Value, second: Value | 
 
 
 def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
-    """A program of `level` + 2 operations or a few more that uses every leaf.
+    """Return a program of `level` + 2 operations or a few more that uses every leaf.
 
     Raises:
-        UnsuitableError: this draw came to nothing; another is needed.
+        UnsuitableError: this draw gave no program; draw again.
     """
     if len(leaves) == 3 and rng.random() < 0.3:
         return _mixed(rng, leaves)
@@ -384,7 +385,7 @@ def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
             value = apply(rng, ACTIVATIONS, value)
         return value.node
     values = [Value(each.node, each.span, each.error, each.is_input) for each in leaves]
-    if len(values) == 1 and rng.random() < 0.4:  # a value meets what it was made from
+    if len(values) == 1 and rng.random() < 0.4:  # a value is combined with one from which it was made
         values.append(values[0])
     operations = level + 2 if level else rng.choice((1, 2, 2))
     while operations > 0 or len(values) > 1:
@@ -411,7 +412,7 @@ def draw_program(rng: Random, level: int, leaves: Sequence[Value]) -> Node:
 
 
 def _mixed(rng: Random, leaves: Sequence[Value]) -> Node:
-    """``g * a + (1 - g) * b`` for a gate g between 0 and 1."""
+    """Return ``g * a + (1 - g) * b`` for a gate g between 0 and 1."""
     gate, a, b = rng.sample(list(leaves), 3)
     share = apply(rng, (OPERATIONS["sigmoid"], OPERATIONS["sigmoid"], OPERATIONS["hardsigmoid"]), gate)
     if rng.random() < 0.3:

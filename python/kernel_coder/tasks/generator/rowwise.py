@@ -15,7 +15,7 @@ from kernel_coder.tasks.generator.pointwise import Range
 
 @dataclass(frozen=True, slots=True)
 class RowOp:
-    """`needs` is what masked elements must hold before, `leaves` what they hold after (None: anything)."""
+    """An operation. `needs`: the value of masked elements before it; `leaves`: their value after it (None: any)."""
 
     name: str
     torch: tuple[str, ...]
@@ -24,7 +24,7 @@ class RowOp:
     span: Range
     leaves: str | None = None
     integer: bool = False  # gives indices
-    raw_only: bool = False  # decides between elements, so sound only where both sides see the same bits
+    raw_only: bool = False  # chooses between elements, so allowed only where both sides have the same bits
 
 
 _MEAN = "tl.sum({x}, axis={ax}) / {n}"

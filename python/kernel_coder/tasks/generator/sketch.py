@@ -1,4 +1,4 @@
-"""One task in the making: the two texts, PyTorch and Triton, grow side by side as operations are added."""
+"""A task that is being written: operations are added to its two texts, PyTorch and Triton, at the same time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LINE = 100
 
 @dataclass(slots=True)
 class Kernel:
-    """A Triton kernel: what it is passed, and its body in the order in which a person writes it."""
+    """A Triton kernel: its arguments, and the parts of its body in order."""
 
     pointers: dict[str, str] = field(default_factory=dict)  # parameter -> what `forward` passes
     results: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, str] = field(default_factory=dict)
-    head: list[str] = field(default_factory=list)  # where this program works
+    head: list[str] = field(default_factory=list)  # lines that compute the program's offsets
     loads: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     name: str = ""
@@ -63,10 +63,10 @@ def _indented(lines: Iterable[str], depth: int) -> list[str]:
 
 
 class Sketch:
-    """What a family fills in.
+    """The texts and declarations that a family fills in.
 
     The reference's `forward` works on one running variable, `x`; :meth:`step` appends `x = <expression>`. Sizes are
-    constants of the module, as in KernelBench; the solution never mentions one, it asks the tensors.
+    constants of the module, as in KernelBench; the solution contains none, and reads them from the tensors.
     """
 
     def __init__(self, rng: Random, level: int) -> None:
@@ -95,7 +95,7 @@ class Sketch:
         return name
 
     def tensor(self, name: str, shape: Sequence[str], make: str | None = None) -> str:
-        """An argument of forward, a float tensor unless `make` says otherwise; `{shape}` in it is the shape."""
+        """Add an argument of forward, a float tensor or the one that `make` describes, where `{shape}` is the shape."""
         make = make or ("torch.rand({shape})" if self.rng.random() < 0.2 else "torch.randn({shape})")
         self.inputs[name] = make.replace("{shape}", ", ".join(shape))
         return name
@@ -105,7 +105,7 @@ class Sketch:
         return name
 
     def parameter(self, name: str, shape: Sequence[str]) -> str:
-        """A learnt tensor; its sizes become arguments of `__init__`."""
+        """Add a learnt tensor; its sizes become arguments of `__init__`."""
         for size in shape:
             if not size.isdecimal():
                 self.argument(size)
@@ -113,7 +113,7 @@ class Sketch:
         return f"self.{name}"
 
     def setting(self, name: str, value: str) -> str:
-        """A number given to `__init__`, kept as `self.<name>`."""
+        """Add a number that is an argument of `__init__` and is kept as `self.<name>`."""
         self.argument(name, value)
         self.settings.append(name)
         return f"self.{name}"
@@ -180,6 +180,7 @@ class Sketch:
         self.forward += [f"{name} = {name}.contiguous()" for name in names or self.inputs]
 
     def name_kernel(self, kernel: Kernel, ops: Sequence[str] | None = None) -> None:
-        """`scale_softmax_kernel`; a longer composition is named by its ends."""
+        """Name the kernel by its operations, as in `scale_softmax_kernel`; a longer composition by the first and last
+        ones."""
         words = list(dict.fromkeys(self.ops if ops is None else ops))
         kernel.name = "_".join(words if len(words) <= 3 else ["fused", words[0], words[-1]]) + "_kernel"

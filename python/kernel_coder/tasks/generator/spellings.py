@@ -1,4 +1,4 @@
-"""How people write operations in PyTorch, and the words that they choose for variables, numbers and layers."""
+"""The ways in which people write operations in PyTorch, and common names of variables, numbers and layers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "threshold": ("nn.Threshold({a}, {b})",),
     "clamp": ("nn.Hardtanh({a}, {b})",),
 }
-"""Operations that are layers, too."""
+"""Operations for which there is a layer, with its spellings."""
 
 DEFAULTS: Mapping[str, tuple[float, str, str]] = {
     "elu": (1.0, "F.elu({x})", "nn.ELU()"),
@@ -106,7 +106,7 @@ DEFAULTS: Mapping[str, tuple[float, str, str]] = {
     "softshrink": (0.5, "F.softshrink({x})", "nn.Softshrink()"),
     "hardshrink": (0.5, "F.hardshrink({x})", "nn.Hardshrink()"),
 }
-"""What is written where the constant is PyTorch's own default: that constant, the call, the layer."""
+"""Spellings for a constant that is PyTorch's default: the constant, the call, the layer."""
 
 ONE = ("x", "x", "x", "x", "input", "inputs", "hidden_states", "t", "z", "logits", "data", "values", "scores", "tensor")
 SEVERAL = (
@@ -159,4 +159,4 @@ SENTENCES = (
     *("Mixes two tensors.", "Pointwise function.", "Residual branch.", "Custom activation function."),
 )
 NUMBERS = ("shift", "scale")
-"""Operations whose whole numbers people write without a point."""
+"""Operations whose whole numbers are written without a decimal point."""

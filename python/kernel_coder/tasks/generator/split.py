@@ -1,4 +1,4 @@
-"""Which side of the split a task is on. These rules and names are for good: a change would leak held-out tasks.
+"""The split to which a task belongs. These rules and names must not change: a change would leak held-out tasks.
 
 - Families in :data:`HELDOUT_FAMILIES` are never trained on: ``heldout_family``.
 - Of the others, the compositions whose SHA-256 falls in one of every :data:`SHARE` parts are ``heldout_composition``,
@@ -6,7 +6,7 @@
 - Of the family ``repository``, single operations are never held out by their hash, since each would be missing from
   training altogether. Instead the operations in :data:`HELDOUT_OPERATIONS` are held out, alone and in chains:
   ``heldout_operation``. Those in :data:`HELDOUT_KINDS` are the held-out families of that generator.
-- All else is ``train``.
+- All other tasks are ``train``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Split = Literal["train", "heldout_composition", "heldout_family", "heldout_opera
 SPLITS: tuple[Split, ...] = ("train", "heldout_composition", "heldout_family", "heldout_operation")
 
 HELDOUT_FAMILIES = frozenset({"normalize", "distance", "conv1d"})
-"""Each can be put together from what the training families teach: row reductions, and conv2d."""
+"""The held-out families. Each can be composed from what the training families teach: row reductions, and conv2d."""
 
 REPOSITORY = "repository"
 
@@ -27,7 +27,8 @@ HELDOUT_OPERATIONS = frozenset({
     "argmin", "cumsum_reverse", "avg_pool1d", "matmul_at_bt", "hardsigmoid",  # in KernelBench
     "log_cosh_loss", "tanhshrink", "std", "outer", "max_normalize",  # not in KernelBench
 })  # fmt: skip
-"""Each has a near relative that is trained on: argmax, cumsum, avg_pool2d, matmul_at and matmul_bt, hardswish, ..."""
+"""The held-out operations. A similar one to each is trained on: argmax, cumsum, avg_pool2d, matmul_at, hardswish,
+..."""
 
 HELDOUT_KINDS = frozenset({"glu", "swiglu", "reglu", "cosine_loss", "cosine_similarity"})
 """Gated units and cosine similarity: families of the generator ``repository`` that training never sees."""
@@ -36,7 +37,7 @@ SHARE = 8
 
 
 def split_of_composition(family: str, composition: Sequence[str]) -> Split:
-    """The side of a family's composition.
+    """Return the split of a family's composition.
 
     >>> split_of_composition("distance", ["relu", "dot"])
     'heldout_family'

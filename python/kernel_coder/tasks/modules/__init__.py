@@ -1,7 +1,7 @@
 """PyTorch modules written for this project, the left-hand side of the packaged pairs.
 
-Each is kept as text: what a model sees is text, and the text is what is hashed. A file is a family; `all_modules`
-lists every module in a fixed order. The style is KernelBook's: a class, `get_inputs` and `get_init_inputs`.
+Each is kept as text, because models get text and the text is hashed. A file is a family; `all_modules` lists every
+module in a fixed order. The style is KernelBook's: a class, `get_inputs` and `get_init_inputs`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _keywords(init: str) -> list[ast.keyword]:
 
 
 def all_modules() -> list[tuple[str, ModuleSource]]:
-    """Every module with its family, in the order of `FAMILIES` and of the file."""
+    """Return every module with its family, in the order of `FAMILIES` and of the file."""
     return [
         (family, module) for family in FAMILIES for module in importlib.import_module(f"{__name__}.{family}").MODULES
     ]

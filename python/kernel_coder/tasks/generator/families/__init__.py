@@ -41,8 +41,8 @@ FAMILIES: dict[str, Callable[[Sketch], None]] = {
     "transpose": indexing.transpose,
     "masking": indexing.masking,
 }
-"""The families that a seed chooses among when none is named."""
+"""The families from which a seed chooses if none is named."""
 
 NAMED: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary, "repository": repository}
-"""Every family that can be asked for. A seed without a family never gives ``ordinary`` or ``repository``, which are
-newer: its texts stay what they were."""
+"""Every family that can be named. A seed without a family never gives ``ordinary`` or ``repository``, which are newer,
+so that its texts stay the same."""

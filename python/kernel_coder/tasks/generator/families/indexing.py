@@ -1,4 +1,4 @@
-"""Families about where elements come from and go to: gathers, transposes, masks."""
+"""Families that move or select elements: gathers, transposes, masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POOL = (*ACTIVATIONS, *ARITHMETIC)
 
 
 def gather(s: Sketch) -> None:
-    """Rows of a table looked up by index: embeddings and index_select, with what follows."""
+    """Generate rows of a table looked up by index: embeddings and index_select, with what follows."""
     rng = s.rng
     count = s.size("num_indices", rng.choice((4, 5, 6, 8)))
     learnt = rng.random() < 0.6
@@ -106,7 +106,7 @@ class Turned(Layout):
 
 
 def transpose(s: Sketch) -> None:
-    """Two dimensions swapped, with operations before and after."""
+    """Generate two dimensions swapped, with operations before and after."""
     rng = s.rng
     batched = rng.random() < 0.6
     batch = [s.size("batch_size", rng.choice((1, 2)))] if batched else []
@@ -143,7 +143,7 @@ def transpose(s: Sketch) -> None:
 
 
 def masking(s: Sketch) -> None:
-    """Elements kept or replaced: triangles, boolean masks, conditions on another tensor."""
+    """Generate elements kept or replaced: triangles, boolean masks, conditions on another tensor."""
     rng = s.rng
     kind = rng.choice(("triangle", "masked_fill", "masked_softmax", "causal_softmax", "where"))
     if kind in ("masked_softmax", "causal_softmax") and s.level == 0:

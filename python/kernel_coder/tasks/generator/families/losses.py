@@ -66,7 +66,7 @@ _ELEMENTWISE = (
 
 
 def loss(s: Sketch) -> None:
-    """An element-wise loss or cross-entropy, summed or averaged."""
+    """Generate an element-wise loss or cross-entropy, summed or averaged."""
     if s.rng.random() < 0.25:
         _cross_entropy(s)
     else:
@@ -129,7 +129,7 @@ def _elementwise(s: Sketch) -> None:
 
 
 def _after(s: Sketch, total: str, count: int) -> str:
-    """Plain arithmetic on the finished number, in both texts."""
+    """Append plain arithmetic on the finished number, in both texts."""
     if not count:
         return total
     for _ in range(min(count, 1)):
@@ -141,7 +141,7 @@ def _after(s: Sketch, total: str, count: int) -> str:
 
 
 def _cross_entropy(s: Sketch) -> None:
-    """Cross-entropy of rows of logits; a program a row."""
+    """Write the cross-entropy of rows of logits, with one program for each row."""
     rng = s.rng
     shape = [s.size("batch_size", rng.choice((4, 5, 6, 8))), s.size("num_classes", rng.choice((10, 17, 33, 50, 100)))]
     s.tensor("x", shape, "torch.randn({shape})")

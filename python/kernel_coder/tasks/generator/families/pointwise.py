@@ -22,7 +22,7 @@ MIXES = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimu
 
 
 def elementwise(s: Sketch) -> None:
-    """Arithmetic and functions of one to three tensors of one shape."""
+    """Generate arithmetic and functions of one to three tensors of one shape."""
     shape = any_shape(s)
     tape = _input(s, shape)
     operands = s.rng.sample(("y", "z"), s.rng.choice((0, 0, 1, 1, 2)) if s.level else s.rng.choice((0, 1)))
@@ -32,7 +32,7 @@ def elementwise(s: Sketch) -> None:
 
 
 def activation(s: Sketch) -> None:
-    """Activation functions, alone, scaled, or gating one half of the features by the other."""
+    """Generate activation functions, alone, scaled, or gating one half of the features by the other."""
     if s.level and s.rng.random() < 0.25:
         _gated_halves(s)
         return
@@ -49,7 +49,7 @@ def activation(s: Sketch) -> None:
 
 
 def broadcast(s: Sketch) -> None:
-    """Operands of fewer dimensions: by feature, by row, by channel; given, or learnt."""
+    """Generate operands of fewer dimensions: by feature, by row, by channel; given, or learnt."""
     by_channel = s.rng.random() < 0.35
     shape = image(s) if by_channel else rows_shape(s)
     tape = _input(s, shape)
@@ -79,7 +79,7 @@ def broadcast(s: Sketch) -> None:
 
 
 def residual(s: Sketch) -> None:
-    """A branch added back to what it came from, with a gate or a norm at the higher levels."""
+    """Generate a branch added back to what it came from, with a gate or a norm at the higher levels."""
     shape = rows_shape(s)
     with_norm = s.level > 1 and s.rng.random() < 0.7
     s.tensor("x", shape)
@@ -113,7 +113,7 @@ def _input(s: Sketch, shape: list[str]) -> Tape:
 
 
 def _interleave(tape: Tape, shape: list[str], operands: list[str], count: int, pool: tuple[Pointwise, ...]) -> None:
-    """`count` operations of the pool, with those that take the operands somewhere among them."""
+    """Append `count` operations of the pool, and between them the operations with the operands."""
     s = tape.sketch
     plan: list[str | None] = [*operands, *[None] * count]
     s.rng.shuffle(plan)
@@ -126,7 +126,7 @@ def _interleave(tape: Tape, shape: list[str], operands: list[str], count: int, p
 
 
 def _gated_halves(s: Sketch) -> None:
-    """`a * act(b)` for the halves of the last dimension: GLU and its kin."""
+    """Write `a * act(b)` for the halves of the last dimension: GLU and its variants."""
     shape = rows_shape(s)
     name = shape[-1]
     s.sizes[name] += s.sizes[name] % 2

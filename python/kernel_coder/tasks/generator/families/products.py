@@ -79,7 +79,7 @@ _B_T = "cols[None, :] * K + ks[:, None]"
 
 
 def linear(s: Sketch) -> None:
-    """A linear layer with what follows it in the same kernel."""
+    """Generate a linear layer with what follows it in the same kernel."""
     rng = s.rng
     rows = [s.size("batch_size", rng.choice(_ROWS))]
     features = [s.size("in_features", rng.choice(_SIZES)), s.size("out_features", rng.choice(_SIZES))]
@@ -107,7 +107,7 @@ def linear(s: Sketch) -> None:
 
 
 def matmul(s: Sketch) -> None:
-    """A product of two matrices, either of them transposed, with what follows it."""
+    """Generate a product of two matrices, either of them transposed, with what follows it."""
     rng = s.rng
     sizes = [s.size("M", rng.choice(_ROWS)), s.size("K", rng.choice(_SIZES)), s.size("N", rng.choice(_SIZES))]
     turned_a, turned_b = rng.choice(((False, False), (False, False), (True, False), (False, True), (True, True)))
@@ -130,7 +130,7 @@ def matmul(s: Sketch) -> None:
 
 
 def bmm(s: Sketch) -> None:
-    """A product for each entry of a batch, the second operand transposed or not."""
+    """Generate a product for each entry of a batch, the second operand transposed or not."""
     rng = s.rng
     batch = s.size("batch_size", 2)
     sizes = [s.size("M", rng.choice(_ROWS)), s.size("K", rng.choice(_SIZES[:8])), s.size("N", rng.choice(_SIZES[:4]))]
@@ -154,7 +154,8 @@ def bmm(s: Sketch) -> None:
 
 
 def _epilogue(tape: Tape, shape: list[str], count: int, along_row: bool, *, reduces: bool = True) -> None:
-    """Operations on the finished tile: single elements, an operand, and at the higher levels a whole row."""
+    """Append operations on the finished tile: on single elements, with an operand, and at the higher levels on a whole
+    row."""
     s, rng = tape.sketch, tape.rng
     plan = ["chain"] * max(count - 1, 0)
     if along_row:
@@ -206,7 +207,7 @@ class Attended(Layout):
 
 
 def attention(s: Sketch) -> None:
-    """Scaled dot-product attention over short sequences: a program holds all keys of its queries."""
+    """Generate scaled dot-product attention over short sequences: a program holds all keys of its queries."""
     rng = s.rng
     if heads := rng.random() < 0.5:
         shape = [s.size("batch_size", 1), s.size("num_heads", 2)]

@@ -14,11 +14,11 @@ GENTLE = tuple(op for op in UNARY if op.name not in ("cube", "exp", "square"))
 
 
 def reduction(s: Sketch) -> None:
-    """One axis reduced, with operations before and after."""
+    """Generate one axis reduced, with operations before and after."""
     tape, dim = _axis_tape(s)
     before, after = _split(s, s.level + 1)
     op = REDUCTIONS[s.rng.choice(list(REDUCTIONS))]
-    if op.integer:  # an index is sound only where no rounding comes before the comparison, and nothing follows it
+    if op.integer:  # an index is reliable only if there is no rounding before the comparison; nothing may follow it
         tape.apply(pick(s.rng, "abs", "negate"))
     else:
         tape.chain(before, UNARY)
@@ -30,7 +30,7 @@ def reduction(s: Sketch) -> None:
 
 
 def softmax(s: Sketch) -> None:
-    """Softmax and log-softmax over any axis, of inputs both mild and large."""
+    """Generate softmax and log-softmax over any axis, of inputs both mild and large."""
     tape, dim = _axis_tape(s, "torch.randn({shape}) * 50" if s.rng.random() < 0.2 else None)
     sharp = "* 50" in s.inputs["x"]
     op = SHAPED[s.rng.choice(("softmax", "softmax", "log_softmax"))]
@@ -41,7 +41,7 @@ def softmax(s: Sketch) -> None:
 
 
 def layer_norm(s: Sketch) -> None:
-    """Layer norm over the last dimension, with nn.LayerNorm's or no parameters."""
+    """Generate layer norm over the last dimension, with nn.LayerNorm's or no parameters."""
     shape = rows_shape(s)
     s.tensor("x", shape)
     tape = Tape(Rows(s))
@@ -59,7 +59,7 @@ def layer_norm(s: Sketch) -> None:
 
 
 def rms_norm(s: Sketch) -> None:
-    """RMS norm with and without a learnt gain."""
+    """Generate RMS norm with and without a learnt gain."""
     shape = rows_shape(s)
     s.tensor("x", shape)
     tape = Tape(Rows(s))
@@ -81,7 +81,7 @@ def rms_norm(s: Sketch) -> None:
 
 
 def group_norm(s: Sketch) -> None:
-    """Group norm and instance norm of images and sequences: a row is a group of channels."""
+    """Generate group norm and instance norm of images and sequences: a row is a group of channels."""
     rng = s.rng
     by_group = rng.random() < 0.65
     groups = rng.choice((1, 2, 3))
@@ -117,7 +117,7 @@ def group_norm(s: Sketch) -> None:
 
 
 def _channel_affine(tape: Tape) -> None:
-    """The gain and bias of each element's channel, where a row holds several channels."""
+    """Append the gain and bias of each element's channel, for rows that hold several channels."""
     kernel = tape.kernel
     kernel.scalar("plane")
     kernel.scalar("groups")
@@ -131,7 +131,7 @@ def _channel_affine(tape: Tape) -> None:
 
 
 def normalize(s: Sketch) -> None:
-    """Rows scaled or shifted by a statistic of their own."""
+    """Generate rows scaled or shifted by a statistic of their own."""
     tape, dim = _axis_tape(s)
     names = ("center", "standardize", "l2_normalize", "l1_normalize", "absmax_normalize", "min_max", "subtract_max")
     before, after = _split(s, s.level + 1)
@@ -139,7 +139,7 @@ def normalize(s: Sketch) -> None:
 
 
 def cumulative(s: Sketch) -> None:
-    """Running sums, forward, backward, exclusive."""
+    """Generate running sums, forward, backward, exclusive."""
     tape, dim = _axis_tape(s, along_rows=0.75)
     before, after = _split(s, s.level + 1)
     names = ["cumsum", "cumsum", "exclusive_cumsum", "suffix_sum", "reverse_cumsum"]
@@ -147,7 +147,7 @@ def cumulative(s: Sketch) -> None:
 
 
 def distance(s: Sketch) -> None:
-    """Distances and similarities between the rows of two tensors."""
+    """Generate distances and similarities between the rows of two tensors."""
     shape = rows_shape(s, 2)
     s.tensor("x", shape, "torch.randn({shape})")
     s.tensor("y", shape, "torch.randn({shape})")
@@ -208,7 +208,7 @@ _DISTANCES = (
 
 
 def affine_norm(tape: Tape, name: str, features: str) -> None:
-    """nn.LayerNorm or nn.RMSNorm with their parameters."""
+    """Append nn.LayerNorm or nn.RMSNorm with their parameters."""
     s = tape.sketch
     s.argument(features)
     if name == "layer_norm":
@@ -234,7 +234,7 @@ def _around(tape: Tape, op: RowOp, dim: str, before: int, after: int) -> None:
 
 
 def _residual_operand(tape: Tape, shape: list[str], before: int, after: int) -> tuple[int, int]:
-    """Half of the time: a second input, added before the norm, in place of one operation."""
+    """Replace one operation, half of the time, by a second input that is added before the norm."""
     if tape.rng.random() < 0.5:
         tape.sketch.tensor("residual", shape)
         tape.combine((BY_NAME["add"], BY_NAME["add_scaled"]), "residual", label="_residual")
@@ -248,7 +248,7 @@ def _split(s: Sketch, count: int) -> tuple[int, int]:
 
 
 def _axis_tape(s: Sketch, make: str | None = None, along_rows: float = 0.6) -> tuple[Tape, str]:
-    """A tape along the last dimension, or along one before it; and that dimension, as PyTorch counts."""
+    """Return a tape along the last dimension or an earlier one, and the index of that dimension in PyTorch."""
     if s.rng.random() < along_rows:
         shape = rows_shape(s)
         layout: Layout = Rows(s)

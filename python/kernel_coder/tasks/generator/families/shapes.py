@@ -11,7 +11,7 @@ _SHORT = (5, 7, 8, 10, 12, 16, 20, 24, 31, 32)
 
 
 def any_shape(sketch: Sketch) -> list[str]:
-    """One to four dimensions."""
+    """Return one to four dimensions."""
     rng = sketch.rng
     rank = rng.choice((1, 2, 2, 2, 3, 3, 4))
     if rank == 1:
@@ -24,7 +24,7 @@ def any_shape(sketch: Sketch) -> list[str]:
 
 
 def rows_shape(sketch: Sketch, rank: int | None = None) -> list[str]:
-    """Two or three dimensions with at most about twenty rows."""
+    """Return two or three dimensions with at most about twenty rows."""
     rng = sketch.rng
     rank = rank or rng.choice((2, 2, 3))
     if rank == 2:
@@ -35,7 +35,7 @@ def rows_shape(sketch: Sketch, rank: int | None = None) -> list[str]:
 
 
 def columns_shape(sketch: Sketch, batched: bool) -> list[str]:
-    """Shapes to be worked on along their first dimension, or along the second where there is a batch."""
+    """Return the shapes to be worked on along their first dimension, or along the second where there is a batch."""
     rng = sketch.rng
     if not batched:
         return [sketch.size("batch_size", rng.choice(_SHORT)), sketch.size("features", rng.choice(_LENGTHS))]

@@ -18,7 +18,7 @@ class Pooled(Layout):
 
 
 def pooling(s: Sketch) -> None:
-    """Max and average pooling in one and two dimensions, with padding and strides."""
+    """Generate max and average pooling in one and two dimensions, with padding and strides."""
     rng = s.rng
     rank = rng.choice((1, 2, 2))
     is_max = rng.random() < 0.5
@@ -82,7 +82,7 @@ def pooling(s: Sketch) -> None:
 
 
 def _window_loop(rank: int, is_max: bool, padded: bool, inner: list[str]) -> list[str]:
-    """The lines that gather `acc` from the windows of a block of outputs; `inner` changes each element first."""
+    """Return the lines that gather `acc` from the windows of a block of outputs; `inner` changes each element first."""
     axes: tuple[tuple[str, str, str], ...]
     if rank == 2:
         places = ["ow = index % OW", "oh = index // OW % OH", "plane = index // (OH * OW)"]
@@ -125,12 +125,12 @@ class Convolved(Layout):
 
 
 def conv1d(s: Sketch) -> None:
-    """A convolution over sequences, as a matrix product of windows and weights."""
+    """Generate a convolution over sequences, as a matrix product of windows and weights."""
     _convolution(s, 1)
 
 
 def conv2d(s: Sketch) -> None:
-    """A convolution over small images, as a matrix product of windows and weights."""
+    """Generate a convolution over small images, as a matrix product of windows and weights."""
     _convolution(s, 2)
 
 

@@ -1,8 +1,8 @@
-"""Modules in the manner of real repositories, with hand-style Triton solutions that are right at any size.
+"""Modules in the style of public repositories, with Triton solutions that are correct at any size.
 
 Level 1 is one operation alone, level 2 two or three operations, level 3 four to six. Each task has a small twin, the
-same module with other constants, which Triton's interpreter can check in milliseconds; solution and twin belong
-together because a solution never names a size.
+same module with other constants, which Triton's interpreter can check in milliseconds; the same solution serves both,
+because it contains no size.
 
 An operation kind is a function that fills a :class:`~.draft.Draft`; :data:`KINDS` lists them by group.
 """
@@ -106,7 +106,7 @@ SHARES = {
     "attention": 2,
     "indexing": 2,
 }
-"""How often a group is drawn for level 1. Within a group its kinds are equally frequent."""
+"""Frequency of each group at level 1. Within a group all kinds are equally frequent."""
 
 OPERATIONS = frozenset(name for group in KINDS.values() for name in group)
 
@@ -124,7 +124,7 @@ class Made:
 
 
 def make(rng: Random, level: int, kind: str | None = None) -> Made:
-    """One module.
+    """Generate a module.
 
     Args:
         rng: source of all choices.
@@ -132,7 +132,7 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
         kind: one of :data:`OPERATIONS`, for level 1; None: drawn.
 
     Raises:
-        UnsuitableError: this draw came to nothing; another is needed.
+        UnsuitableError: this draw gave no module; draw again.
 
     >>> made = make(Random(0), 1, "softmax")
     >>> made.composition, "class ModelNew" in made.solution
@@ -160,7 +160,8 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
 
 
 def repository(s: Sketch) -> None:
-    """The family ``repository`` of the generator: a whole module, with its small twin and its sentence of thinking."""
+    """Generate the family ``repository`` of the generator: a whole module, with its small twin and its sentence of
+    thinking."""
     made = make(s.rng, s.level)
     s.ops, s.texts, s.entry_point = list(made.composition), (made.reference, made.solution), made.entry_point
     s.more = {"thinking": made.thinking, "small_python_code": made.small_reference}
@@ -168,7 +169,7 @@ def repository(s: Sketch) -> None:
 
 LONGEST = 5200
 """Upper limit for a solution, in characters. Longer ones exceed about 2,000 tokens, which a small model rarely writes
-without a slip."""
+without a mistake."""
 
 
 def _class_name(draft: Draft) -> str:

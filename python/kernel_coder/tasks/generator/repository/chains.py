@@ -1,4 +1,4 @@
-"""Chains: a product or convolution, then what follows it, in as few kernels as its reductions allow."""
+"""Chains: a product or convolution with the operations that follow it, in as few kernels as the reductions allow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCERS = (
     ("conv_transpose1d", 1),
 )
 MOST_FLOPS = 1e11
-"""A chain's convolution stays below this, since several kernels follow it."""
+"""Upper limit for the floating-point operations of a chain's convolution, since several kernels follow it."""
 
 _UNUSUAL = ("exp", "square", "threshold", "softshrink", "quick_gelu")
 POINTWISE = tuple(each.name for each in (*ACTIVATIONS, *ACTIVATIONS, *ARITHMETIC) if each.name not in _UNUSUAL)
@@ -131,7 +131,7 @@ class Chain:
         assert len(self.draft.kernels) == kernels + 1
 
     def _global(self) -> None:
-        """The mean over all positions of a channel."""
+        """Append the mean over all positions of a channel."""
         self.heavy += 1
         draft, ndim = self.draft, self.ndim
         axes = tuple(range(2, 2 + ndim))
@@ -166,7 +166,7 @@ class Chain:
         self.has_space, self.has_rows = False, False
 
     def _residual(self) -> None:
-        """A norm, an activation, and the value from before them added again."""
+        """Append a norm, an activation, and the addition of the value before them."""
         draft = self.draft
         name = draft.free(self.rng.choice(("shortcut", "identity", "residual")))
         draft.steps.append(f"={name}")
@@ -186,6 +186,6 @@ class Chain:
 
 
 def chain(draft: Draft, count: int) -> None:
-    """A chain of `count` operations or a few more."""
+    """Generate a chain of `count` operations or a few more."""
     Chain(draft).extend(count)
     assert len(draft.ops) >= 2

@@ -1,6 +1,6 @@
 """Convolutions of one to three dimensions as implicit matrix products: rows are output positions, columns output
-channels, and the inner dimension runs over input channels and taps. The text differs between dimensions only in how
-often a line stands for an axis."""
+channels, and the inner dimension runs over input channels and taps. The texts for different dimensions differ only in
+the number of lines that are repeated for each axis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spec:
     groups: int
 
     def extent(self, size: int, axis: int) -> int:
-        """The output's size along an axis."""
+        """Return the output's size along an axis."""
         span = self.dilation[axis] * (self.taps[axis] - 1)
         if self.transposed:
             return (size - 1) * self.stride[axis] - 2 * self.padding[axis] + span + self.output_padding[axis] + 1
@@ -49,7 +49,8 @@ def convolution(
     in_chain: bool = False,
     most: float = 3e11,
 ) -> str:
-    """A convolution layer, alone or at the start of a chain; returns the name of its number of output channels.
+    """Generate a convolution layer, alone or at the start of a chain; returns the name of its number of output
+    channels.
 
     Args:
         draft: the module.
@@ -57,7 +58,7 @@ def convolution(
         transposed: a transposed convolution.
         style: plain, asymmetric (taps differ by axis), strided, dilated, grouped, depthwise, pointwise.
         in_chain: fewer arguments, as in blocks of several operations.
-        most: bound of the floating-point operations.
+        most: upper limit for the floating-point operations.
     """
     rng = draft.rng
     is_tuple = ndim > 1 and (style == "asymmetric" or rng.random() < 0.12)
@@ -228,7 +229,7 @@ def _letters(ndim: int) -> list[tuple[str, str]]:
 
 
 def _positions(ndim: int, source: str) -> list[str]:
-    """Lines that give the output coordinates of the positions `source`, outermost first."""
+    """Return the lines that give the output coordinates of the positions `source`, outermost first."""
     axes = _letters(ndim)
     lines = []
     for at, (_, small_letter) in enumerate(axes):
@@ -241,7 +242,7 @@ def _positions(ndim: int, source: str) -> list[str]:
 
 
 def _setup(ndim: int, layer: str, transposed: bool, out: str, *, grouped: bool) -> list[str]:
-    """Lines of ``forward`` that name every number and make the output."""
+    """Return the lines of ``forward`` that assign every number to a name and make the output."""
     axes = _letters(ndim)
     lines = [
         f"B, C, {', '.join(axis for axis, _ in axes)} = x.shape",
@@ -366,7 +367,8 @@ def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, 
 
 
 def _depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) -> Kernel:
-    """One output element a lane, since a depthwise convolution has nothing to share between channels."""
+    """Open a kernel with one output element for each lane, since depthwise convolutions share nothing between
+    channels."""
     axes = _letters(ndim)
     out = draft.variable()
     head = [
@@ -428,7 +430,7 @@ def _depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str)
 
 
 def _pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
-    """A convolution of one tap: a matrix product over channels at every position."""
+    """Open a kernel for a convolution of one tap: a matrix product over channels at every position."""
     out = draft.variable()
     source = draft.value
     kernel = Kernel(
@@ -473,7 +475,7 @@ def _pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
 
 
 def separable(draft: Draft) -> None:
-    """A depthwise convolution and then a pointwise one."""
+    """Generate a depthwise convolution and then a pointwise one."""
     rng = draft.rng
     taps = rng.choice((3, 3, 5))
     c_in, c_out = rng.choice((16, 32, 64)), rng.choice((32, 64, 128))

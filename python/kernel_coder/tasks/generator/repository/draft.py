@@ -1,7 +1,7 @@
-"""A module in the making: the reference as people write it, and beside it a Triton solution.
+"""A module that is being written: the reference in the style of repositories, and its Triton solution.
 
 Every size is a named constant with two values, a real one and a small one. The reference is written twice from the same
-draft, with the same text and other constants: once for a GPU, once for Triton's interpreter. The solution never names a
+draft, with the same text and other constants: once for a GPU, once for Triton's interpreter. The solution contains no
 constant, so one text serves both.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from kernel_coder.tasks.generator.pointwise import UnsuitableError
 
 Pair = tuple[Any, Any]
-"""A value in the real reference, and the same one in the small reference."""
+"""A value in the real reference, and the corresponding one in the small reference."""
 
 NO_DEFAULT = object()
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"
@@ -55,7 +55,7 @@ class Kernel:
 
     Attributes:
         name: of the kernel.
-        thought: what one program does, for the sentence of thinking.
+        thought: description of what one program does, for the sentence of thinking.
         pointers: the kernel's name of a tensor, and what ``forward`` passes.
         scalars: the same for numbers.
         blocks: the same for ``tl.constexpr``.
@@ -135,7 +135,7 @@ class Draft:
         return name
 
     def free(self, name: str) -> str:
-        """The name, with a number if it is taken."""
+        """Return the name, with a number if it is taken."""
         candidate, number = name, 1
         while candidate in self.taken:
             number += 1
@@ -152,7 +152,7 @@ class Draft:
         doc: str = "",
         text: str = "",
     ) -> str:
-        """An argument of ``__init__``; returns its name."""
+        """Add an argument of ``__init__`` and return its name."""
         made = Argument(name, annotation, value, default, doc or name.replace("_", " ").capitalize(), text)
         optional = next((at for at, each in enumerate(self.arguments) if not each.is_required), len(self.arguments))
         self.taken.add(name)
@@ -160,13 +160,13 @@ class Draft:
         return name
 
     def line(self, text: str, *, is_kept: bool = True, is_shown: bool = True) -> None:
-        """A line of ``__init__``: of the solution if `is_kept`, of the reference if `is_shown`."""
+        """Add a line of ``__init__``: to the solution if `is_kept`, to the reference if `is_shown`."""
         self.init.append((text, is_shown, is_kept))
 
     def input(
         self, name: str, dims: Sequence[str], make: str = "", doc: str = "Input tensor", is_first: bool = False
     ) -> str:
-        """An argument of ``forward``. The first one is the value that operations work on."""
+        """Add an argument of ``forward``. Operations work on the first one."""
         make = make or self.rng.choice(("torch.rand({shape})", "torch.rand({shape})", "torch.randn({shape})"))
         self.inputs.append(Input(name, tuple(dims), make, doc))
         self.taken.add(name)
@@ -178,7 +178,7 @@ class Draft:
 
     @staticmethod
     def both(sizes: Callable[[int], Iterable[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of both sides."""
+        """Return the shapes of both sides."""
         return tuple(sizes(0)), tuple(sizes(1))
 
     def op(self, name: str, phrase: str) -> None:
@@ -194,11 +194,11 @@ class Draft:
         return kernel
 
     def variable(self) -> str:
-        """A free variable for the next kernel's output."""
+        """Return a free variable for the next kernel's output."""
         return self.free(("out", "y", "z", "u", "v", "t")[min(len(self.kernels), 5)])
 
     def unfuse(self) -> list[str]:
-        """Takes back a last kernel that only works on single elements without other tensors; returns its lines."""
+        """Removes the last kernel if it only works on single elements without other tensors, and returns its lines."""
         if not self.kernels or not self.kernels[-1].is_flat or len(self.kernels[-1].pointers) > 2:
             return []
         if self.kernels[-1].scalars[1:]:
@@ -211,13 +211,13 @@ class Draft:
     # ---- the reference
 
     def reference(self, side: int) -> str:
-        """The reference's text with real constants (0) or small ones (1)."""
+        """Return the reference's text with real constants (0) or small ones (1)."""
         return Writer(self, Random(self.text_seed)).text(side)
 
     # ---- the solution
 
     def solution(self) -> str:
-        """The solution's text."""
+        """Return the solution's text."""
         kernels = "\n\n".join(kernel.text() for kernel in self.kernels)
         names = ", ".join(each.name for each in self.inputs)
         lines: list[str] = list(self.before)
@@ -240,7 +240,7 @@ class Draft:
         return f"    def __init__(self{arguments}):\n{body}\n\n"
 
     def thinking(self) -> str:
-        """One sentence on how the solution works."""
+        """Return one sentence on how the solution works."""
         if self.thought:
             return self.thought
         parts = []
@@ -315,7 +315,7 @@ class Writer:
         self.note = rng.choice(("", "", "", "  # no arguments", "  # nothing to configure"))
 
     def text(self, side: int) -> str:
-        """The reference with real sizes (0) or small ones (1)."""
+        """Return the reference with real sizes (0) or small ones (1)."""
         head = "import torch\nimport torch.nn as nn\n"
         body = self._class()
         if re.search(r"\bF\.", body):
@@ -428,7 +428,7 @@ class Writer:
         return "\n".join(lines) + "\n" if lines else ""
 
     def _number(self, value: Pair, side: int) -> str:
-        """A constant's value, in some modules as a product."""
+        """Return a constant's value, in some modules as a product."""
         if self.is_doubled and all(isinstance(each, int) and each % 2 == 0 for each in value):
             return f"{value[side] // 2} * 2"
         return repr(value[side])
@@ -466,7 +466,7 @@ def _docstring(lines: Sequence[str], indent: str) -> list[str]:
 
 
 def _is_atom(text: str) -> bool:
-    """Whether the text is a name, or one call, so that an operator may follow it."""
+    """Return whether the text is a name, or one call, so that an operator may follow it."""
     if text.isidentifier():
         return True
     found = re.match(r"[\w.]+\(", text)
@@ -481,5 +481,5 @@ def _is_atom(text: str) -> bool:
 
 
 def _in_call(step: str) -> bool:
-    """Whether the operand of the step stands alone as an argument of a call."""
+    """Return whether the operand of the step stands alone as an argument of a call."""
     return re.search(r"[(,] ?\{x\}[,)]", step) is not None

@@ -177,7 +177,7 @@ BLOCKS = (1024, 1024, 1024, 2048, 4096)
 
 
 def flat_kernel(draft: Draft, name: str, pointers: list[tuple[str, str]] | None = None) -> Kernel:
-    """Opens a kernel that loads the value so far and stores the result; what is between is still to be said."""
+    """Opens a kernel that loads the value so far and stores the result; the operations between are added later."""
     block = draft.rng.choice(BLOCKS)
     source, out = draft.value, draft.variable()
     return draft.open(
@@ -238,7 +238,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
 
 
 def _short(argument: str) -> str:
-    """A kernel's name for a number of the module."""
+    """Return a kernel's name for a number of the module."""
     known = {
         "min": "low",
         "max": "high",
@@ -252,7 +252,7 @@ def _short(argument: str) -> str:
 
 
 def _spelt(text: str, words: dict[str, str]) -> str:
-    """The spelling with its constants filled in and ``{x}`` left."""
+    """Return the spelling with its constants filled in and ``{x}`` left."""
     for key, word in words.items():
         text = text.replace(f"{{{key}}}", word)
     return text
@@ -340,14 +340,14 @@ def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "") -> No
 
 
 def alone(draft: Draft, name: str) -> None:
-    """One operation on a tensor of any shape."""
+    """Generate one operation on a tensor of any shape."""
     dims = shape(draft, elements(draft.rng))
     draft.input(draft.rng.choice(("x", "x", "x", "input", "inputs", "t")), dims, is_first=True)
     apply(draft, name)
 
 
 def several(draft: Draft, count: int) -> None:
-    """A few operations on single elements, some with a second tensor."""
+    """Generate a few operations on single elements, some with a second tensor."""
     rng = draft.rng
     dims = shape(draft, elements(rng))
     draft.input("x", dims, is_first=True)

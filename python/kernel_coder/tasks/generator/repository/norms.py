@@ -25,7 +25,7 @@ STATISTICS = (
 
 
 def _rows(draft: Draft, name: str, extents: list[str], thought: str, eps: str) -> Kernel:
-    """Opens a kernel that normalizes contiguous rows of R elements; one program a row."""
+    """Opens a kernel that normalizes contiguous rows of R elements, with one program for each row."""
     source, out = draft.value, draft.variable()
     return draft.open(
         Kernel(
@@ -55,7 +55,7 @@ def _rows(draft: Draft, name: str, extents: list[str], thought: str, eps: str) -
 
 
 def _eps(draft: Draft, layer: bool = True, share: float = 0.4) -> str:
-    """Draws an epsilon; returns it as text of the layer's call, empty for the default."""
+    """Draws an epsilon and returns it as text of the layer's call, empty for the default."""
     rng = draft.rng
     if rng.random() < share:
         value = rng.choice((1e-5, 1e-5, 1e-6, 1e-3))
@@ -65,7 +65,7 @@ def _eps(draft: Draft, layer: bool = True, share: float = 0.4) -> str:
 
 
 def layer_norm(draft: Draft, *, features: str = "") -> None:
-    """nn.LayerNorm over the last dimensions."""
+    """Generate nn.LayerNorm over the last dimensions."""
     rng = draft.rng
     if not features:
         ndim = rng.choices((2, 3, 4), weights=(3, 3, 2))[0]
@@ -102,7 +102,8 @@ def layer_norm(draft: Draft, *, features: str = "") -> None:
 
 
 def rms_norm(draft: Draft) -> None:
-    """Division by the root mean square over the last dimension with a learnt gain, or over channels without one."""
+    """Generate division by the root mean square over the last dimension with a learnt gain, or over channels without
+    one."""
     rng = draft.rng
     if rng.random() < 0.5:
         dims = shape(draft, elements(rng), rng.choice((2, 3)))
@@ -175,7 +176,7 @@ def rms_norm(draft: Draft) -> None:
 
 
 def group_norm(draft: Draft, *, features: str = "") -> None:
-    """nn.GroupNorm, alone or in a chain of `features` channels."""
+    """Generate nn.GroupNorm, alone or in a chain of `features` channels."""
     rng = draft.rng
     if not features:
         _maps(draft, channels=rng.choice((16, 32, 64, 128)), small=rng.choice((4, 8)))
@@ -227,7 +228,7 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
 
 
 def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
-    """nn.InstanceNorm, without learnt numbers."""
+    """Generate nn.InstanceNorm, without learnt numbers."""
     rng = draft.rng
     if not features:
         ndim = _maps(draft, channels=rng.choice((3, 16, 32, 64)), small=3)
@@ -250,7 +251,7 @@ def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
 
 
 def batch_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
-    """nn.BatchNorm: batch statistics in training, running ones in evaluation; running ones are not updated."""
+    """Generate nn.BatchNorm: batch statistics in training, running ones in evaluation; running ones are not updated."""
     rng = draft.rng
     if not features:
         ndim = _maps(draft, channels=rng.choice((16, 32, 64)), small=3)
@@ -332,7 +333,7 @@ def batch_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
 
 
 def _maps(draft: Draft, channels: int, small: int) -> int:
-    """An input of shape (batch, channels, *space); returns the number of spatial dimensions."""
+    """Add an input of shape (batch, channels, *space) and return the number of spatial dimensions."""
     rng = draft.rng
     ndim = rng.choices((1, 2, 3), weights=(1, 4, 1))[0]
     names = rng.choice(

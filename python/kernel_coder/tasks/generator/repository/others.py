@@ -92,7 +92,7 @@ LOSSES = {
 
 
 def loss(draft: Draft, name: str) -> None:
-    """A loss of two tensors of one shape, as the mean of a term."""
+    """Generate a loss of two tensors of one shape, as the mean of a term."""
     rng = draft.rng
     spellings, layer, term, lines, phrase = LOSSES[name]
     x, y = rng.choice(PAIRS)
@@ -145,7 +145,7 @@ def loss(draft: Draft, name: str) -> None:
 
 
 def cross_entropy(draft: Draft) -> None:
-    """Cross entropy of logits with classes as targets."""
+    """Generate cross entropy of logits with classes as targets."""
     rng = draft.rng
     x, y = rng.choice(PAIRS)
     classes = large(rng, rng.choice((64, 1024, 8192, 50000)), 5)
@@ -193,7 +193,7 @@ def cross_entropy(draft: Draft) -> None:
 
 
 def triplet(draft: Draft) -> None:
-    """The triplet margin loss."""
+    """Generate the triplet margin loss."""
     rng = draft.rng
     dims = shape(draft, elements(rng) / 3, 2)
     names = rng.choice((("anchor", "positive", "negative"), ("a", "p", "n")))
@@ -225,7 +225,7 @@ def triplet(draft: Draft) -> None:
 
 
 def cosine(draft: Draft, *, is_loss: bool) -> None:
-    """Cosine similarity of rows, or its mean distance from one."""
+    """Generate cosine similarity of rows, or its mean distance from one."""
     rng = draft.rng
     dims = shape(draft, elements(rng) / 2, 2)
     x, y = rng.choice(PAIRS)
@@ -261,7 +261,7 @@ def _row_loss(
     value: str,
     scalars: list[tuple[str, str]],
 ) -> None:
-    """Opens a kernel of one program a row, which reads several tensors along it."""
+    """Opens a kernel with one program for each row, which reads several tensors along it."""
     out = draft.variable()
     letters = ("x", "y", "z")[: len(tensors)]
     sums = [word for word in ("d", "s", "q") if any(line.startswith(f"{word} +=") for line in lines)]
@@ -306,7 +306,7 @@ def _row_loss(
 
 
 def attention(draft: Draft, *, causal: bool = False) -> None:
-    """Scaled dot-product attention in three kernels, which is right for any head size."""
+    """Generate scaled dot-product attention in three kernels, which is right for any head size."""
     rng = draft.rng
     q, k, v = rng.choice((("Q", "K", "V"), ("q", "k", "v"), ("query", "key", "value")))
     names = rng.choice(
@@ -384,7 +384,7 @@ def attention(draft: Draft, *, causal: bool = False) -> None:
 
 
 def embedding(draft: Draft) -> None:
-    """nn.Embedding: rows of a table."""
+    """Generate nn.Embedding: rows of a table."""
     rng = draft.rng
     names = rng.choice((("num_embeddings", "embedding_dim"), ("vocab_size", "d_model"), ("vocab_size", "hidden_size")))
     width = large(rng, 2048, 16)
@@ -423,7 +423,7 @@ def embedding(draft: Draft) -> None:
 
 
 def glu(draft: Draft) -> None:
-    """A gated linear unit: one half of the last dimension times a function of the other."""
+    """Generate a gated linear unit: one half of the last dimension times a function of the other."""
     rng = draft.rng
     dims = shape(draft, elements(rng), rng.choice((2, 3)))
     last = draft.constants[dims[-1]]

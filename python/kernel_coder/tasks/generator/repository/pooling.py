@@ -1,4 +1,4 @@
-"""Pooling over windows of one to three dimensions: one output element a lane."""
+"""Pooling over windows of one to three dimensions, with one output element for each lane."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pool_kernel(draft: Draft, ndim: int, kind: str, size: str, stride: str, padd
 
 
 def pool(draft: Draft, ndim: int, kind: str) -> None:
-    """A pooling layer alone."""
+    """Generate a pooling layer alone."""
     rng = draft.rng
     size = rng.choice({1: (2, 3, 4, 5, 8), 2: (2, 3, 4, 5, 7, 11), 3: (2, 3, 4)}[ndim])
     stride = rng.choice((None, None, 1, 2, 3))
@@ -97,7 +97,7 @@ def pool(draft: Draft, ndim: int, kind: str) -> None:
 
 
 def pool_after(draft: Draft, ndim: int, kind: str) -> None:
-    """A pooling layer in a chain."""
+    """Generate a pooling layer in a chain."""
     rng = draft.rng
     if min(draft.shape[1][2:]) < 3 or min(draft.shape[0][2:]) < 3:
         raise UnsuitableError("the maps are too small to pool")

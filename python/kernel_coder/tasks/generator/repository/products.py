@@ -84,7 +84,7 @@ def tile_kernel(
 
 
 def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
-    """M, N and K of about the drawn number of operations."""
+    """Return M, N and K of about the drawn number of operations."""
     rng = draft.rng
     side = (budget(rng) / 2) ** (1 / 3)
     if kind == "tall":
@@ -105,7 +105,7 @@ _LEFT = (("A", "B"), ("A", "B"), ("x", "y"), ("a", "b"), ("mat1", "mat2"), ("lef
 
 
 def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str = "any", square: bool = False) -> None:
-    """A product of two matrices; `left` and `right` say which operand comes transposed."""
+    """Generate a product of two matrices; `left` and `right` say which operand comes transposed."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     if square:
@@ -140,7 +140,7 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
 
 
 def deep(draft: Draft) -> None:
-    """A product whose inner dimension is much longer than the output's, split among programs."""
+    """Generate a product whose inner dimension is much longer than the output's, split among programs."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     sides = _sides(draft, "deep")
@@ -178,7 +178,7 @@ def deep(draft: Draft) -> None:
 
 
 def batched(draft: Draft, *, right: bool = False) -> None:
-    """A product for each entry of a batch."""
+    """Generate a product for each entry of a batch."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     count = rng.choice((2, 4, 8, 16, 32, 64, 128))
@@ -202,7 +202,7 @@ def batched(draft: Draft, *, right: bool = False) -> None:
 
 
 def tensor_matrix(draft: Draft, ndim: int) -> None:
-    """A tensor of three or four dimensions times a matrix: its leading dimensions are rows."""
+    """Generate a tensor of three or four dimensions times a matrix: its leading dimensions are rows."""
     rng = draft.rng
     a, b = rng.choice((("A", "B"), ("x", "weight"), ("x", "proj"), ("tensor", "matrix")))
     lead = [large(rng, 64, 2) for _ in range(ndim - 1)]
@@ -235,7 +235,7 @@ def tensor_matrix(draft: Draft, ndim: int) -> None:
 
 
 def matvec(draft: Draft) -> None:
-    """A matrix times a vector, or times a matrix of one column."""
+    """Generate a matrix times a vector, or times a matrix of one column."""
     rng = draft.rng
     a, b = rng.choice((("A", "B"), ("A", "x"), ("matrix", "vector"), ("weight", "x")))
     count = elements(rng)
@@ -280,7 +280,7 @@ def matvec(draft: Draft) -> None:
 
 
 def diagonal(draft: Draft) -> None:
-    """A diagonal matrix times a matrix, or the other way round: rows or columns are scaled."""
+    """Generate a diagonal matrix times a matrix, or the other way round: rows or columns are scaled."""
     rng = draft.rng
     count = elements(rng)
     n = large(rng, max(8, count**0.5), 4)
@@ -313,7 +313,7 @@ def diagonal(draft: Draft) -> None:
 
 
 def triangular(draft: Draft, upper: bool) -> None:
-    """A product of two triangular matrices; zero tiles are neither read nor computed."""
+    """Generate a product of two triangular matrices; zero tiles are neither read nor computed."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     n = large(rng, max(32, (budget(rng) / 2) ** (1 / 3)), 16)
@@ -351,7 +351,7 @@ def triangular(draft: Draft, upper: bool) -> None:
 
 
 def symmetric(draft: Draft) -> None:
-    """A product of two symmetric matrices."""
+    """Generate a product of two symmetric matrices."""
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     N = draft.size(
@@ -367,7 +367,7 @@ def symmetric(draft: Draft) -> None:
 
 
 def outer(draft: Draft) -> None:
-    """The outer product of two vectors."""
+    """Generate the outer product of two vectors."""
     rng = draft.rng
     count = elements(rng)
     n = large(rng, max(8, count**0.5), 4)
@@ -394,7 +394,7 @@ def outer(draft: Draft) -> None:
 
 
 def matrix_scalar(draft: Draft) -> None:
-    """A matrix times a number that ``forward`` is given."""
+    """Generate a matrix times a number that ``forward`` is given."""
 
     rng = draft.rng
     dims = shape(draft, elements(rng), 2)
@@ -410,7 +410,7 @@ def matrix_scalar(draft: Draft) -> None:
 
 
 def linear(draft: Draft) -> str:
-    """A linear layer, the start of a chain; returns the name of its number of outputs."""
+    """Generate a linear layer, the start of a chain; returns the name of its number of outputs."""
     rng = draft.rng
     batch = large(rng, 2048, 8)
     side = (budget(rng) / 2 / batch) ** 0.5

@@ -23,7 +23,7 @@ SIZES = ["BI = min(triton.next_power_of_2(I), 128)", "BR = min(triton.next_power
 
 
 def load(other: str) -> str:
-    """A load of a tile within the loop."""
+    """Return a load of a tile within the loop."""
     return f"x = tl.load(x_ptr + {OFFSET}, mask=mask, other={other})"
 
 
@@ -47,10 +47,10 @@ def row_kernel(
     Args:
         draft: the module.
         name: of the kernel.
-        thought: what a program does.
+        thought: description of what a program does.
         lines: after :data:`HEAD`, up to where pointwise operations may join.
         dim: the dimension, as text of ``forward``.
-        out: how ``forward`` makes the output, with ``{x}`` for the input.
+        out: the expression in ``forward`` that makes the output, with ``{x}`` for the input.
         reduced: the output has one element for each (o, i).
         value: the variable of the result.
         tail: lines after the pointwise operations.
@@ -205,12 +205,12 @@ PHRASES = {
 
 
 def reduce(draft: Draft, name: str, dim: str, *, keepdim: bool, prologue: list[str] | None = None) -> Kernel:
-    """A reduction of the value so far over a dimension."""
+    """Generate a reduction of the value so far over a dimension."""
     before = prologue or []
     out = f"torch.empty_like({{x}}.{f'narrow({dim}, 0, 1)' if keepdim else f'select({dim}, 0)'})"
     if name in REDUCTIONS:
         start, other, loop, end, _ = REDUCTIONS[name]
-        if before:  # what is computed from a masked element must not count
+        if before:  # values computed from masked elements must not count
             before = [*before, f"x = tl.where(mask, x, {other})"]
         lines = [start, *_looped(load(other), *before, *loop), *end]
         thought = f"each program reduces a tile along the dimension and stores its {name.replace('_', ' ')}"
@@ -259,7 +259,7 @@ def reduce(draft: Draft, name: str, dim: str, *, keepdim: bool, prologue: list[s
 
 
 def _online(before: list[str]) -> list[str]:
-    """Lines that end with the maximum `top` and the sum of exponentials `total` of each row."""
+    """Return the lines that end with the maximum `top` and the sum of exponentials `total` of each row."""
     fix = ["x = tl.where(mask, x, -1e38)"] if before else []
     return [
         "top = tl.full((BR, BI), -1e38, tl.float32)",
@@ -292,7 +292,7 @@ _SCALES = {
 
 
 def rescale(draft: Draft, name: str, dim: str) -> Kernel:
-    """An operation that reads a row twice: once for its statistics, once for the result."""
+    """Generate an operation that reads a row twice: once for its statistics, once for the result."""
     if name in ("softmax", "log_softmax"):
         last = (
             "y = tl.exp(x - top[None, :]) / total[None, :]"
@@ -323,7 +323,7 @@ def rescale(draft: Draft, name: str, dim: str) -> Kernel:
 
 
 def scan(draft: Draft, name: str, dim: str) -> Kernel:
-    """A cumulative operation: the last element of each tile is carried to the next one."""
+    """Generate a cumulative operation: the last element of each tile is carried to the next one."""
     product = name == "cumprod"
     start, join, other = (
         ("tl.full((BI,), 1.0, tl.float32)", "*", "1.0") if product else ("tl.zeros((BI,), tl.float32)", "+", "0.0")
@@ -364,7 +364,7 @@ ALL_REDUCTIONS = (*REDUCTIONS, "logsumexp", "var", "std", *ARGS)
 
 
 def along(draft: Draft, name: str, prologue: str = "") -> None:
-    """One of the operations above on a tensor of two to four dimensions, over any of them."""
+    """Generate one of the operations above on a tensor of two to four dimensions, over any of them."""
     rng = draft.rng
     ndim = rng.choices((2, 3, 4), weights=(4, 4, 1))[0]
     dims = shape(draft, elements(rng), ndim)
@@ -413,7 +413,7 @@ def along(draft: Draft, name: str, prologue: str = "") -> None:
 
 
 def whole(draft: Draft, name: str) -> None:
-    """The sum, mean, maximum or norm of all elements, in two stages."""
+    """Generate the sum, mean, maximum or norm of all elements, in two stages."""
     rng = draft.rng
     dims = shape(draft, elements(rng))
     x = draft.input("x", dims, is_first=True)
@@ -478,7 +478,7 @@ def partial(
 
 
 def frobenius(draft: Draft) -> None:
-    """The tensor divided by the norm of all its elements."""
+    """Generate the tensor divided by the norm of all its elements."""
     rng = draft.rng
     dims = shape(draft, elements(rng))
     x = draft.input("x", dims, is_first=True)

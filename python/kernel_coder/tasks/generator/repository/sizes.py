@@ -58,7 +58,7 @@ LARGE = (
     16384,
 )
 SMALL = (3, 4, 5, 6, 7, 9, 10, 13)
-"""Sizes of the small twin: not powers of two, mostly, so that a missing mask shows."""
+"""Sizes of the small twin. Most are no powers of two, so that a missing mask gives a wrong result."""
 
 KINDS = ((1 << 10, 1 << 16, 0.25), (1 << 16, 1 << 22, 0.35), (1 << 22, 1 << 27, 0.32), (1 << 27, 1 << 30, 0.08))
 """Elements of a tensor: from, to, share of the modules. The largest takes 4 GiB."""
@@ -73,17 +73,17 @@ def _draw(rng: Random, kinds: tuple[tuple[float, float, float], ...]) -> float:
 
 
 def elements(rng: Random) -> float:
-    """A number of elements for a tensor."""
+    """Return a number of elements for a tensor."""
     return _draw(rng, KINDS)
 
 
 def budget(rng: Random) -> float:
-    """A number of floating-point operations."""
+    """Return a number of floating-point operations."""
     return _draw(rng, FLOPS)
 
 
 def large(rng: Random, most: float, least: int = 1) -> int:
-    """A size between the two bounds that people choose, or near it."""
+    """Return a size of :data:`LARGE` between the two bounds, or a slightly smaller one."""
     fitting = [each for each in LARGE if least <= each <= most]
     if not fitting:
         return max(least, int(most))
@@ -92,12 +92,12 @@ def large(rng: Random, most: float, least: int = 1) -> int:
 
 
 def small(rng: Random) -> int:
-    """A size of the small twin."""
+    """Return a size of the small twin."""
     return rng.choice(SMALL)
 
 
 def shape(draft: Draft, count: float, ndim: int | None = None) -> tuple[str, ...]:
-    """Names of new constants for a tensor of about `count` elements."""
+    """Return the names of new constants for a tensor of about `count` elements."""
     rng = draft.rng
     ndim = ndim or rng.choices((1, 2, 3, 4), weights=(1, 6, 3, 2))[0]
     names = rng.choice(NAMES[ndim])
@@ -114,5 +114,5 @@ def shape(draft: Draft, count: float, ndim: int | None = None) -> tuple[str, ...
 
 
 def length(rng: Random, count: float, least: int = 8) -> int:
-    """An extent such that a product of this many stays near `count`."""
+    """Return an extent such that a product of this many stays near `count`."""
     return large(rng, max(count, least), least)
