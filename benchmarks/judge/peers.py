@@ -26,6 +26,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,11 +78,17 @@ class Case:
 
 
 def task_of(call: str, inputs: str, before: str = "") -> str:
-    """A reference that returns an expression of its inputs, given as ``name: shape`` pairs."""
+    """A reference that returns an expression of its inputs, given as ``name: shape`` pairs. Its sizes have names, as in
+    KernelBench, so the judge asks about other sizes, too."""
     shapes = dict(part.split(":") for part in inputs.split(";"))
-    drawn = ", ".join(f"torch.randn({shape})" for shape in shapes.values())
+    drawn = ", ".join(
+        f"torch.randn({re.sub(r'[0-9]+', lambda size: f'size_{size[0]}', shape)})" for shape in shapes.values()
+    )
+    sizes = "\n".join(
+        f"size_{size} = {size}" for size in dict.fromkeys(re.findall(r"[0-9]+", " ".join(shapes.values())))
+    )
     return (
-        f"import torch\nimport torch.nn.functional as F\n{before}\n\nclass Model(torch.nn.Module):\n"
+        f"import torch\nimport torch.nn.functional as F\n{before}\n{sizes}\n\nclass Model(torch.nn.Module):\n"
         f"    def forward(self, {', '.join(shapes)}):\n        return {call}\n\n\ndef get_inputs():\n"
         f"    return [{drawn}]\n\n\ndef get_init_inputs():\n    return []\n"
     )
