@@ -1,6 +1,6 @@
 // kernel_coder._C: all of C++ through one pybind11 module. It includes no torch header, so it compiles in seconds and
-// depends on the CPython version only. The tensor ops live in two libraries, which depend on no Python and on no single
-// torch version.
+// depends on the CPython version only. The tensor ops are in two libraries, which depend on no Python version and work
+// with several torch versions.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -25,7 +25,7 @@ std::vector<IsFailedCheck>& failed_check_lookups() {
   return lookups;
 }
 
-// Opens a library of ops for good: its ops stay registered with torch's dispatcher until the process ends.
+// Opens a library of ops and never closes it: its ops stay registered with torch's dispatcher until the process ends.
 void load_library(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
@@ -37,7 +37,7 @@ void load_library(const std::string& path) {
   }
 }
 
-// Whether an op failed with this message because an argument was refused.
+// Returns whether an op failed with this message because an argument was refused.
 bool is_failed_check(const std::string& message) {
   for (const IsFailedCheck lookup : failed_check_lookups()) {
     if (lookup(message.c_str())) return true;
@@ -45,7 +45,7 @@ bool is_failed_check(const std::string& message) {
   return false;
 }
 
-// Every op of torch.ops.kernel_coder becomes an attribute of this module.
+// Makes every op of torch.ops.kernel_coder an attribute of this module.
 void expose_ops(py::module_& m) {
   const py::object ops = py::module_::import("torch").attr("ops").attr("kernel_coder");
   const py::object schemas = py::module_::import("torch").attr("_C").attr("_jit_get_all_schemas")();
@@ -67,7 +67,7 @@ py::dict build_info() {
   return info;
 }
 
-// The layout of LossSpec as the op was compiled with: Python packs by it, so the two cannot disagree.
+// The layout of LossSpec with which the op was compiled. Python packs specs by it, so both always agree.
 void expose_loss_spec(py::module_& m) {
   using Names = std::vector<std::string>;
 #define KC_NAME(name) #name,
@@ -89,7 +89,7 @@ void expose_loss_spec(py::module_& m) {
   m.attr("LOSS_SPEC_FIELDS") = py::tuple(fields);  // (name, C++ type, default)
 }
 
-// The numbers of a Comparison in the order of the packed vector, and what its `kind` counts through.
+// The names of a Comparison's numbers in the order of the packed vector, and the values of its `kind`.
 void expose_comparison(py::module_& m) {
   using Names = std::vector<std::string>;
 #define KC_NAME(name, value) #name,

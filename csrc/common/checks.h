@@ -1,5 +1,5 @@
-// Argument checks of the torch side. A failed check is the caller's mistake and becomes Python's ValueError: torch up
-// to 2.14 hands std::invalid_argument through to pybind11, which makes it one; for later ones see ops/_errors.py.
+// Argument checks of the torch side. A failed check is a mistake of the caller and becomes Python's ValueError: up to
+// torch 2.14, pybind11 gets the std::invalid_argument and converts it; for later versions see ops/_errors.py.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -77,7 +77,7 @@ inline const char* name_of(DeviceType type) {
   }
 }
 
-// `name` must lie where `with` (called `with_name`) lies. The dispatcher looks at one tensor argument only.
+// Checks that `name` is on the device of `with` (called `with_name`). The dispatcher looks at only one tensor argument.
 inline void check_same_device(const char* name, const Tensor& tensor, const char* with_name, const Tensor& with) {
   check(tensor.device() == with.device(), name, " must be on the device of ", with_name, "; got ",
         name_of(tensor.device().type()), ':', tensor.device().index(), " and ", name_of(with.device().type()), ':',

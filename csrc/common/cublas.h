@@ -1,6 +1,6 @@
-// Matrix products by the cuBLAS that torch has loaded, on torch's own handle: its stream, its workspace, its math mode,
-// so `torch.backends.cuda.matmul.allow_tf32` holds here too. cuBLAS comes with torch, not with us: its four functions
-// are looked up at run time and declared here, as cuBLAS 11, 12 and 13 have them.
+// Matrix products by the cuBLAS that torch has loaded, on torch's own handle with its stream, workspace and math mode,
+// so `torch.backends.cuda.matmul.allow_tf32` applies here, too. This project does not link cuBLAS: four functions are
+// looked up at run time and declared here, as in cuBLAS 11, 12 and 13.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,7 +29,8 @@ struct CublasFunctions {
     static const CublasFunctions found = [] {
       void* const torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
       const auto function = [&](const char* name) {
-        void* address = torch ? dlsym(torch, name) : nullptr;  // looks through what libtorch_cuda depends on, too
+        void* address =
+            torch ? dlsym(torch, name) : nullptr;  // also searches the libraries on which libtorch_cuda depends
         if (!address) address = dlsym(RTLD_DEFAULT, name);
         if (!address) throw std::runtime_error(std::string("this torch has loaded no cuBLAS with ") + name);
         return address;
@@ -54,14 +55,14 @@ constexpr cudaDataType cuda_type() {
   return CUDA_R_16F;
 }
 
-// A matrix in memory, rows one after another, `stride` elements apart.
+// A matrix in memory whose rows are `stride` elements apart.
 template <class T>
 struct Matrix {
   T* data;
   int64_t stride;
 };
 
-// Products for as long as this lives, on the current device and torch's current stream there.
+// Computes products on the device and stream that are current when it is made.
 class Cublas {
  public:
   Cublas() : cublas_(CublasFunctions::get()) {
@@ -73,8 +74,9 @@ class Cublas {
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  // c [m, n] = alpha a b + beta c, a [m, k], b [k, n], each transposed first where told so. Sums in double for double,
-  // else in float. With `device_numbers` (alpha, 0, 1 on the device) alpha is read there, and beta must be 0 or 1.
+  // c [m, n] = alpha a b + beta c with a [m, k] and b [k, n], each of which may be stored transposed. Sums are in
+  // double for double, otherwise in float. With `device_numbers` (alpha, 0, 1 on the device) alpha is read from there,
+  // and beta must be 0 or 1.
   template <class T, class C>
   void multiply(int64_t m, int64_t n, int64_t k, double alpha, Matrix<const T> a, bool transpose_a, Matrix<const T> b,
                 bool transpose_b, double beta, Matrix<C> c, const float* device_numbers = nullptr) const {
@@ -89,7 +91,7 @@ class Cublas {
       beta_at = device_numbers + (beta == 0 ? 1 : 2);
       require(cublas_.set_pointer_mode(handle_, 1));
     }
-    // cuBLAS counts columns first: there, rows are columns, and c^T = b^T a^T.
+    // cuBLAS is column-major: our rows are its columns, and c^T = b^T a^T.
     const int status = cublas_.gemm(handle_, transpose_b, transpose_a, static_cast<int>(n), static_cast<int>(m),
                                     static_cast<int>(k), alpha_at, b.data, cuda_type<T>(), static_cast<int>(b.stride),
                                     a.data, cuda_type<T>(), static_cast<int>(a.stride), beta_at, c.data, cuda_type<C>(),

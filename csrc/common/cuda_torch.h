@@ -1,4 +1,4 @@
-// What the torch side of a CUDA op needs: the device guard, the caller's stream, and the check after a launch.
+// Helpers for the torch side of a CUDA op: the device guard, the caller's stream, and the check after a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace kc {
 
-// Makes the tensor's device current for this scope and hands out torch's current stream there.
+// Makes the tensor's device current for this scope and gives torch's current stream of that device.
 class CudaScope {
  public:
   explicit CudaScope(const torch::stable::Tensor& tensor) : guard_(tensor.get_device_index()) {

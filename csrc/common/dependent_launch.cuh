@@ -1,5 +1,5 @@
 // Kernels of one stream that overlap (programmatic dependent launch, sm_90 and newer): a kernel lets the next one start
-// early; that one, if it was launched with the attribute for it, waits before it reads what the first one writes.
+// early. If the next one was launched with the attribute for this, it waits before it reads the first one's results.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
-// Returns once the kernel before this one has ended and what it wrote is visible. At once in an ordinary launch.
+// Returns when the previous kernel has ended and its results are visible. In an ordinary launch it returns at once.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

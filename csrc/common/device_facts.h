@@ -1,4 +1,4 @@
-// What a launcher must know of the current GPU to choose a kernel and a grid.
+// The properties of the current GPU by which a launcher chooses a kernel and a grid.
 #pragma once
 
 namespace kc {
@@ -11,10 +11,9 @@ struct DeviceFacts {
 
 // The facts of the current device, in *facts. Returns the runtime's error code, 0 for success; *facts is unchanged
 // then.
-//
-// `Runtime` offers current(int* device) and ask(int device, DeviceFacts* facts), which return such codes: CUDA's in the
-// library, a stand-in in the tests. Each thread keeps the facts of the device that it asked about last, so threads
-// share nothing, and any device number is fine. A failure is not kept: the next call asks again.
+// `Runtime` has current(int* device) and ask(int device, DeviceFacts* facts), which return such codes: CUDA's in the
+// library, a stand-in in the tests. Each thread caches the facts of the device that it used last, so threads share
+// nothing. A failure is not cached: the next call asks again.
 template <class Runtime>
 [[nodiscard]] int current_device_facts(DeviceFacts* facts) {
   thread_local int known = -1;

@@ -1,4 +1,4 @@
-// The 16-bit floats as plain bits, so that files without torch can read and write them.
+// The 16-bit floats as plain bits, so that files that do not include torch can read and write them.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ inline double widen(double value) {
 inline float widen(BFloat16 value) {
   return bits_to_float(static_cast<uint32_t>(value.bits) << 16);
 }
-// Shifted into place, the exponent is 112 too small; a multiplication mends it for normal and subnormal numbers alike.
+// After the shift the exponent is 112 too small; a multiplication corrects it for normal and subnormal numbers.
 inline float widen(Float16 value) {
   const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fffu) << 13;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
@@ -71,7 +71,7 @@ inline void narrow(float value, Float16& out) {
   }
 }
 
-// What the numbers of a row are computed and returned in.
+// The type in which the numbers of a row are computed and returned.
 template <class T>
 struct AccumulatorOf {
   using type = float;

@@ -1,9 +1,9 @@
-// What the CUDA kernels over rows of logits share: number formats, exponentials, and the running sums over the other
-// tokens of a row (ops/token_logprobs.h has the formulas).
+// Code that the CUDA kernels over rows of logits share: number formats, exponentials, and the running sums over the
+// other tokens of a row (ops/token_logprobs.h has the formulas).
 //
-// Sums are kept in powers of two: with c = log2(e) / temperature, a term is 2^u, u = (x - m) c. The difference comes
-// first, so that u is exactly 0 for the largest logit: with x c - m c it is m's rounding error, and a small entropy
-// would drown in that.
+// Sums are kept in powers of two: with c = log2(e) / temperature, a term is 2^u, u = (x - m) c. The difference is
+// computed first, so that u is exactly 0 for the largest logit. With x c - m c it would be the rounding error of m c,
+// which can be larger than a small entropy.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,7 +16,7 @@
 
 namespace kc {
 
-// What stands in for a logit without probability. Not -inf: 2^u u must be 0 for it, and 0 * -inf is NaN.
+// Replaces a logit of probability 0. It is not -inf, because 2^u u must be 0 for it, and 0 * -inf is NaN.
 template <class T>
 struct Floor {
   static constexpr float value = -0x1p99f;
@@ -98,7 +98,7 @@ struct Pack {
     return make_uint4(words[0], words[1], words[2], words[3]);
   }
 
-  // Every element raised to the floor; NaN stays.
+  // Raises every element to at least the floor; NaN stays NaN.
   __device__ __forceinline__ static uint4 floored(uint4 raw) {
     if constexpr (sizeof(T) == 2) {
       return make_uint4(floor_pair(T{}, raw.x), floor_pair(T{}, raw.y), floor_pair(T{}, raw.z), floor_pair(T{}, raw.w));
@@ -117,7 +117,7 @@ struct Pack {
     return pack(v);
   }
 
-  // The largest element of two packs, position by position; NaN loses.
+  // The larger element of two packs at each position; a number is preferred to NaN.
   __device__ __forceinline__ static uint4 larger(uint4 a, uint4 b) {
     if constexpr (sizeof(T) == 2) {
       return make_uint4(larger_pair(T{}, a.x, b.x), larger_pair(T{}, a.y, b.y), larger_pair(T{}, a.z, b.z),
@@ -203,7 +203,7 @@ struct Pack {
 // Sums over some of the other tokens of a row, relative to the largest of them.
 template <class A>
 struct RowSums {
-  A max;       // raw logit; the floor where nothing was seen
+  A max;       // raw logit; the floor if there is no element yet
   A sum;       // of 2^u
   A weighted;  // of 2^u u
 
@@ -223,8 +223,8 @@ struct RowSums {
 #pragma unroll
     for (int k = 1; k < kPacks; ++k) tops = Pack<T>::larger(tops, raw[k]);
     raise(fmax(max, Pack<T>::largest(tops)), c);
-    // By themselves first: hundreds of small terms, one by one onto a large one, would cost it three bits. 16-bit
-    // logits have no use for those, and a kernel that reads them no time.
+    // These terms are first summed separately, because adding hundreds of small terms one by one to a large one would
+    // lose three bits. For 16-bit logits these bits do not matter, and their kernel has no time for it.
     constexpr bool kApart = sizeof(T) > 2;
     A apart = 0, apart_weighted = 0;
     A& to = kApart ? apart : sum;
@@ -263,7 +263,7 @@ struct RowSums {
   }
 };
 
-// A fixed tree: the same bits in every lane and every time.
+// Sums in a fixed tree, so the bits are the same in every lane and every time.
 template <class A>
 __device__ __forceinline__ RowSums<A> warp_merge(RowSums<A> mine, A c) {
   mine.raise(warp_max(mine.max), c);
@@ -278,8 +278,9 @@ __device__ __forceinline__ A log2_scale(A temperature) {
   return static_cast<A>(kLog2E) / temperature;
 }
 
-// Functions of one number a row, where a kernel waits for them: double's own take a microsecond together. The float
-// versions keep float's relative precision in the result, and the absolute precision of the argument.
+// Functions that are computed once for each row while the kernel waits; in double they would take a microsecond
+// together. The float versions keep float's relative precision of the result and the absolute precision of the
+// argument.
 __device__ __forceinline__ double log2_of(double x) {
   return log2(x);
 }
@@ -302,16 +303,16 @@ __device__ __forceinline__ float exp_of<float>(double x) {
   return ldexpf(expf(static_cast<float>(fma(n, -kLn2, bounded))), static_cast<int>(n));
 }
 
-// What a row comes to: ops/token_logprobs.h's four numbers, and the probabilities of the token and of all others.
+// The results of a row: the four numbers of ops/token_logprobs.h, and the probabilities of the token and of all others.
 template <class A>
 struct RowResult {
   A logprob, entropy, max, sum, p, q;
 };
 
-// The sums were taken with log2_scale(temperature), rounded; the margin of 80 nats would feel that rounding.
+// The sums use log2_scale(temperature), which is rounded; for a margin of 80 nats this rounding would matter.
 template <class A>
 __device__ __forceinline__ RowResult<A> finish_row(RowSums<A> others, A target, A temperature, A floor) {
-  if (target - target != A(0) && target > A(0)) {  // infinite: no distribution, whatever the others are
+  if (target - target != A(0) && target > A(0)) {  // infinite: not a distribution, for any other logits
     const A none = target - target;
     return {none, none, others.max, others.sum, none, none};
   }
@@ -354,7 +355,7 @@ __device__ __forceinline__ RowGradient<A> row_gradient(const RowResult<A>& row, 
   out.c = log2_scale(temperature);
   out.max = row.max;
   out.scale = density * inverse;
-  // The log of the density is some -15, the sum with the entropy may be near 0: in float it would keep few digits.
+  // The log of the density is about -15, and its sum with the entropy may be near 0, so float would keep few digits.
   const double log_density = static_cast<double>(log(row.q)) - log2_of(row.sum) * kLn2;
   const double bonus = h == A(0) || density == A(0) ? 0.0 : static_cast<double>(h) * (row.entropy + log_density);
   out.constant = static_cast<A>(-static_cast<double>(g) - bonus);

@@ -1,5 +1,5 @@
-// Tensors of the stable ABI with as few calls of the dispatcher as possible: a call of an op makes a dozen of these,
-// and each way through the dispatcher takes about a microsecond.
+// Tensors of the stable ABI with as few calls of the dispatcher as possible: an op makes about a dozen tensors, and
+// each call of the dispatcher takes about a microsecond.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -13,7 +13,7 @@
 
 namespace kc {
 
-// The tensor itself where it is contiguous, else a contiguous copy.
+// Returns the tensor itself if it is contiguous, otherwise a contiguous copy.
 inline Tensor dense(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
@@ -38,7 +38,7 @@ inline Tensor fresh(const Tensor& like, const std::vector<int64_t>& sizes) {
   return fresh(like, sizes, like.scalar_type());
 }
 
-// The tokens of a call: packed, one after another, or padded, sequences of one length side by side.
+// The shape of the tokens of a call: packed (one after another), or padded (sequences of equal length).
 struct TokenShape {
   std::vector<int64_t> sizes;  // {tokens}, or {sequences, length}
 
@@ -53,7 +53,7 @@ inline std::vector<int64_t> sizes_of(const Tensor& tensor) {
   return sizes;
 }
 
-// Of a tensor whose last dimension holds `features` numbers a token.
+// Returns the shape of the tokens of a tensor whose last dimension holds `features` numbers for each token.
 inline TokenShape tokens_with(const char* name, const Tensor& tensor, const char* features) {
   check(tensor.dim() == 2 || tensor.dim() == 3, name, " must have shape [tokens, ", features,
         "] or [sequences, length, ", features, "]; got ", shape_of(tensor));
@@ -62,7 +62,7 @@ inline TokenShape tokens_with(const char* name, const Tensor& tensor, const char
   return shape;
 }
 
-// One value a token: of the shape of the tokens, or [tokens] in the same order.
+// Checks a tensor with one value for each token: of the shape of the tokens, or [tokens] in the same order.
 inline void check_token_values(const char* name, const Tensor& tensor, const TokenShape& shape) {
   if (!shape.is_padded()) return check_vector(name, tensor, shape.count(), "tokens");
   const bool is_flat = tensor.dim() == 1 && tensor.size(0) == shape.count();

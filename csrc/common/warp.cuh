@@ -1,4 +1,4 @@
-// Reductions over the 32 lanes of a warp: a fixed tree, the same bits in every lane and every time.
+// Reductions over the 32 lanes of a warp in a fixed tree, so the bits are the same in every lane and every time.
 #pragma once
 
 #include <cuda_runtime.h>

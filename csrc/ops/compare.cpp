@@ -5,8 +5,8 @@
 namespace kc {
 namespace {
 
-// Elements are widened a block at a time; the sums over a block run in columns, which the compiler turns into vectors
-// without another order of additions.
+// Elements are converted a block at a time; the sums over a block are in columns, which the compiler can vectorise
+// without changing the order of additions.
 constexpr int64_t kBlock = 512;
 constexpr int64_t kColumns = 8;
 
@@ -33,7 +33,7 @@ int64_t wide(T value) {
   return static_cast<int64_t>(value);
 }
 
-// A bool as its byte: what another process wrote may be no 0 and no 1.
+// A bool as its byte: another process may have written other values than 0 and 1.
 struct BoolByte {
   uint8_t byte;
 };
@@ -108,7 +108,7 @@ bool add_block(const V* x, const V* y, int64_t count, const CompareArgs& args, C
   return unsettled;
 }
 
-// The same, in columns, with the largest errors too.
+// The same for a block, in columns, with the largest errors.
 bool add_block(const double* x, const double* y, int64_t count, const CompareArgs& args, CompareTally& tally) {
   double max_abs[kColumns] = {}, max_rel[kColumns] = {}, squared_error[kColumns] = {}, squared_expected[kColumns] = {};
   double misses[kColumns] = {};

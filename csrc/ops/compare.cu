@@ -1,9 +1,8 @@
-// A fixed number of blocks sweep the tensors; each leaves a tally, and one block merges them. Tallies are merged in
-// fixed trees: the same bits every time on one kind of device.
-//
-// Contiguous tensors of common pairs of types are read in vectors, others element by element with their types and
-// strides looked up on the way. Most pairs only add to the sums. A vector with one that needs more is read
-// again, so that the code for it does not stand in the loop once for every element.
+// A fixed number of blocks read the tensors; each writes a tally, and one block merges them. Tallies are merged in
+// fixed trees, so the bits are the same every time on one kind of device.
+// Contiguous tensors of common pairs of types are read in vectors, others element by element with types and strides
+// determined at run time. Most pairs only add to the sums. A vector with a pair that needs more is read again, so that
+// the loop does not contain the code for this once for every element.
 #include "common/rows.cuh"
 #include "ops/compare.h"
 
@@ -38,7 +37,7 @@ __device__ __forceinline__ int64_t wide(T value) {
   return static_cast<int64_t>(value);
 }
 
-// A bool as its byte: what another process wrote may be no 0 and no 1.
+// A bool as its byte: another process may have written other values than 0 and 1.
 struct BoolByte {
   uint8_t byte;
 };
@@ -186,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
 
 using Kernel = void (*)(CompareArgs, CompareTally*);
 
-// A kernel and the number of elements that a thread takes at once.
+// A kernel and the number of elements that a thread reads at once.
 struct Sweep {
   Kernel kernel = nullptr;
   int width = 1;

@@ -1,9 +1,10 @@
-// Comparing an output with what was expected of it: every element, in one pass.
+// Compares every element of an output with the expected one, in one pass.
 //
 // Real numbers are compared in double, which holds every input exactly; integers and bools exactly, without a
 // tolerance; complex numbers by the modulus of the difference. An element matches if both are NaN, both are the same
-// infinity, or both are finite and error <= atol + rtol |expected|. A pair of which only one is finite, or of two
-// different infinities, or of one NaN, has an infinite error: no summary of the errors can then look small.
+// infinity, or both are finite and error <= atol + rtol |expected|. If only one of them is finite, if they are
+// different infinities, or if one is NaN, the error is infinite, so that the largest error is never small for such an
+// output.
 #pragma once
 
 #include <math.h>
@@ -30,7 +31,7 @@ enum class ElementType : int32_t {
   boolean,
 };
 
-// What elements are compared as.
+// The kinds of elements.
 #define KC_ELEMENT_KINDS(X) X(real) X(integer) X(complex)
 #define KC_ENUMERATOR(name) name,
 enum class ElementKind : int32_t { KC_ELEMENT_KINDS(KC_ENUMERATOR) };
@@ -48,7 +49,7 @@ KC_HOST_DEVICE ElementKind kind_of(ElementType type) {
   return type <= ElementType::complex64 ? ElementKind::complex : ElementKind::integer;
 }
 
-// Dimensions that lie one after another in both tensors count as one.
+// Upper limit for the dimensions. Dimensions that can be merged in both tensors count as one.
 constexpr int kMaxDims = 16;
 
 struct CompareArgs {
@@ -67,12 +68,12 @@ struct CompareArgs {
 
 constexpr int64_t kNoElement = INT64_MAX;
 
-// What is known of some of the elements.
+// The results of some of the elements.
 struct CompareTally {
   double max_abs = 0, max_rel = 0;
   double squared_error = 0, squared_expected = 0;  // of finite elements, but see the infinite errors above
   int64_t mismatches = 0;
-  int64_t nan_added = 0, nan_missing = 0;  // NaN in the output only; in what was expected only
+  int64_t nan_added = 0, nan_missing = 0;  // NaN only in the output; only in the expected tensor
   int64_t inf_added = 0, inf_missing = 0;  // likewise infinity; one of another sign is added
   int64_t first = kNoElement;              // flat index of the first mismatch
 };
@@ -130,9 +131,9 @@ KC_HOST_DEVICE bool is_equal(Complex x, Complex y) {
   return x.re == y.re && x.im == y.im;
 }
 
-// Adds a pair to the sums. Returns whether settle() has to look at it, as few pairs should need: it does not match, is
-// not finite, or may have the largest error so far, absolute or relative. Every instruction counts here: with 16-bit
-// inputs a GPU reads an element in the time of twenty.
+// Adds a pair to the sums. Returns whether settle() must look at it, because it does not match, is not finite, or may
+// have the largest absolute or relative error so far; this should be rare. Speed matters here: with 16-bit inputs a GPU
+// reads an element in the time of twenty instructions.
 template <class V>
 KC_HOST_DEVICE bool add_errors(V x, V y, const CompareArgs& args, CompareTally& tally) {
   const double error = distance(x, y), size = magnitude(y);
@@ -146,7 +147,7 @@ KC_HOST_DEVICE bool add_errors(V x, V y, const CompareArgs& args, CompareTally& 
   return !finite | is_miss | is_far | is_far_for_its_size;
 }
 
-// For every pair that add_errors names, once; does no harm to others.
+// Called once for every pair for which add_errors returns true; has no effect on other pairs.
 template <class V>
 KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, CompareTally& tally) {
   const double error = distance(x, y), size = magnitude(y);
@@ -156,7 +157,7 @@ KC_HOST_DEVICE void settle(V x, V y, int64_t index, const CompareArgs& args, Com
     if (error <= args.atol + args.rtol * size) return;
   } else {
     if (size < INFINITY) tally.squared_expected += size * size;
-    if (is_equal(x, y) || (is_nan(x) && is_nan(y))) return;  // the same infinity, or NaN where it belongs
+    if (is_equal(x, y) || (is_nan(x) && is_nan(y))) return;  // the same infinity, or both NaN
     if (is_nan(x)) {
       ++tally.nan_added;
     } else if (is_nan(y)) {
@@ -205,7 +206,7 @@ KC_HOST_DEVICE void split(int64_t value, double& first, double& second) {
   second = static_cast<double>(low);
 }
 
-// `load(tensor, index)`: element `index`, in row-major order, of the output (0) or of what was expected (1).
+// `load(tensor, index)`: element `index`, in row-major order, of the output (0) or of the expected tensor (1).
 template <class Load>
 KC_HOST_DEVICE Comparison comparison_of(const CompareTally& tally, const CompareArgs& args, const Load& load) {
   Comparison result;
@@ -228,7 +229,7 @@ KC_HOST_DEVICE Comparison comparison_of(const CompareTally& tally, const Compare
   return result;
 }
 
-// Where element `index` lies.
+// Returns the offset of element `index`.
 template <class Index>
 KC_HOST_DEVICE void element_offsets(const CompareArgs& args, Index index, int64_t& output, int64_t& expected) {
   output = expected = 0;
@@ -243,8 +244,8 @@ KC_HOST_DEVICE void element_offsets(const CompareArgs& args, Index index, int64_
   expected += static_cast<int64_t>(index) * args.expected_strides[0];
 }
 
-// The elements lie in at most this many parts, whatever their number: a tally each, merged in order, gives the same
-// bits with every number of threads.
+// Upper limit for the parts into which the elements are divided. Each part has a tally, and tallies are merged in
+// order, so the bits are the same for every number of threads.
 constexpr int64_t kCompareParts = 1024;
 
 // CPU. Elements [begin, end).

@@ -67,7 +67,7 @@ double smallest_normal(ElementType type) {
   }
 }
 
-// Dimensions of size 1 are left out, and those that lie one after another in both tensors become one.
+// Dimensions of size 1 are left out, and those that can be merged in both tensors become one.
 void set_layout(CompareArgs& args, const Tensor& output, const Tensor& expected) {
   args.dims = 0;
   for (int64_t d = 0; d < output.dim(); ++d) {

@@ -3,7 +3,7 @@
 namespace kc {
 namespace {
 
-// visit(value, weight) for every reward that has a part in the batch's statistics.
+// Calls visit(value, weight) for every reward in the batch's statistics.
 template <typename T, typename Visit>
 void for_batch_values(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Visit& visit) {
   for (int64_t g = 0; g < groups.num_groups; ++g) {

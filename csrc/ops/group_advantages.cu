@@ -1,6 +1,7 @@
-// One warp a group. Lane k takes rewards k, k + 32, ...; a few sweeps over them, as on the CPU: groups are small and
-// the rewards lie in cache, so a sweep costs nothing beside the launch. Modes that need statistics over the batch have
-// one block take those first. Sums run in a fixed tree: the same bits every time.
+// One warp for each group. Lane k has rewards k, k + 32, ...; there are a few sweeps over them, as on the CPU: groups
+// are small and their rewards are in the cache, so a sweep takes little time compared with the launch. For modes with
+// statistics over the batch, one block computes these first. Sums use a fixed tree, so the bits are the same every
+// time.
 #include "ops/group_advantages.cuh"
 
 namespace kc {
@@ -14,7 +15,7 @@ template <typename V>
 __device__ V block_sum(V value) {
   __shared__ V sums[kBatchWarps];
   value = warp_sum(value);
-  __syncthreads();  // the last call's sums have been read
+  __syncthreads();  // until then the sums of the last call may still be read
   if (threadIdx.x == 0) sums[threadIdx.y] = value;
   __syncthreads();
   V total = 0;
@@ -22,7 +23,7 @@ __device__ V block_sum(V value) {
   return total;
 }
 
-// One block. visit(value, weight) for every reward that has a part in the batch's statistics.
+// For one block: calls visit(value, weight) for every reward in the batch's statistics.
 template <typename T, typename Visit>
 __device__ void for_batch_values(const RewardGroups<T>& groups, const AdvantageSpec& spec, const Visit& visit) {
   for (int64_t g = threadIdx.y; g < groups.num_groups; g += kBatchWarps) {
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kWarp* kBatchWarps)
   stats.count = block_sum(count);
   const double total = block_sum(sum);
   if (stats.count > 0) {
-    // The first mean serves as anchor for the second.
+    // The first mean is the anchor for the second.
     const double anchor = total / static_cast<double>(stats.count);
     for_batch_values(groups, spec,
                      [&](double value, int64_t weight) { rest += static_cast<double>(weight) * (value - anchor); });
@@ -63,7 +64,7 @@ template <typename T>
 __global__ void group_advantages_kernel(RewardGroups<T> groups, AdvantageSpec spec, const RewardStats* batch,
                                         T* __restrict__ advantages) {
   const int64_t g = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
-  if (g >= groups.num_groups) return;  // the whole warp leaves together
+  if (g >= groups.num_groups) return;  // the same for the whole warp
   const GroupMembers<T> group = groups.members(g);
   const RewardStats stats = warp_stats(group);
   const RewardStats over_batch = uses_batch(spec.mode) ? *batch : RewardStats{};

@@ -1,4 +1,5 @@
-// The statistics of a group by one warp: lane k takes members k, k + 32, ...; a few sweeps over them, as on the CPU.
+// The statistics of a group, computed by one warp: lane k has members k, k + 32, ...; there are a few sweeps, as on the
+// CPU.
 #pragma once
 
 #include <math.h>
@@ -19,7 +20,8 @@ __device__ __forceinline__ void for_scored(const Members& group, const Visit& vi
   }
 }
 
-// The same in every lane. The anchor is the largest reward, which needs no order among the lanes.
+// The result is the same in every lane. The anchor is the largest reward, which does not depend on the order of the
+// lanes.
 template <typename Members>
 __device__ __forceinline__ RewardStats warp_stats(const Members& group) {
   RewardStats stats;

@@ -1,9 +1,8 @@
 // Group-relative advantages: each reward against the other rewards of its group.
-//
-// A NaN reward is unscored: it leaves every statistic, and its advantage is 0. An infinite reward leaves every
-// statistic too, so that it cannot spoil its group, but its own advantage is NaN, so that it cannot pass for a good one
-// (the CPU op refuses it before that). Sums are taken in double, around a reward of the group, so that neither a large
-// common offset swallows the spread nor equal rewards get one.
+// A NaN reward is unscored: it is in no statistic, and its advantage is 0. An infinite reward is in no statistic
+// either, so that it cannot spoil its group, and its own advantage is NaN, so that it is not taken for a good one (the
+// CPU op refuses it before). Sums are in double and of differences to a reward of the group, so that a large common
+// offset does not make the deviation inexact and equal rewards have deviation 0.
 #pragma once
 
 #include <math.h>
@@ -28,7 +27,7 @@ struct AdvantageSpec {
 };
 
 // Rewards that are compared with each other: entries [begin, end) of `order`, or of the rewards themselves without an
-// order. What follows takes any type of members with this form; a NaN stands for no reward.
+// order. The functions below accept any type with this interface; a NaN means that there is no reward.
 template <typename T>
 struct GroupMembers {
   const T* rewards;
@@ -73,8 +72,8 @@ KC_HOST_DEVICE bool uses_batch(AdvantageMode mode) {
   return mode == AdvantageMode::batch || mode == AdvantageMode::reinforce_pp;
 }
 
-// The statistics of a group without its entry `left_out`. Taken afresh: subtracting one reward from the group's sum of
-// squares would leave a rounding error where the others are all equal, and the mode divides by it.
+// The statistics of a group without its entry `left_out`. They are computed anew: subtracting one reward from the
+// group's sum of squares would leave a rounding error if the others are all equal, and the mode divides by it.
 template <typename Members>
 KC_HOST_DEVICE RewardStats others(const Members& group, int64_t left_out) {
   RewardStats stats;
@@ -94,7 +93,8 @@ KC_HOST_DEVICE RewardStats others(const Members& group, int64_t left_out) {
   return stats;
 }
 
-// A reward less its group's mean. A group of one has no baseline, or, with the zero policy, no part in anything.
+// A reward minus its group's mean. A group of one has no baseline: the result is the reward (unused with the zero
+// policy).
 KC_HOST_DEVICE double centred(double reward, const RewardStats& group) {
   return group.count == 1 ? reward : reward - group.mean;
 }
@@ -103,14 +103,13 @@ KC_HOST_DEVICE bool left_out_of_batch(const RewardStats& group, const AdvantageS
   return spec.mode == AdvantageMode::reinforce_pp && group.count == 1 && !spec.singleton_reward;
 }
 
-// What the batch's statistics are about, for one scored reward: the reward itself, or its distance from its group's
-// mean.
+// The value of a scored reward in the batch's statistics: the reward itself, or its difference to its group's mean.
 KC_HOST_DEVICE double batch_value(double reward, const RewardStats& group, const AdvantageSpec& spec) {
   return spec.mode == AdvantageMode::batch ? reward : centred(reward, group);
 }
 
-// The advantage of one scored reward. `spread` is what the deviation is taken over: the group (grpo), its other rewards
-// (loo_std), or the batch (batch, reinforce_pp).
+// The advantage of a scored reward. `spread` has the deviation: that of the group (grpo), of its other rewards
+// (loo_std), or of the batch (batch, reinforce_pp).
 KC_HOST_DEVICE double group_advantage(double reward, const RewardStats& group, const RewardStats& spread,
                                       const AdvantageSpec& spec) {
   const bool alone = group.count == 1;
@@ -146,7 +145,7 @@ KC_HOST_DEVICE double unscored_advantage(double reward) {
   return reward != reward ? 0.0 : reward - reward;
 }
 
-// The advantage of entry i of a group. `batch` is read where uses_batch(spec.mode).
+// The advantage of entry i of a group. `batch` is read only if uses_batch(spec.mode).
 template <typename Members>
 KC_HOST_DEVICE double member_advantage(const Members& group, int64_t i, const RewardStats& stats,
                                        const RewardStats& batch, const AdvantageSpec& spec) {

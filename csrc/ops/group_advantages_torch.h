@@ -1,4 +1,4 @@
-// The torch side of what all advantages share: how modes are named, options read and groups checked.
+// Code that the torch side of all advantages shares: names of modes, options, and checks of groups.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -63,9 +63,9 @@ inline const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
   return tensor ? tensor->const_data_ptr<int64_t>() : nullptr;
 }
 
-// What follows reads the tensors, which on a GPU would mean to wait for it.
+// The functions below read values, which on a GPU would mean waiting for it.
 
-// Bounds of parts that lie one after another and make up `count` things.
+// Checks the bounds of consecutive parts of `count` things.
 inline void check_bound_values(const char* name, const int64_t* bounds, int64_t parts, int64_t count,
                                const char* things) {
   check(bounds[0] == 0 && bounds[parts] == count, name, " must go from 0 to the number of ", things, ", ", count,

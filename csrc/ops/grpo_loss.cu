@@ -2,9 +2,8 @@
 // r of the cluster has the r-th part of the row. The shared memory of a block is one ring of slots. Its warps have
 // roles, and all roles work on the ring at the same time, each on another slot:
 //
-//   producer   1 thread. Starts the bulk copies (TMA) of the next chunks into slots that are free, also of the next
-//   row. summers    8 warps. First sweep: each sums its share of a chunk once the chunk has arrived. At the end of the
-//   row
+//   producer   1 thread. Starts the bulk copies (TMA) of the next chunks into free slots, also those of the next row.
+//   summers    8 warps. First sweep: each sums its share of a chunk once the chunk has arrived. At the end of the row
 //              each warp sends its sums to all blocks of the cluster (st.async into distributed shared memory).
 //   judge      1 warp. Joins the sums of the row, computes log-prob and entropy, gets the gradient of the loss from
 //              loss_math.h, and gives the writers the numbers that the second sweep needs. Also counts the metrics.
@@ -37,17 +36,17 @@ constexpr int kThreads = kWarp * (kJudgeWarp + 1);
 constexpr int kUnroll = 4;                   // packs of 16 bytes a lane takes of a slot
 constexpr int kPartPacks = kUnroll * kWarp;  // packs a warp takes of a slot
 constexpr int kMostSlots = 48;
-// Rows whose sums and judgements have room in shared memory. With k the number of rows that a ring can hold: a block
-// that sums row n has seen its own writers finish row n - k. Those writers needed the sums of all blocks for that row,
-// so every block has summed row n - k, and, by the same argument, its judge is done with row n - 2k. So with kRows > 2k
-// no message overwrites one that has not been read.
+// Number of rows whose sums and judgements fit into shared memory. Let k be the number of rows that a ring can hold.
+// When a block sums row n, its own writers have finished row n - k. They needed the sums of all blocks for that row, so
+// every block has summed row n - k, and, by the same argument, its judge has finished row n - 2k. So with kRows > 2k no
+// message overwrites one that has not been read.
 constexpr int kRows = 16;
 constexpr int kMostRowsInRing = 7;
 
 struct Layout {
   int cluster;      // blocks a row
   int block_packs;  // packs of a block's part of the row (the last block: at most)
-  int chunks;       // of that part
+  int chunks;       // chunks of that part
   int part_packs;   // packs of a warp's part of a chunk
   int slots;        // of the ring
   int bytes;        // of dynamic shared memory
@@ -57,11 +56,11 @@ struct alignas(16) WarpSums {
   float max, sum, weighted, target;
 };
 
-// What a writer needs to know of a row.
+// The numbers of a row that a writer needs.
 struct alignas(16) Judgement {
   RowGradient<float> gradient;
-  float shifted;  // 2^(x c - shifted) is the size of an element's gradient where the entropy has none
-  uint32_t sign;  // of it, as bits to flip in a pair of 16-bit floats
+  float shifted;  // 2^(x c - shifted) is the size of an element's gradient if the entropy has no gradient
+  uint32_t sign;  // its sign, as bits to flip in a pair of 16-bit floats
   int kind;       // 0: all zero, 1: without entropy's gradient, 2: with it
 };
 
@@ -155,14 +154,14 @@ struct Place {
   }
 };
 
-// The rows of this cluster, one after another, masked ones too. Everything about the next row is fetched before the
-// current one is worked on.
+// The rows of this cluster, one after another, including masked ones. All numbers of the next row are loaded before the
+// current row is handled.
 struct RowInfo {
   int64_t token, id;
   float temperature;
   bool active;
 
-  // The pack that holds the token; none for an id below 0, which division would take for one of the first pack.
+  // The pack that holds the token; none for an id below 0, for which the division would give the first pack.
   __device__ __forceinline__ int64_t target_pack(int pack_size) const { return id < 0 ? -1 : id / pack_size; }
 };
 template <class T>
@@ -184,7 +183,7 @@ __device__ __forceinline__ void for_rows(const LogitRows<T>& rows, int64_t count
   }
 }
 
-// What becomes of a pack of T: as many elements of O, which is T or narrower.
+// The gradient of a pack of T: as many elements of O, which is T or narrower.
 template <class T, class O>
 struct OutPack {
   using Raw = std::conditional_t<sizeof(O) == sizeof(T), uint4, uint2>;
@@ -237,9 +236,9 @@ struct Part {
 #endif
 
 #ifdef KC_HAS_CLUSTERS
-// By the first block of each cluster, once it has judged its rows: its part of the metrics, and by the last of these
-// blocks the loss and all metrics. The parts are added up in a fixed order, whichever block is last.
-// `room` is shared memory for kProducerWarp kLossMetrics numbers.
+// Called by the first block of each cluster when it has judged its rows: writes its part of the metrics. The last of
+// these blocks also computes the loss and all metrics, adding the parts in a fixed order. `room` is shared memory for
+// kProducerWarp kLossMetrics numbers.
 __device__ void add_up(Shared& shared, double* room, const PolicyLossScratch& scratch,
                        const PolicyLossDeviceResult<float>& result, const Layout& layout) {
   const int thread = static_cast<int>(threadIdx.x), clusters = static_cast<int>(gridDim.x) / layout.cluster;
@@ -375,7 +374,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           const int i = lane + u * kWarp;
           raw[u] = i < size ? load_shared(share + static_cast<uint32_t>(i) * 16) : make_uint4(0, 0, 0, 0);
         }
-        __syncwarp();  // the slot has been read: it may be filled again while its gradient is worked out
+        __syncwarp();  // the slot has been read, so it may be filled again while its gradient is computed
         if (lane == 0) barrier_arrive(&shared.empty[slot.index]);
         auto* to = reinterpret_cast<OutRaw*>(out) + k * part.chunk_packs + w * part.warp_packs;
         const bool has_target = target_in_share >= 0 && target_in_share < size && target_in_share % kWarp == lane;
@@ -434,7 +433,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         return;
       }
-      // What the loss reads from memory is on its way while the row is summed.
+      // The inputs of the loss are loaded while the row is summed.
       const int64_t sequence = scratch.sequence_of[token_id];
       LossToken<double> token = load_token<double>(args, spec, token_id, sequence, 0.0, 0.0);
       const double weight = weight_on_device(args, spec, scratch, sequence);
@@ -488,7 +487,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane < kLossMetrics) shared.metrics[lane] = metric;
   }
   __syncwarp();
-  cluster_sync();  // no block leaves while another may still write to it
+  cluster_sync();  // no block ends while another one may still write to its memory
   if (result.loss && rank == 0)
     add_up(shared, reinterpret_cast<double*>(memory + ring_offset(layout.cluster)), scratch, result, layout);
 #endif
@@ -509,7 +508,8 @@ struct CudaRuntime {
   return current_device_facts<CudaRuntime>(facts);
 }
 
-// cudaOccupancyMaxActiveClusters takes longer than a launch; a training run asks for one or two shapes.
+// The result is cached, because cudaOccupancyMaxActiveClusters takes longer than a launch and a training run has only
+// one or two shapes.
 template <class T, class O>
 int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, int* clusters) {
   static thread_local struct {
@@ -531,16 +531,16 @@ int resident_clusters(const cudaLaunchConfig_t& config, const Layout& layout, in
   return cudaSuccess;
 }
 
-// Parts begin at multiples of 512 bytes of their row: no two warps write to the same cache line, and every full load
-// and store of a warp is one such piece. Parts that share lines cost 7%.
+// Parts begin at multiples of 512 bytes of their row, so that no two warps write to the same cache line and every full
+// load and store of a warp is one such piece. Parts that share cache lines cost 7%.
 constexpr int kPiecePacks = 32;
 constexpr int64_t round_up(int64_t value, int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-// The smallest cluster whose ring holds a block's part of a row one and a half times. Fewer blocks a row are better,
-// since the parts wait for each other (measured on an H200, docs/cuda_kernels.md). False if there is none, or if a row
-// is so short that the ring would hold too many rows.
+// Chooses the smallest cluster whose ring holds a block's part of a row one and a half times. Fewer blocks for each row
+// are better, since the parts wait for each other (measured on an H200, docs/cuda_kernels.md). Returns false if there
+// is none, or if a row is so short that the ring would hold too many rows.
 bool make_layout(int64_t row_packs, int shared_bytes, Layout& layout) {
   for (const int cluster : {1, 2, 4, 8}) {
     const int64_t block_packs = round_up((row_packs + cluster - 1) / cluster, kPiecePacks);
@@ -563,7 +563,7 @@ bool make_layout(int64_t row_packs, int shared_bytes, Layout& layout) {
   return false;
 }
 
-// KC_CLUSTER_KERNELS=never takes the path of older GPUs, for tests and for comparison.
+// KC_CLUSTER_KERNELS=never uses the kernels for older GPUs, for tests and for comparison.
 bool clusters_are_allowed() {
   const char* const use = std::getenv("KC_CLUSTER_KERNELS");
   return !use || std::strcmp(use, "never") != 0;
@@ -615,7 +615,7 @@ int launch_fused_loss_gradient(const LogitRows<T>& rows, int64_t count, const To
     config.stream = static_cast<cudaStream_t>(stream);
     config.attrs = attributes;
     config.numAttrs = 1;
-    // A processing cluster of the chip may have a number of multiprocessors that C does not divide.
+    // The number of multiprocessors of a graphics processing cluster (GPC) may not be a multiple of C.
     config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors / layout.cluster * layout.cluster));
     int resident = 0;
     if (const int error = resident_clusters<T, O>(config, layout, &resident)) return error;
@@ -631,7 +631,7 @@ namespace {
 
 constexpr int kScaleThreads = 256;
 
-// A few blocks walk over the rows: where there is nothing to do, most of the launch is saved.
+// A few blocks handle all rows, so that the launch costs little if there is nothing to do.
 template <class T>
 __global__ void __launch_bounds__(kScaleThreads)
     scale_kernel(T* gradient, int64_t count, int64_t vocab, RowPlaces places, const Accumulator<T>* factor) {

@@ -2,8 +2,8 @@
 // library.
 //
 // grpo_loss computes log-probs of the rows, then the policy loss of the tokens; the gradient of the logits is one more
-// sweep over them, in the backward (token_logprobs_backward). grpo_loss_inplace writes that gradient over the logits at
-// once: on Hopper and newer in the sweep that reads them.
+// sweep over them, in the backward (token_logprobs_backward). grpo_loss_inplace writes that gradient over the logits in
+// the forward, on Hopper and newer in the sweep that reads them.
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
@@ -22,7 +22,7 @@ namespace {
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using InplaceOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// Rows without gaps between their elements, none of which lies in another row.
+// Checks that the elements of a row are adjacent and that rows do not overlap.
 void check_can_be_overwritten(const char* name, const Tensor& rows) {
   const int64_t last = rows.dim() - 1, vocab = rows.size(last);
   check(vocab <= 1 || rows.stride(last) == 1, name, " must have rows without gaps between their elements; got stride ",

@@ -13,8 +13,9 @@ struct LinearArguments {
   OptionalTensor bias;
   double logit_scale, softcap;
   int64_t chunk_rows;  // 0: as many as fit the workspace
-  // On CUDA: whether the workspace holds logits in the dtype of hidden, else in the accumulator's; the sum of the
-  // weight's gradient likewise; and whether the host may wait for the device. The CPU always sums in the accumulator.
+  // On CUDA: whether the workspace holds logits in the dtype of hidden, otherwise in the accumulator's; the same for
+  // the sum of the weight's gradient; and whether the host may wait for the device. The CPU always uses the
+  // accumulator.
   bool rounded_logits, rounded_weight_grad, allow_sync;
 };
 
@@ -23,7 +24,8 @@ struct LinearNeeds {
   bool any() const { return hidden || weight || bias; }
 };
 
-// The same with hidden states of shape [tokens, hidden_size]; `shape` says how the tokens lay.
+// Checks the arguments and returns them with hidden states of shape [tokens, hidden_size]; `shape` gets the shape of
+// the tokens.
 inline LinearArguments check_linear(LinearArguments in, TokenShape& shape) {
   shape = tokens_with("hidden", in.hidden, "hidden_size");
   if (shape.is_padded()) in.hidden = torch::stable::view(dense(in.hidden), {shape.count(), in.hidden.size(2)});

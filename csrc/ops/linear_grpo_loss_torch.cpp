@@ -1,10 +1,9 @@
 // Checks, allocation and registration of linear_grpo_loss; compiled once for the CPU library and once (KC_CUDA) for the
 // CUDA library.
-//
-// The gradient is formed in the forward, so three matrix products do instead of four: the loss is a scalar, so the
-// backward only scales. It needs every token of a sequence to be scored before the first is differentiated, unless the
-// loss looks at tokens one by one; so rows go through the workspace in whole sequences, and only a sequence longer than
-// the workspace is multiplied a fourth time.
+// The gradient is computed in the forward, because the loss is a scalar and the backward only has to scale it; so three
+// matrix products are enough instead of four. All log-probs of a sequence must be known before its first gradient,
+// unless the loss depends on tokens one by one; so whole sequences are put into the workspace, and only a sequence
+// longer than the workspace needs a fourth product.
 #include <torch/csrc/stable/library.h>
 
 #include <array>
@@ -27,7 +26,8 @@ namespace {
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 #ifdef KC_CUDA
-// Mask, advantages and cu_seqlens may lie on the host: then the op knows without waiting which rows to multiply.
+// Copies all tensors to the device. Mask, advantages and cu_seqlens may be on the host: then the op knows without
+// waiting which rows to multiply.
 LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream) {
   const auto move = [&](const char* name, Tensor tensor) {
     if (!is_on_host(tensor)) return tensor;
@@ -40,8 +40,8 @@ LossTensors all_on_device(const Tensor& like, LossTensors tensors, void* stream)
   return tensors;
 }
 
-// Rows of the list that are taken together: one chunk where they fit the workspace, else all of them are scored before
-// the first is differentiated.
+// Rows of the list that are computed together: one chunk if they fit into the workspace; otherwise the log-probs of all
+// chunks are computed before the first gradient.
 struct Piece {
   SequenceRange sequences;
   std::vector<RowChunk> chunks;
@@ -52,7 +52,7 @@ class LinearLoss {
  public:
   using A = Accumulator<T>;
 
-  // `tensors` may hold mask, advantages and cu_seqlens of the host, `on_device` has all on the device.
+  // In `tensors` mask, advantages and cu_seqlens may be on the host; in `on_device` all are on the device.
   LinearLoss(const LinearArguments& in, LinearNeeds needs, const LossTensors& tensors, const LossTensors& on_device,
              LogitRows<L> rows, PolicyLossArgs<A> args, const LossSpec& spec, const TokenOutputs<A>& out, void* stream)
       : in_(in),
@@ -96,7 +96,8 @@ class LinearLoss {
           launched(launch_loss_gradient(args_, spec_, memory.scratch, piece.sequences, first, chunk.tokens, chunk.count,
                                         g, h, stream_));
         }
-      for (size_t i = piece.chunks.size(); i-- > 0;) {  // backwards: the logits of the last chunk are still there
+      // Backwards, because the workspace still holds the logits of the last chunk.
+      for (size_t i = piece.chunks.size(); i-- > 0;) {
         const RowChunk& chunk = piece.chunks[i];
         if (i + 1 < piece.chunks.size()) logits = head.logits(chunk, rows_);
         head.add_gradient(chunk, logits, stats_, g, h, formed);
@@ -115,7 +116,7 @@ class LinearLoss {
  private:
   static void launched(int error) { check_launch("linear_grpo_loss", error); }
 
-  // Score, loss and gradient in one sweep, where there is a kernel for it.
+  // Computes log-probs, loss and gradient in one sweep. Returns false if there is no kernel for it.
   bool fused(DeviceHead<T, L>& head, const LogitRows<L>& logits, const RowChunk& chunk,
              const PolicyLossScratch& scratch, A* g, A* h) {
     if constexpr (std::is_same_v<T, L> || std::is_same_v<T, BFloat16>) {
@@ -135,7 +136,7 @@ class LinearLoss {
 
   void plan(const LossTensors& tensors) {
     const bool splits = splits_sequences(spec_);
-    // Where sequences begin, if the host knows or may ask; without, all rows are one sequence.
+    // The bounds of the sequences, if the host knows them or may wait for them; otherwise all rows are one sequence.
     std::vector<int64_t> bounds{0, args_.tokens};
     bool knows_bounds = !tensors.cu_seqlens;
     if (args_.sequence_length > 0) {
@@ -172,14 +173,14 @@ class LinearLoss {
         row_bounds.push_back(std::lower_bound(tokens_.tokens().begin(), tokens_.tokens().end(), bound) -
                              tokens_.tokens().begin());
       for (size_t s = 0; s + 1 < row_bounds.size();) {
-        // As many whole sequences as fit the workspace, at least one.
+        // As many whole sequences as fit into the workspace, at least one.
         size_t last = s + 1;
         while (last + 1 < row_bounds.size() && row_bounds[last + 1] - row_bounds[s] <= capacity_) ++last;
         cut_anywhere({static_cast<int64_t>(s), static_cast<int64_t>(last)}, row_bounds[s], row_bounds[last]);
         s = last;
       }
     }
-    // Within a chunk, rows that have no gradient for certain go last.
+    // Within a chunk, rows that certainly have no gradient come last.
     std::vector<int64_t> may_counts;
     bool reordered = false;
     int64_t begin = 0;
@@ -208,7 +209,7 @@ class LinearLoss {
     }
   }
 
-  // [tokens], true where a token's gradient is 0 whatever the model says; empty where the host knows of none.
+  // [tokens], true if a token's gradient is 0 for any logits; empty if the host knows of no such token.
   std::vector<char> idle_tokens(const LossTensors& tensors, const std::vector<int64_t>* bounds) const {
     std::vector<char> idle;
     if (!is_on_host(tensors.advantages) || spec_.beta != 0 || spec_.entropy_coef != 0 || spec_.ratio_penalty != 0)

@@ -21,7 +21,7 @@ __global__ void count_up_kernel(int64_t* tokens, int64_t first, int64_t count) {
   if (i < count) tokens[i] = first + i;
 }
 
-// Unit is uint4 where rows are made of such, else T.
+// Unit is uint4 if rows consist of whole ones, otherwise T.
 template <class Unit>
 __device__ __forceinline__ void copy_row(const Unit* from, Unit* to, int64_t units) {
   for (int64_t j = threadIdx.x; j < units; j += kCopyThreads) to[j] = from[j];
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(Unit* rows, int64_t unit
   for (int64_t j = threadIdx.x; j < units; j += kThreads) to[j] = from[j];
 }
 
-// Calls launch(pointer..., units, stride in units) with the widest unit that all of these are made of.
+// Calls launch(pointer..., units, stride in units) with the widest unit that divides all of these.
 template <class T, class Launch>
 void with_unit(int64_t width, int64_t stride, const void* a, const void* b, const Launch& launch) {
   constexpr int64_t kPack = Pack<T>::kCount;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(L* logits, int64_t voc
   }
 }
 
-// As many elements of O as a pack of L has, side by side.
+// As many adjacent elements of O as a pack of L has.
 template <class L, class O>
 __device__ __forceinline__ void store_pack(O* to, const Accumulator<L> (&v)[Pack<L>::kCount]) {
   if constexpr (sizeof(O) == sizeof(L)) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void store_pack(O* to, const Accumulator<L> (&v)[Pack
   }
 }
 
-// A gradient narrower than its logits lies in front of them: what a turn of the loop writes has been read by the block
-// before the turn's barrier.
+// A gradient narrower than its logits is written to the bytes before them: the block has read the bytes that an
+// iteration of the loop writes before the barrier of that iteration.
 template <class L, class O>
 __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
     head_gradient_kernel(LogitRows<L> rows, TokenStats<Accumulator<L>> stats, const Accumulator<L>* grad_logprobs,
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
   };
 
   const int64_t packs = vocab / kPack;
-  const int64_t last = packs * kPack + threadIdx.x;  // fewer elements than threads are left over
+  const int64_t last = packs * kPack + threadIdx.x;  // fewer elements than threads are left
   const A tail = last < vocab ? load_wide(x + last) : A(0);
   const auto* from = reinterpret_cast<const uint4*>(x);
   for (int64_t begin = 0; begin < packs; begin += kUnroll * kThreads) {
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(L) == 8 ? 1 : 2)
   if (last < vocab) store_narrow(out + last, convert(tail, last));
 }
 
-// The sum of `value` over the threads in front, and over all of them in *total.
+// Returns the sum of `value` over the threads before this one; *total gets the sum over all of them.
 __device__ int block_scan(int value, int* total) {
   __shared__ int sums[kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -179,8 +179,8 @@ __device__ int block_scan(int value, int* total) {
   return before + upto - value;
 }
 
-// Each thread takes a run of rows, at most 64 a turn: one bit says which of them have a gradient, so memory is read
-// once and a turn needs two scans.
+// Each thread handles consecutive rows, at most 64 in an iteration. One bit for each row says whether it has a
+// gradient, so memory is read once and an iteration needs two scans.
 template <class A>
 __global__ void __launch_bounds__(kSelectThreads)
     select_kernel(const int64_t* tokens, const bool* mask, const A* grad_logprobs, const A* grad_entropy, int64_t count,
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     holes += more_holes;
     movers += more_movers;
   }
-  __syncthreads();  // as many holes as movers, all known to the block
+  __syncthreads();  // all holes and movers are visible to the block; their numbers are equal
   for (int64_t k = threadIdx.x; k < movers; k += kSelectThreads) {
     const int32_t from = selection.movers[k], to = selection.holes[k];
     selection.slots[from] = to;
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   if (threadIdx.x >= kWarp) return;
   top = warp_max(tops[threadIdx.x]);
   if (threadIdx.x != 0) return;
-  const bool usable = top > 0 && top < 0x1p100f;  // not for infinity: that must come through
+  const bool usable = top > 0 && top < 0x1p100f;  // infinity must not be scaled away
   const float scale = usable ? ldexpf(1.0f, -min(ilogbf(top), 100)) : 1.0f;
   numbers[0] = scale;
   numbers[1] = logit_scale / scale;
@@ -371,7 +371,7 @@ template <class O>
 int launch_move_rows(O* gradients, int64_t vocab, int64_t stride, const RowSelection& selection, int64_t moved,
                      void* stream) {
   if (moved == 0 || vocab == 0) return cudaSuccess;
-  // A workspace's rows are padded to whole packs: the padding moves too.
+  // The rows of the workspace are padded to whole packs, and the padding is moved, too.
   const int64_t width = std::min(stride, (vocab + Pack<O>::kCount - 1) / Pack<O>::kCount * Pack<O>::kCount);
   with_unit<O>(width, stride, gradients, gradients, [&](auto unit, int64_t units, int64_t unit_stride) {
     using Unit = decltype(unit);

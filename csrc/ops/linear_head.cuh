@@ -1,5 +1,5 @@
-// What lies around the matrix products of a language-model head on CUDA: rows brought together and taken apart, logits
-// finished, logits turned into gradients, and the rows without gradient left out. Knows no torch; streams are
+// The steps around the matrix products of a language-model head on CUDA: gathering and scattering rows, finishing
+// logits, turning logits into gradients, and leaving out rows without gradient. Includes no torch; streams are
 // cudaStream_t, results are cudaError_t.
 //
 // T is the dtype of the head, L of the logits in the workspace (T, or float), A = Accumulator<T>.
@@ -14,7 +14,7 @@ namespace kc {
 // tokens[i] = first + i.
 [[nodiscard]] int launch_count_up(int64_t* tokens, int64_t first, int64_t count, void* stream);
 
-// to[i] = from[tokens[i]], a row of zeros where the token is masked (mask may be null).
+// to[i] = from[tokens[i]], or a row of zeros if the token is masked (mask may be null).
 template <class T>
 [[nodiscard]] int launch_gather_rows(const T* from, int64_t width, const int64_t* tokens, const bool* mask,
                                      int64_t count, T* to, void* stream);
@@ -28,8 +28,8 @@ template <class T, class L>
 [[nodiscard]] int launch_finish_logits(L* logits, int64_t count, int64_t vocab, int64_t stride, const T* bias,
                                        Accumulator<T> logit_scale, Accumulator<T> softcap, void* stream);
 
-// d loss / d (x before the softcap) of each row. Rows begin at multiples of 16 bytes; row i goes to row slots[i] of
-// `gradients`, to none where that is -1, to row i without slots. A row may lie in the bytes of its own logits, or of
+// d loss / d (x before the softcap) of each row. Rows begin at multiples of 16 bytes; row i is written to row slots[i]
+// of `gradients`, nowhere if that is -1, and to row i without slots. A row may be in the bytes of its own logits, or of
 // logits whose slot is -1. Both gradients by token may be null, and are multiplied by `scale` (one number on the
 // device; null: 1).
 template <class L, class O>
@@ -38,13 +38,14 @@ template <class L, class O>
                                        const Accumulator<L>* scale, Accumulator<L> softcap, const int32_t* slots,
                                        O* gradients, int64_t gradient_stride, void* stream);
 
-// The rows that have a gradient, close together. A row in front of the `active`-th stays where it is; one behind it
-// goes to a row in front that has none. So no row is in another's way, and rows can move all at once.
+// The rows that have a gradient, moved to the front. A row before the `active`-th stays in place; one after it is moved
+// to a row before it that has no gradient. So no row overwrites another one with a gradient, and all rows can move at
+// the same time.
 struct RowSelection {
-  int32_t* slots;    // [count]: where each row goes, -1 for one without gradient
+  int32_t* slots;    // [count]: the new place of each row, -1 for one without gradient
   int64_t* order;    // [active]: the token in each slot
   int32_t* holes;    // [moved]: slots that were free
-  int32_t* movers;   // [moved]: the rows that went there
+  int32_t* movers;   // [moved]: the rows that were moved there
   int64_t* numbers;  // [2]: active, moved
 
   static int64_t bytes(int64_t count) { return 16 + 20 * ((count + 1) / 2 * 2); }
@@ -63,13 +64,13 @@ struct RowSelection {
 template <class A>
 [[nodiscard]] int launch_select_rows(const int64_t* tokens, const bool* mask, const A* grad_logprobs,
                                      const A* grad_entropy, int64_t count, const RowSelection& selection, void* stream);
-// Moves rows that already hold gradients; `moved` as the selection found it, or more.
+// Moves rows that already hold gradients; `moved` is the number of the selection, or an upper limit of it.
 template <class O>
 [[nodiscard]] int launch_move_rows(O* gradients, int64_t vocab, int64_t stride, const RowSelection& selection,
                                    int64_t moved, void* stream);
 
-// sum[j] += factor * sum over rows of gradients[., j]; device_factor, where not null, is a number on the device that
-// takes the place of factor.
+// sum[j] += factor * sum over rows of gradients[., j]; if device_factor is not null, this number on the device replaces
+// factor.
 template <class O>
 [[nodiscard]] int launch_add_columns(const O* gradients, int64_t count, int64_t vocab, int64_t stride,
                                      Accumulator<O> factor, const Accumulator<O>* device_factor, Accumulator<O>* sum,
@@ -79,8 +80,8 @@ template <class O>
 template <class V, class T>
 [[nodiscard]] int launch_scale(const V* values, int64_t count, const Accumulator<T>* factor, T* out, void* stream);
 
-// For gradients in float16, four numbers: the power of two that brings the largest of these tokens' gradients near 1,
-// logit_scale divided by it, 0 and 1.
+// Computes four numbers for gradients in float16: the power of two that scales the largest of these tokens' gradients
+// to about 1, logit_scale divided by it, 0 and 1.
 [[nodiscard]] int launch_gradient_scale(const int64_t* tokens, const float* grad_logprobs, const float* grad_entropy,
                                         int64_t count, float logit_scale, float* numbers, void* stream);
 

@@ -1,6 +1,6 @@
-// The head of linear_head_torch.h on CUDA: some rows of logits at a time in one workspace, where they become their own
-// gradient, between products by cuBLAS. Rows without gradient are left out of the products where their number is known
-// on the host, or may be asked for.
+// The head of linear_head_torch.h on CUDA: some rows of logits at a time are in one workspace and are overwritten by
+// their gradient, between products by cuBLAS. Rows without gradient are left out of the products if the host knows
+// their number or may wait for it.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -40,15 +40,16 @@ inline Tensor on_host(const Tensor& tensor) {
 inline Tensor pinned(const std::vector<int64_t>& sizes, ScalarType type) {
   return torch::stable::empty(sizes, type, std::nullopt, torch::stable::Device(DeviceType::CPU), /*pin_memory=*/true);
 }
-// A contiguous tensor of the host, without waiting: from memory that is not pinned the driver may wait for the stream.
+// Copies a contiguous host tensor to the device without waiting. It uses pinned memory, because for other memory the
+// driver may wait for the stream.
 inline Tensor on_device_of(const Tensor& like, const Tensor& tensor) {
   Tensor staged = pinned(sizes_of(tensor), tensor.scalar_type());
   torch::stable::copy_(staged, tensor);
   return torch::stable::to(staged, like.device(), /*non_blocking=*/true);
 }
 
-// The tokens that take part, rising, on the host and on the device. A mask on the host, or one that may be waited for,
-// leaves the masked tokens out; else all take part, and `mask` says which count.
+// The tokens to compute, in ascending order, on the host and on the device. If the mask is on the host, or the host may
+// wait for it, masked tokens are left out; otherwise all tokens are computed, and `mask` says which count.
 class TokenList {
  public:
   TokenList(const Tensor& like, int64_t tokens, const OptionalTensor& mask, bool can_wait, void* stream)
@@ -75,13 +76,13 @@ class TokenList {
   bool has_unknown_mask() const { return has_unknown_mask_; }
   std::vector<int64_t>& tokens() { return list_; }
 
-  // Leaves out more tokens.
+  // Removes the tokens for which `keep` is false.
   template <class Keep>
   void keep(const Keep& keep) {
     list_.erase(std::remove_if(list_.begin(), list_.end(), [&](int64_t t) { return !keep(t); }), list_.end());
   }
 
-  // To the device, in the present order.
+  // Copies the list to the device, in its present order.
   void upload(bool reordered) {
     memory_ = fresh(like_, {size()}, ScalarType::Long);
     if (size() == 0) return;
@@ -95,7 +96,7 @@ class TokenList {
     torch::stable::copy_(memory_, staged, /*non_blocking=*/true);
   }
 
-  // Tokens [begin, end) of the list, `may_count` of them with a gradient perhaps.
+  // Tokens [begin, end) of the list, of which the first `may_count` may have a gradient.
   RowChunk chunk(int64_t begin, int64_t end, int64_t may_count) const {
     const auto at = [&](int64_t i) { return list_[static_cast<size_t>(i)]; };
     bool in_a_row = end > begin && !has_unknown_mask_ && at(end - 1) - at(begin) == end - begin - 1;
@@ -111,13 +112,13 @@ class TokenList {
   std::vector<int64_t> list_;
 };
 
-// Tiles of a product are at most so high; other numbers of rows leave some of the last ones idle.
+// Number of rows of the highest tile of a product. With other multiples the last wave of tiles does not fill the GPU.
 constexpr int64_t kTileRows = 256;
 inline int64_t whole_tiles(int64_t rows) {
   return (rows + kTileRows - 1) / kTileRows * kTileRows;
 }
 
-// How many rows go through the workspace at a time, where they may be cut anywhere: as even as whole tiles allow.
+// Number of rows in the workspace at a time, if they may be cut anywhere: chunks of about equal size, of whole tiles.
 inline int64_t even_chunk(int64_t rows, int64_t capacity) {
   if (rows <= capacity) return std::max<int64_t>(1, rows);
   const int64_t chunks = (rows + capacity - 1) / capacity;
@@ -130,7 +131,7 @@ int64_t workspace_stride(int64_t vocab) {
   return (vocab + kPack - 1) / kPack * kPack;
 }
 
-// Rows of the workspace: chunk_rows, or as many as fit 1.25 GiB.
+// Rows of the workspace: chunk_rows, or as many as fit into 1.25 GiB.
 template <class L>
 int64_t workspace_rows(const LinearArguments& in) {
   constexpr int64_t kWorkspaceBytes = int64_t{1280} << 20;
@@ -168,7 +169,7 @@ class DeviceHead {
     numbers_ = fresh(hidden_, {4}, ScalarType::Float);
   }
 
-  // The logits of these rows, in the workspace; `rows` says the rest.
+  // Computes the logits of these rows in the workspace; `rows` holds the other fields of the result.
   LogitRows<L> logits(const RowChunk& chunk, LogitRows<L> rows) {
     rows.logits = workspace();
     rows.places.stride = stride_;
@@ -187,10 +188,10 @@ class DeviceHead {
     check(launch_token_logprobs<L>(rows, count, stats, stream_));
   }
 
-  // Where the gradient of row i of the workspace lies: in the bytes of its logits.
+  // The gradients of the workspace's rows: row i is in the bytes of its logits.
   T* gradients() { return reinterpret_cast<T*>(workspace()); }
   int64_t gradient_stride() const { return stride_ * static_cast<int64_t>(sizeof(L) / sizeof(T)); }
-  // Whether a kernel that knows nothing of softcap and float16's scale may write gradients there.
+  // Whether a kernel that ignores the softcap and float16's scale may write gradients there.
   bool gradients_are_plain() const { return softcap_ == 0.0 && !kScales; }
 
   // Adds the gradient of these rows, whose logits are in the workspace and are gone afterwards; with `formed` they are
@@ -206,7 +207,7 @@ class DeviceHead {
       check(launch_select_rows<A>(chunk.tokens, rows.mask, by_logprobs, by_entropy, kept.count, selection, stream_));
       const auto [active, moved] = selected_numbers();
       if (active == 0) return;
-      // To leave out a few rows costs more than to multiply their zeros.
+      // Leaving out a few rows takes longer than multiplying their zeros.
       selected = whole_tiles(active) < kept.count;
       if (selected) kept = {selection.order, active, kAnyOrder, active};
       if (selected && formed)
@@ -229,7 +230,7 @@ class DeviceHead {
     multiply(kept, selected ? fill_tile(kept.count) : kept.count, rows.mask, numbers);
   }
 
-  // Once all gradients have been added.
+  // Called when all gradients have been added.
   void finish() {
     if (!has_weight_sum_) torch::stable::zero_(grad_weight);
   }
@@ -239,7 +240,7 @@ class DeviceHead {
   Tensor grad_bias;    // [vocab], in A
 
  private:
-  // Gradients in float16 are kept near 1: at 1e-8 they would be 0.
+  // Gradients in float16 are scaled to about 1, because numbers like 1e-8 would become 0.
   static constexpr bool kScales = std::is_same_v<T, Float16>;
   static constexpr ScalarType kSums = sizeof(A) == sizeof(double) ? ScalarType::Double : ScalarType::Float;
   static constexpr ScalarType kLogits = std::is_same_v<L, double>     ? ScalarType::Double
@@ -247,9 +248,9 @@ class DeviceHead {
                                         : std::is_same_v<L, BFloat16> ? ScalarType::BFloat16
                                                                       : ScalarType::Half;
 
-  // Rows are multiplied in multiples of 16, filled up with anything: fewer rows cuBLAS takes through other kernels,
-  // which sum otherwise (measured on an H200). So a token's log-prob has the same bits whichever tokens are in the
-  // call, and an unchanged policy has ratio 1.
+  // Rows are multiplied in multiples of 16, filled up with arbitrary rows: for fewer rows cuBLAS uses other kernels,
+  // which sum in another order (measured on an H200). So the bits of a token's log-prob do not depend on the other
+  // tokens of the call, and an unchanged policy has ratio 1.
   static constexpr int64_t kRowBlock = 16;
   static int64_t whole_blocks(int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock * kRowBlock; }
 
@@ -257,14 +258,14 @@ class DeviceHead {
 
   L* workspace() { return static_cast<L*>(workspace_.mutable_data_ptr()); }
 
-  // The selection's numbers, once the device has them.
+  // Waits for the device and returns the numbers of the selection.
   std::pair<int64_t, int64_t> selected_numbers() {
     const Tensor numbers = on_host(torch::stable::narrow(selection_, 0, 0, 2 * sizeof(int64_t)));
     const auto* values = static_cast<const int64_t*>(numbers.const_data_ptr());
     return {values[0], values[1]};
   }
 
-  // The hidden states of each row, and `readable` rows in all: of `hidden` where they lie, or brought together.
+  // The hidden states of each row, with `readable` rows in all: a part of `hidden`, or a gathered copy.
   const T* rows_of_hidden(const RowChunk& chunk, int64_t readable, const bool* mask) {
     if (chunk.first != kAnyOrder && chunk.first + readable <= hidden_.size(0))
       return data_of<T>(hidden_) + chunk.first * width_;
@@ -274,7 +275,7 @@ class DeviceHead {
     return to;
   }
 
-  // Zeros after `count` rows of gradients, up to a whole tile; returns how many rows that makes.
+  // Writes zeros after `count` rows of gradients, up to a whole tile; returns the number of rows with them.
   int64_t fill_tile(int64_t count) {
     const int64_t multiplied = whole_tiles(count);
     clear(gradients() + count * gradient_stride(), (multiplied - count) * gradient_stride());
@@ -284,7 +285,7 @@ class DeviceHead {
     check(cudaMemsetAsync(data, 0, sizeof(T) * static_cast<size_t>(elements), static_cast<cudaStream_t>(stream_)));
   }
 
-  // The first `multiplied` rows of the workspace are d loss / d x of these tokens, and zeros behind them.
+  // Multiplies the first `multiplied` rows of the workspace: d loss / d x of these tokens, and zeros after them.
   void multiply(const RowChunk& kept, int64_t multiplied, const bool* mask, const float* numbers) {
     const Matrix<const T> gradient{gradients(), gradient_stride()};
     const float* device_alpha = numbers ? numbers + 1 : nullptr;

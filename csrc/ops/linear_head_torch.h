@@ -1,5 +1,5 @@
-// A language-model head that never keeps its logits: a few rows at a time in one workspace, scored, turned into the
-// gradient in place, multiplied into the gradients of hidden states and weight.
+// A language-model head that never stores all logits: a few rows at a time are computed in one workspace, overwritten
+// by their gradient, and multiplied into the gradients of hidden states and weight.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
@@ -17,17 +17,17 @@
 
 namespace kc {
 
-// T is the dtype of hidden states and weight; logits are formed and differentiated in A. A weight of 16 bits is widened
-// a tile of columns at a time, so that the logits are float32 without a float32 copy of the head.
+// T is the dtype of hidden states and weight; logits and their gradients are in A. A 16-bit weight is converted a tile
+// of columns at a time, so that the logits are float32 without a float32 copy of the head.
 template <class T>
 class LinearHead {
  public:
   using A = Accumulator<T>;
   static constexpr int64_t kWorkspaceBytes = int64_t{256} << 20;
   static constexpr int64_t kTileColumns = 4096;
-  // Rows are multiplied in multiples of 16, filled up with zeros: BLAS libraries take the rows beyond a multiple of
-  // their block (MKL: 8 in float32, 16 in float64) through another kernel, which rounds otherwise. So a token's
-  // log-prob has the same bits whichever tokens are in the call, and an unchanged policy has ratio 1.
+  // Rows are multiplied in multiples of 16, filled up with zeros: for the rows beyond a multiple of their block (MKL: 8
+  // in float32, 16 in float64) BLAS libraries use another kernel, which rounds differently. So the bits of a token's
+  // log-prob do not depend on the other tokens of the call, and an unchanged policy has ratio 1.
   static constexpr int64_t kRowBlock = 16;
 
   LinearHead(const LinearArguments& in, LinearNeeds needs)
@@ -52,7 +52,8 @@ class LinearHead {
   int64_t capacity() const { return capacity_; }
   int64_t vocab() const { return vocab_; }
 
-  // The rows of `count` tokens, at most capacity(), as they stand in the workspace; `rows` says the rest.
+  // Computes the logits of `count` tokens, at most capacity(), in the workspace; `rows` holds the other fields of the
+  // result.
   LogitRows<A> logits(const int64_t* tokens, int64_t count, LogitRows<A> rows) {
     const int64_t multiplied = whole_blocks(count);
     Tensor x = gather(tokens, count, multiplied);
@@ -77,8 +78,8 @@ class LinearHead {
                                 [&](int64_t begin, int64_t end) { token_logprobs_rows(rows, stats, begin, end); });
   }
 
-  // Adds the gradient of these rows, which are in the workspace and are gone afterwards. Rows without gradient meet no
-  // matrix product.
+  // Adds the gradient of these rows, which are in the workspace and are overwritten. Rows without gradient are not
+  // multiplied.
   void add_gradient(const LogitRows<A>& rows, const TokenStats<A>& stats, const A* grad_logprobs, const A* grad_entropy,
                     int64_t count) {
     std::vector<int64_t> active, tokens;
@@ -144,8 +145,9 @@ class LinearHead {
     return kWiden ? torch::stable::to(x, kType) : x;
   }
 
-  // The first `count` rows of the workspace are d loss / d product of these tokens. Here, too, whole blocks: of fewer
-  // rows MKL makes dot products, whose sums over a large vocabulary lose digits (measured: 2e-5 instead of 6e-7).
+  // Multiplies the first rows of the workspace, d loss / d product of these tokens. Rows are filled up to whole blocks
+  // here, too: for fewer rows MKL computes dot products, whose sums over a large vocabulary lose digits (measured: an
+  // error of 2e-5 instead of 6e-7).
   void multiply(const std::vector<int64_t>& tokens, int64_t count) {
     const int64_t multiplied = whole_blocks(count);
     A* data = workspace_.template mutable_data_ptr<A>();
@@ -190,7 +192,7 @@ class LinearHead {
   LinearNeeds needs_;
 };
 
-// A scratch copy of what the rows need beside the logits, contiguous and alive as long as this is.
+// Contiguous copies of the other tensors that the rows need, which live as long as this object.
 template <class A>
 struct TokenInputs {
   TokenInputs(const Tensor& ids_in, const Tensor& temperature_in, const OptionalTensor& mask_in)
@@ -200,7 +202,7 @@ struct TokenInputs {
     rows.mask = mask ? data_of<bool>(*mask) : nullptr;
   }
 
-  // The unmasked ones of tokens [begin, end), rising.
+  // The unmasked tokens of [begin, end), in ascending order.
   std::vector<int64_t> unmasked(int64_t begin, int64_t end) const {
     std::vector<int64_t> tokens;
     for (int64_t t = begin; t < end; ++t)

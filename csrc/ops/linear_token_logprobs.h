@@ -1,4 +1,4 @@
-// What lies between the head's matrix product and a row of logits, forward and backward, in place:
+// The steps between the head's matrix product and a row of logits, forward and backward, in place:
 //   x = softcap tanh(logit_scale (product + bias) / softcap); without a softcap x = logit_scale (product + bias).
 // Knows no torch.
 #pragma once
@@ -20,7 +20,7 @@ struct HeadScaling {
 template <class A>
 void scale_logits_row(const HeadScaling<A>& scaling, A* row, int64_t vocab);
 
-// One row, d loss / d logits -> d loss / d product. `logits` are read only with a softcap and may be null without.
+// One row, d loss / d logits -> d loss / d product. `logits` are read only with a softcap and may be null without one.
 template <class A>
 void scale_gradient_row(const HeadScaling<A>& scaling, const A* logits, A* gradient, int64_t vocab);
 

@@ -87,7 +87,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_token_logprobs_backward(
     Tensor ids, Tensor temperature, OptionalTensor mask, Tensor logprobs, Tensor entropy, Tensor max, Tensor sum,
     double logit_scale, double softcap, int64_t chunk_rows, bool rounded_logits, bool allow_sync, bool need_hidden,
     bool need_weight, bool need_bias) {
-  // The sum of one chunk needs no wider type than the one it ends in.
+  // If there is only one chunk, its product is written directly in the dtype of the result.
   const ScalarType type = hidden.scalar_type(), accumulator = accumulator_of(type);
   TokenShape shape;
   const std::vector<int64_t> hidden_sizes = sizes_of(hidden);

@@ -1,13 +1,13 @@
-// The policy loss of one token and its derivatives: the one definition that every form of the loss uses, CPU and CUDA.
+// The policy loss of one token and its derivatives: the only definition, used by every form of the loss on CPU and
+// CUDA.
 //
 // Three steps, because the ratio may be a sequence's:
-//   1. `add_token` sums what a sequence must know of all its tokens; `finish_sequence` turns the sums into its state.
+// 1. `add_token` sums values over the tokens of a sequence; `finish_sequence` turns the sums into the sequence's state.
 //   2. `token_terms` gives a token's loss and gradient. A gradient that runs through the sequence ratio comes back as
 //      `grad_shared`, d loss_t / d log(ratio of the sequence).
 //   3. The gradient of a token is w (grad_own + share * sum of grad_shared over its sequence), w from `token_weight`.
 //      Where `couples_tokens(spec)` is false every grad_shared is 0, and steps 2 and 3 are one.
-//
-// T is float or double. Knows no torch, no std:: function that device code lacks.
+// T is float or double. Includes no torch, and uses no std:: function that device code lacks.
 #pragma once
 
 #include <math.h>
@@ -58,7 +58,7 @@ struct TokenTerms {
   bool clipped_low = false, clipped_high = false, rejected = false;
 };
 
-// A value and its derivative by the log-prob or log-ratio it came from.
+// A value and its derivative with respect to the log-prob or log-ratio from which it is computed.
 template <class T>
 struct Dual {
   T value, slope;
@@ -69,7 +69,7 @@ KC_HOST_DEVICE T clamp(T x, T low, T high) {
   return x < low ? low : (x > high ? high : x);  // NaN stays NaN
 }
 
-// The slope is 1 on the bounds, as torch.clamp has it.
+// The slope is 1 on the bounds, as in torch.clamp.
 template <class T>
 KC_HOST_DEVICE Dual<T> clamp_dual(T x, T low, T high) {
   return {clamp(x, low, high), x < low || x > high ? T(0) : T(1)};
@@ -83,22 +83,22 @@ KC_HOST_DEVICE bool couples_tokens(const LossSpec& spec) {
          (spec.surrogate == Surrogate::clip || spec.surrogate == Surrogate::gmpo || spec.surrogate == Surrogate::sapo);
 }
 
-// Whether anything in the spec is about sequences: then the caller must say where they begin and end.
+// Whether anything in the spec depends on sequences: then the caller must pass their bounds.
 KC_HOST_DEVICE bool needs_sequences(const LossSpec& spec) {
   return spec.importance_sampling_level != RatioLevel::token || spec.reduction == Reduction::sequence_mean ||
          spec.reduction == Reduction::sequence_mean_token_sum || spec.mismatch >= Mismatch::sequence_truncate ||
          spec.token_veto > 0 || spec.off_policy_mask_threshold < kUnbounded;
 }
 
-// Whether each token's loss and gradient follow from that token and the length of its sequence alone: then a sequence
-// may be cut anywhere.
+// Whether each token's loss and gradient depend only on that token and the length of its sequence: then a sequence may
+// be cut anywhere.
 KC_HOST_DEVICE bool splits_sequences(const LossSpec& spec) {
   return spec.importance_sampling_level == RatioLevel::token && spec.mismatch < Mismatch::sequence_truncate &&
          spec.token_veto == 0 && spec.off_policy_mask_threshold == kUnbounded;
 }
 
-// Token t of sequence s, whose log-prob and entropy need not stand in `args`. S is the stored type, T the one that the
-// loss is computed in.
+// Token t of sequence s, whose log-prob and entropy need not be in `args`. S is the stored type, T the type of the
+// computation.
 template <class T, class S>
 KC_HOST_DEVICE LossToken<T> load_token(const PolicyLossArgs<S>& args, const LossSpec& spec, int64_t t, int64_t s,
                                        T logprob, T entropy) {
@@ -127,7 +127,7 @@ KC_HOST_DEVICE T mismatch_log_ratio(const LossToken<T>& token) {
   return token.has_rollout ? token.old - token.rollout : T(0);
 }
 
-// log r_t as the surrogate's ratio sees it.
+// log r_t as it enters the surrogate's ratio.
 template <class T>
 KC_HOST_DEVICE Dual<T> token_log_ratio(const LossSpec& spec, const LossToken<T>& token) {
   const T log_ratio = token.logprob - token.old;
@@ -146,7 +146,8 @@ KC_HOST_DEVICE void add_token(SequenceSums<T>& sums, const LossSpec& spec, const
   sums.log_ratio += token_log_ratio(spec, token).value;
   sums.mismatch += mismatch;
   if (mismatch < sums.least_mismatch) sums.least_mismatch = mismatch;
-  // A token that the sampler could not score is no evidence of drift. Without a sampler the old policy stands for it.
+  // A token that the sampler could not score does not count as drift. Without a sampler's log-probs the old policy's
+  // are used.
   if (token.has_rollout)
     sums.drift += token.rollout - token.logprob;
   else if (!token.unscored)
@@ -195,7 +196,7 @@ template <class T>
 struct SurrogateTerms {
   T loss = 0;
   T by_log_ratio = 0;    // d loss / d log r
-  T by_logprob = 0;      // d loss / d logp where logp stands outside the ratio
+  T by_logprob = 0;      // d loss / d logp of logp outside the ratio
   bool bounded = false;  // a bound on r changed the loss
 };
 
@@ -340,7 +341,7 @@ KC_HOST_DEVICE TokenTerms<T> token_terms(const LossSpec& spec, const LossToken<T
   return out;
 }
 
-// What a reduction counts: the denominator of a call that is not given one.
+// The number that a reduction counts: the denominator of a call without a given one.
 KC_HOST_DEVICE double own_denominator(Reduction reduction, int64_t tokens, int64_t sequences) {
   if (reduction == Reduction::sum) return 1.0;
   return static_cast<double>(reduction == Reduction::token_mean ? tokens : sequences);

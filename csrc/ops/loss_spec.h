@@ -1,14 +1,13 @@
-// LossSpec: every choice that a policy-gradient loss makes, as plain numbers.
-//
-// This file is the only list of those choices. The struct below, the names that Python packs by, and the metric vector
-// all grow out of the X-macros, so CPU, CUDA and Python cannot drift apart. Knows no torch; compiles under nvcc.
+// LossSpec: the definition of a policy-gradient loss as plain numbers.
+// This file is the only list of the fields. The struct below, the names by which Python packs a spec, and the metric
+// vector are all made from the X-macros, so CPU, CUDA and Python always agree. Includes no torch; compiles with nvcc.
 #pragma once
 
 #include <limits>
 
 namespace kc {
 
-// How a token's loss follows from its ratio r, advantage A and log-prob logp; sg[x] is x without gradient.
+// How a token's loss is computed from its ratio r, advantage A and log-prob logp; sg[x] is x without gradient.
 #define KC_SURROGATES(X)                                                                                    \
   X(clip)            /* -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A); PPO, GRPO, DAPO, GSPO */       \
   X(cispo)           /* -sg[min(r, epsilon_high)] A logp; TRL's meaning: a raw, one-sided bound */          \
@@ -19,7 +18,7 @@ namespace kc {
   X(vespo)           /* -sg[phi(w)] A logp, w the sequence ratio, phi(w) = w^k exp(lambda (1 - w)) */       \
   X(reinforce)       /* -A logp */
 
-// What the ratio is a ratio of.
+// The probabilities of which the ratio is taken.
 #define KC_RATIO_LEVELS(X)                                                                            \
   X(token)          /* pi_t / old_t */                                                                \
   X(sequence)       /* exp(mean over the sequence of log ratios); gradient through the mean (GSPO) */ \
@@ -50,7 +49,7 @@ namespace kc {
   X(geometric)         /* weight rho_t, or 0 where exp(mean of log rho) leaves the bounds (NeMo's seq-mask-tis) */ \
   X(geometric_mask)    /* weight 1, or 0 where exp(mean of log rho) leaves the bounds (rejection alone) */
 
-// What a NaN in rollout_logprobs (the sampler could not score the token) means.
+// The meaning of a NaN in rollout_logprobs (the sampler could not score the token).
 #define KC_MISSING_ROLLOUTS(X)            \
   X(ratio_one)   /* no correction; TRL */ \
   X(weight_zero) /* the token is dropped; NeMo */
@@ -107,7 +106,7 @@ struct LossSpec {
 #define KC_COUNT(...) +1
 constexpr int kLossSpecFields = 0 KC_LOSS_SPEC_FIELDS(KC_COUNT);
 
-// The dispatcher carries a spec as `float[]` in field order; a choice travels as its index.
+// A spec is passed through the dispatcher as `float[]` in the order of the fields; a choice is passed as its index.
 inline LossSpec unpack_loss_spec(const double* values) {
   LossSpec spec;
 #define KC_UNPACK(type, name, value) spec.name = static_cast<type>(*values++);
@@ -116,7 +115,8 @@ inline LossSpec unpack_loss_spec(const double* values) {
   return spec;
 }
 
-// Metrics are sums (never means), so they add up over micro-batches and ranks. Over unmasked tokens unless said.
+// Metrics are sums, not means, so they add up over micro-batches and ranks. Unless stated, they are over unmasked
+// tokens.
 #define KC_LOSS_METRICS(X)                                                                           \
   X(tokens)       /* unmasked tokens */                                                              \
   X(sequences)    /* sequences with an unmasked token */                                             \

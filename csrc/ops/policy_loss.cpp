@@ -67,8 +67,8 @@ class PolicyLoss {
 
     total[LossMetric::loss] =
         total[LossMetric::policy_loss] + total[LossMetric::kl_loss] + total[LossMetric::entropy_loss];
-    // One bad token is enough: an infinite loss that meets another of the opposite sign, or a gradient that is NaN
-    // under a finite loss, must not look like a good step.
+    // One such token makes the loss NaN, because infinities of opposite signs could cancel, and a gradient can be NaN
+    // although the loss is finite.
     if (total[LossMetric::nonfinite] > 0) total[LossMetric::loss] = std::numeric_limits<double>::quiet_NaN();
     result_.loss = total[LossMetric::loss];
     std::copy(total.sums.begin(), total.sums.end(), result_.metrics);
@@ -91,7 +91,7 @@ class PolicyLoss {
     return length;
   }
 
-  // visit(t, token) for each unmasked token of sequence s.
+  // Calls visit(t, token) for each unmasked token of sequence s.
   template <class Visit>
   void for_tokens(int64_t s, const Visit& visit) const {
     for (int64_t t = begin(s); t < end(s); ++t)

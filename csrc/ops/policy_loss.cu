@@ -1,5 +1,5 @@
-// One block a sequence where sequences matter, then one thread a token. Sums run in fixed trees, over a number of
-// blocks that depends on the number of tokens alone.
+// One block for each sequence if the loss depends on sequences, then one thread for each token. Sums use fixed trees,
+// over a number of blocks that depends only on the number of tokens.
 #include "ops/policy_loss.cuh"
 
 #include <cuda_runtime.h>
@@ -24,7 +24,7 @@ template <class T>
 __device__ Span span_of(const PolicyLossArgs<T>& args, int64_t s) {
   if (!args.cu_seqlens && args.sequence_length > 0) return {s * args.sequence_length, (s + 1) * args.sequence_length};
   if (!args.cu_seqlens) return {0, args.tokens};
-  // The numbers are unchecked: whatever they are, they must not lead out of the tensors.
+  // These numbers are not checked, so they are limited to the tensors.
   const int64_t begin = max(args.cu_seqlens[s], int64_t{0});
   return {begin, min(args.cu_seqlens[s + 1], args.tokens)};
 }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kSequenceThreads) count_kernel(PolicyLossArgs<
     length = block_sum(length);
     if (threadIdx.x != 0) continue;
     scratch.lengths[s] = length;
-    // Whole numbers: any order gives the same sum.
+    // These are integers, so every order gives the same sum.
     if (length > 0) {
       atomicAdd(&scratch.counts[0], static_cast<unsigned long long>(length));
       atomicAdd(&scratch.counts[1], 1ull);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kSequenceThreads) count_kernel(PolicyLossArgs<
   }
 }
 
-// State of sequences [first, last) and, where tokens are coupled, the sum of their grad_shared.
+// The state of sequences [first, last) and, if tokens are coupled, the sum of their grad_shared.
 template <class T>
 __global__ void __launch_bounds__(kSequenceThreads)
     sequence_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch, int64_t first, int64_t last) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kSequenceThreads)
   }
 }
 
-// An unmasked token, once its sequence has been summed where the spec is about sequences.
+// The loss and gradient of an unmasked token; if the spec depends on sequences, its sequence must have been summed.
 template <class T>
 struct WeighedToken {
   LossToken<double> token;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kTokenThreads)
   if (grad_entropy) grad_entropy[t] = by_entropy;
 }
 
-// Block b takes tokens [b chunk, (b + 1) chunk).
+// Block b handles tokens [b chunk, (b + 1) chunk).
 template <class T>
 __global__ void __launch_bounds__(kTokenThreads)
     token_kernel(PolicyLossArgs<T> args, LossSpec spec, PolicyLossScratch scratch, PolicyLossDeviceResult<T> result,

@@ -1,5 +1,5 @@
-// policy_loss on CUDA: the three steps of loss_math.h as four small launches, no wait for the device, the same bits
-// every time. Knows no torch; the stream is a cudaStream_t, results are cudaError_t.
+// policy_loss on CUDA: the three steps of loss_math.h as four small launches, without waiting for the device, with the
+// same bits every time. Includes no torch; the stream is a cudaStream_t, results are cudaError_t.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ struct PolicyLossDeviceResult {
   double* metrics = nullptr;
 };
 
-// What is known of the sequences, in device memory that the caller lends for the call.
+// The state of the sequences, in device memory that the caller provides for the call.
 struct PolicyLossScratch {
-  unsigned long long* counts;     // [4]: unmasked tokens, sequences with one, blocks that are done, unused
+  unsigned long long* counts;     // [4]: unmasked tokens, sequences with such tokens, finished blocks, unused
   int32_t* sequence_of;           // [N]; right after counts: one memset clears both
   int64_t* lengths;               // [S]
   SequenceState<double>* states;  // [S]
@@ -60,8 +60,8 @@ __device__ __forceinline__ double weight_on_device(const PolicyLossArgs<T>& args
   return token_weight(spec, args.lengths ? args.lengths[s] : scratch.lengths[s], denominator);
 }
 
-// What the metrics count of one unmasked token, in the places of the metrics that are sums over tokens; the others get
-// 0. `gradient` is d loss / d log-prob before it is rounded to T.
+// The values that one unmasked token adds to the metrics that are sums over tokens; the others get 0. `gradient` is d
+// loss / d log-prob before it is rounded to T.
 template <class T>
 __device__ __forceinline__ void token_metrics(double* values, const LossToken<double>& token,
                                               const TokenTerms<double>& terms, double weight, double gradient) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void token_metrics(double* values, const LossToken<do
   metric(LossMetric::rollout_tokens) = rolled;
 }
 
-// By one thread: the loss and the metrics from the totals over all tokens.
+// Computes the loss and the metrics from the totals over all tokens, in one thread.
 template <class T>
 __device__ __forceinline__ void write_totals(double* totals, const PolicyLossScratch& scratch,
                                              const PolicyLossDeviceResult<T>& result) {
@@ -107,11 +107,11 @@ __device__ __forceinline__ void write_totals(double* totals, const PolicyLossScr
 }
 #endif
 
-// Fills counts, lengths and sequence_of; reads mask and cu_seqlens alone.
+// Fills counts, lengths and sequence_of; reads only mask and cu_seqlens.
 template <class T>
 [[nodiscard]] int launch_count_sequences(const PolicyLossArgs<T>& args, const PolicyLossScratch& scratch, void* stream);
 
-// The rest, after launch_count_sequences.
+// The remaining steps, after launch_count_sequences.
 template <class T>
 [[nodiscard]] int launch_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec,
                                      const PolicyLossScratch& scratch, const PolicyLossDeviceResult<T>& result,
@@ -121,9 +121,9 @@ struct SequenceRange {
   int64_t first, last;
 };
 
-// After launch_count_sequences: the gradients alone, as launch_policy_loss makes them, of the tokens that `tokens`
-// lists. Where the spec is about sequences, they are tokens of `sequences`, whose log-probs are all known; the
-// sequences are summed if sums_sequences, else have been.
+// After launch_count_sequences: computes only the gradients, equal to those of launch_policy_loss, of the tokens in
+// `tokens`. If the spec depends on sequences, these are tokens of `sequences`, whose log-probs must all be known; the
+// sequences are summed here if sums_sequences, otherwise they must have been summed before.
 template <class T>
 [[nodiscard]] int launch_loss_gradient(const PolicyLossArgs<T>& args, const LossSpec& spec,
                                        const PolicyLossScratch& scratch, SequenceRange sequences, bool sums_sequences,

@@ -1,12 +1,11 @@
 // Policy-gradient loss of packed tokens, its exact gradient and its metrics, from log-probs that are already known.
-//
-// The forms that start from logits or hidden states call this too: they compute log-probs (and entropies), ask here for
-// g_t = d loss / d logp_t and h_t = d loss / d entropy_t, and spread those over the vocabulary. So there is one
-// definition of the loss (loss_math.h) and every form agrees with it by construction. Order within a token: surrogate,
-// gates, mismatch weight, + beta KL, - entropy_coef H, reduce.
+// The forms that start from logits or hidden states call this, too: they compute log-probs (and entropies), get g_t = d
+// loss / d logp_t and h_t = d loss / d entropy_t from here, and compute the gradient of the logits from these. So there
+// is one definition of the loss (loss_math.h), and all forms agree. Order within a token: surrogate, gates, mismatch
+// weight, + beta KL, - entropy_coef H, reduce.
 //
 // Tokens of sequence s are [cu_seqlens[s], cu_seqlens[s + 1]). A masked token contributes nothing, whatever its values
-// are (NaN included). Work is done in double whatever T is. Knows no torch.
+// are (NaN included). The computation is in double for any T. Includes no torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace kc {
 
-// Null says "not given", so even an empty tensor needs a pointer that is not null.
+// A null pointer means "not given", so an empty tensor needs a pointer that is not null.
 template <class T>
 struct PolicyLossArgs {
   int64_t tokens = 0;             // N
@@ -52,20 +51,20 @@ struct PolicyLossResult {
   double* metrics = nullptr;
 };
 
-// Runs work(begin, end) over [0, count), in any pieces, perhaps at the same time.
+// Runs work(begin, end) for parts that make up [0, count), possibly at the same time.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t, int64_t)>& work)>;
 inline void run_serially(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
   work(0, count);
 }
 
-// T is float or double. No unmasked token, or denominator 0: loss 0 and zero gradients. Sequences are independent, and
-// their sums are added in order: the same bits however `parallel_for` cuts them.
+// T is float or double. Without unmasked tokens, or with denominator 0, loss and gradients are 0. Sequences are
+// independent, and their sums are added in order, so the bits do not depend on the parts that `parallel_for` makes.
 template <class T>
 void policy_loss_forward(const PolicyLossArgs<T>& args, const LossSpec& spec, PolicyLossResult<T>& result,
                          const ParallelFor& parallel_for = run_serially);
 
-// Throw std::invalid_argument with one sentence. The first reads which pointers are given, never what they point to, so
-// it serves CUDA too: a term of the spec without its input. The second reads cu_seqlens.
+// These throw std::invalid_argument with one sentence. The first checks that each term of the spec has its input; it
+// reads only which pointers are null, so it also works for CUDA. The second reads cu_seqlens.
 template <class T>
 void check_policy_loss(const PolicyLossArgs<T>& args, const LossSpec& spec);
 void check_cu_seqlens(const int64_t* cu_seqlens, int64_t sequences, int64_t tokens);

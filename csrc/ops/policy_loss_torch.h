@@ -1,5 +1,4 @@
-// The torch side of everything about a policy loss that is not a log-prob: checks shared by the three forms of the
-// loss.
+// The torch side of a policy loss except its log-probs: checks that the three forms of the loss share.
 #pragma once
 
 #include <functional>
@@ -15,7 +14,7 @@
 
 namespace kc {
 
-// Whether tensors lie where the host cannot read them.
+// Whether tensors are in memory that the host cannot read.
 #ifdef KC_CUDA
 constexpr bool kOnDevice = true;
 #else
@@ -27,9 +26,9 @@ struct LossTensors {
   OptionalTensor old_logprobs, ref_logprobs, rollout_logprobs, mask, cu_seqlens, denominator;
 };
 
-// Checks the tensors, keeps contiguous copies alive and offers them as `args`. T is float or double, the dtype of all
-// that is not mask, cu_seqlens or denominator. Log-probs and entropies are left for the caller to point at;
-// `has_entropy` says whether it will. Padded tokens without cu_seqlens are sequences of one length.
+// Checks the tensors, keeps contiguous copies alive and provides them as `args`. T is float or double, the dtype of all
+// tensors except mask, cu_seqlens and denominator. The caller sets the pointers of log-probs and entropies;
+// `has_entropy` says whether there are entropies. Padded tokens without cu_seqlens are sequences of equal length.
 template <class T>
 class LossInputs {
  public:
@@ -136,7 +135,7 @@ inline LossSpec spec_of(const std::vector<double>& numbers) {
 }
 
 #ifdef KC_CUDA
-// The scratch memory of a policy loss, as long as this lives.
+// The scratch memory of a policy loss, which lives as long as this object.
 template <class T>
 class LossScratch {
  public:
@@ -153,7 +152,7 @@ class LossScratch {
 };
 #endif
 
-// Sequences are cheap beside a row of logits: a few to a thread.
+// A sequence is little work compared with a row of logits, so each thread gets several.
 inline void parallel_over_sequences(int64_t count, const std::function<void(int64_t, int64_t)>& work) {
   torch::stable::parallel_for(0, count, /*grain_size=*/4, work);
 }

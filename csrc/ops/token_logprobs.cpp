@@ -10,7 +10,8 @@
 #include <immintrin.h>
 #endif
 
-// Vectors wider than the target's registers are only ever inlined, so their calling convention does not matter.
+// Functions with vectors wider than the target's registers are always inlined, so their calling convention does not
+// matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define KC_INLINE static inline __attribute__((always_inline))
 
@@ -23,7 +24,7 @@ struct RowState {
   double sum = 0;       // of e^t, t = (x - max) / temperature
   double weighted = 0;  // of e^t t
 
-  // Where nothing but -inf was seen, any finite number will do: e^t is 0 there.
+  // If all logits so far are -inf, any finite number is correct, because e^t is 0.
   double reference() const { return max == -std::numeric_limits<double>::infinity() ? 0.0 : max; }
 
   void raise(double top, double inverse_temperature) {
@@ -43,7 +44,7 @@ struct RowGradient {
   double max, inverse_temperature, scale, constant, slope;
 };
 
-// double has no vector code of its own. It serves gradcheck and callers that ask for float64; no training uses it.
+// There is no vector code for double. It is used by gradcheck and for float64 inputs, not in training.
 void accumulate(const double* x, int64_t count, double inverse_temperature, RowState& state) {
   double top = state.max;
   for (int64_t i = 0; i < count; ++i) top = x[i] > top ? x[i] : top;
@@ -137,7 +138,7 @@ struct LogprobAndEntropy {
 };
 
 LogprobAndEntropy finish_row(double target, const RowState& others, double inverse_temperature) {
-  // A token that is alone (no other has any probability) is certain; a row of -inf, or one with +inf, is no
+  // If no other token has any probability, the token has probability 1. A row of -inf, or one with +inf, is not a
   // distribution.
   if (others.sum == 0 || target == std::numeric_limits<double>::infinity()) {
     const double certain = target - target;  // 0, or NaN where the target is not finite

@@ -1,5 +1,6 @@
-// One block a row. Each thread takes 16 bytes at a time, several loads in flight; the few elements before the first and
-// after the last 16-byte boundary of the row go one by one, so no stride or vocabulary leaves the wide path.
+// One block for each row. Each thread loads 16 bytes at a time, with several loads in flight; the few elements before
+// the first and after the last 16-byte boundary of the row are loaded one by one, so every stride and vocabulary uses
+// wide loads.
 #include "ops/token_logprobs.cuh"
 
 #include <cuda_runtime.h>
@@ -12,8 +13,9 @@ namespace kc {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kUnroll = 4;  // packs of 16 bytes that a thread has in flight
-// Threads of a multiprocessor that these kernels leave registers for: 64 each, or 128 each for double.
+constexpr int kUnroll = 4;  // packs of 16 bytes that a thread loads at the same time
+// Number of threads of a multiprocessor for which these kernels leave enough registers: 64 each, or 128 each for
+// double.
 template <class T>
 constexpr int kResidentThreads = sizeof(T) == 8 ? 512 : 1024;
 
@@ -32,7 +34,7 @@ struct RowCut {
   __device__ int64_t body_end() const { return head + packs * kPack; }
 };
 
-// The pack that holds the token, and its place there; no pack where it stands at an edge.
+// The pack that holds the token, and its place in it; no pack if the token is before or after all packs.
 struct Target {
   int64_t pack = -1;
   int place = 0;
@@ -45,7 +47,7 @@ struct Target {
   }
 };
 
-// For this thread: one(j) for each element outside the packs.
+// Calls one(j) for each of this thread's elements outside the packs.
 template <int kThreads, class T, class One>
 __device__ __forceinline__ void for_edges(const RowCut<T>& cut, int64_t vocab, const One& one) {
   for (int64_t j = threadIdx.x; j < cut.head; j += kThreads) one(j);
@@ -77,7 +79,8 @@ __global__ void __launch_bounds__(kThreads, kResidentThreads<T> / kThreads)
   const int64_t vocab = rows.vocab, id = rows.ids[token];
   const A temperature = rows.temperature_of(token), c = log2_scale(temperature);
   const RowCut<T> cut(x, vocab, /*wide=*/true);
-  const A target = id >= 0 && id < vocab ? load_wide(x + id) : nan_of<A>();  // now: at the end it would be waited for
+  const A target =
+      id >= 0 && id < vocab ? load_wide(x + id) : nan_of<A>();  // loaded early, so that nothing waits for it at the end
 
   RowSums<A> mine{kFloor, 0, 0};
   for_edges<kThreads>(cut, vocab, [&](int64_t j) {
@@ -193,9 +196,9 @@ __global__ void __launch_bounds__(kThreads, kResidentThreads<T> / kThreads)
   }
 }
 
-// Calls launch(the number of threads of a block). Blocks of a short row are small, so that many rows are under way on a
-// multiprocessor: while one row is reduced to its four numbers, the loads of the others go on. The number follows from
-// the length of a row alone: with the number of rows in it, a row's bits would depend on the other rows.
+// Calls launch(number of threads of a block). Blocks for short rows are small, so that a multiprocessor handles many
+// rows at the same time: while one row is reduced to its four numbers, others are loaded. The number depends only on
+// the length of a row; if it depended on the number of rows, the bits of a row would, too.
 template <class T, class Launch>
 void with_threads(int64_t vocab, const Launch& launch) {
   constexpr int64_t kShortBytes = 160 * 1024;
@@ -225,7 +228,7 @@ int launch_token_logprobs_grad(const LogitRows<T>& rows, int64_t count, const To
                                const Accumulator<T>* scale, T* grad_logits, const RowPlaces& grad_places,
                                void* stream) {
   if (count == 0 || rows.vocab == 0) return cudaSuccess;
-  // Measured on an H200: fewer threads a block make this kernel slower, at every vocabulary.
+  // Measured on an H200: with fewer threads in a block this kernel is slower, for every vocabulary.
   constexpr int kThreads = 512;
   token_logprobs_grad_kernel<T, kThreads>
       <<<static_cast<unsigned>(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(

@@ -1,7 +1,6 @@
 // token_logprobs on CUDA: one sweep forward, one sweep backward, for any vocabulary, stride and alignment.
-//
-// The contract of token_logprobs.h holds here too, with one difference: nothing checks ids and temperatures, which
-// would mean to wait for the device. A row whose id is outside [0, vocab) gives NaN. Knows no torch; the stream is a
+// The contract of token_logprobs.h holds here, too, except that ids and temperatures are not checked, because that
+// would mean waiting for the device. A row whose id is outside [0, vocab) gives NaN. Includes no torch; the stream is a
 // cudaStream_t, the result a cudaError_t.
 #pragma once
 

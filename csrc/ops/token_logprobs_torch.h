@@ -1,4 +1,4 @@
-// The torch side of a call about rows of logits: checks shared by token_logprobs and the losses.
+// The torch side of calls with rows of logits: checks that token_logprobs and the losses share.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -17,7 +17,7 @@ namespace kc {
 
 using OptionalTensor = std::optional<Tensor>;
 
-// An empty tensor may have a null pointer, which would say "not given".
+// An empty tensor may have a null pointer, which would mean "not given".
 template <class T>
 const T* data_of(const Tensor& tensor) {
   static const T nothing{};
@@ -50,13 +50,13 @@ inline bool is_on_host(const Tensor& tensor) {
   return tensor.device().type() == DeviceType::CPU;
 }
 
-// One number for all tokens that lies on the host, so that no kernel has to fetch it.
+// Whether this is one number for all tokens on the host, which no kernel has to read from memory.
 inline bool is_host_number(const Tensor& tensor) {
   return tensor.dim() == 0 && is_on_host(tensor);
 }
 
 // ids [tokens] in [0, vocab) where the mask is true or absent; temperature of the tokens' shape or 0-D and more than 0,
-// in `accumulator`. What tensors on a GPU hold is not read: that would mean to wait for it.
+// in `accumulator`. The values of tensors on a GPU are not read, because that would mean waiting for it.
 inline void check_tokens(const Tensor& ids, const Tensor& temperature, const OptionalTensor& mask,
                          const char* with_name, const Tensor& with, const TokenShape& shape, int64_t vocab,
                          ScalarType accumulator) {
@@ -100,7 +100,7 @@ inline void check_tokens(const Tensor& ids, const Tensor& temperature, const Opt
   }
 }
 
-// What a backward is handed, for a call of it without its forward: a number a token each, in `accumulator`.
+// Checks the inputs of a backward that is called without its forward: one number for each token, in `accumulator`.
 inline void check_saved(const OptionalTensor& grad_logprobs, const OptionalTensor& grad_entropy, const Tensor& logprobs,
                         const Tensor& entropy, const Tensor& max, const Tensor& sum, const TokenShape& shape,
                         ScalarType accumulator) {
@@ -116,18 +116,18 @@ inline void check_saved(const OptionalTensor& grad_logprobs, const OptionalTenso
   check_one("sum", sum);
 }
 
-// Rows of about 32,000 elements are enough work for a thread.
+// Number of rows for a thread, so that it gets about 32,000 elements.
 inline int64_t row_grain(int64_t vocab) {
   return vocab >= 32768 ? 1 : 32768 / (vocab > 0 ? vocab : 1);
 }
 
-// Rows may lie any distance apart; elements of a row that do not lie side by side are copied.
+// Rows may have any stride; if the elements of a row are not adjacent, the tensor is copied.
 inline Tensor with_dense_rows(const Tensor& logits) {
   const int64_t last = logits.dim() - 1;
   return logits.size(last) <= 1 || logits.stride(last) == 1 ? logits : torch::stable::contiguous(logits);
 }
 
-// Of [tokens, vocab] or [sequences, length, vocab].
+// The places of the rows of [tokens, vocab] or [sequences, length, vocab].
 inline RowPlaces places_of(const Tensor& rows) {
   RowPlaces places;
   places.stride = rows.stride(rows.dim() - 2);
@@ -164,7 +164,7 @@ inline OptionalTensor contiguous_or_none(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(dense(*tensor)) : std::nullopt;
 }
 
-// The op itself, for the loss that begins with it: log-probs, entropy, and the two numbers a row that the gradient
+// The op itself, for losses that begin with it: log-probs, entropy, and the two numbers of each row that the gradient
 // needs.
 std::tuple<Tensor, Tensor, Tensor, Tensor> token_logprobs(Tensor logits, Tensor ids, Tensor temperature,
                                                           OptionalTensor mask);

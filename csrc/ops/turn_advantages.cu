@@ -1,6 +1,7 @@
-// One block a group. A thread takes the returns of a rollout, backwards; then a warp takes turn k of all rollouts of
-// the group, the next warp turn k + 1, ..., or the first warp takes all turns together where they are compared. Returns
-// pass through memory, which the block's own barrier orders. Sums run in a fixed tree: the same bits every time.
+// One block for each group. A thread computes the returns of a rollout, from the last turn to the first; then a warp
+// handles turn k of all rollouts of the group, the next warp turn k + 1, and so on, or the first warp handles all turns
+// if these are compared with each other. Returns are passed through memory, with a barrier of the block. Sums use a
+// fixed tree, so the bits are the same every time.
 #include "ops/group_advantages.cuh"
 #include "ops/turn_advantages.h"
 
@@ -15,10 +16,10 @@ __global__ void __launch_bounds__(kWarp* kWarpsPerGroup)
                            T* advantages) {
   const int64_t g = blockIdx.x;
   const int64_t begin = rollouts.offsets[g], end = rollouts.offsets[g + 1];
-  if (begin == end) return;  // the whole block leaves together
+  if (begin == end) return;  // the same for the whole block
   for (int64_t i = begin + threadIdx.y * kWarp + threadIdx.x; i < end; i += kWarp * kWarpsPerGroup)
     fill_returns(rewards, rollouts, i, spec.gamma, returns);
-  double most = 0;  // every warp counts for itself
+  double most = 0;  // each warp computes this itself
   for (int64_t i = begin + threadIdx.x; i < end; i += kWarp)
     most = fmax(most, static_cast<double>(rollouts.end_turn(i) - rollouts.first_turn(i)));
   const int64_t longest = static_cast<int64_t>(warp_max(most));

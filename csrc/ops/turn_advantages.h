@@ -1,25 +1,25 @@
-// Advantages of the turns of multi-turn rollouts: the return of each turn against the returns of the turns that it is
-// compared with, by the formulas of group_advantages.h.
-//
+// Advantages of the turns of multi-turn rollouts: each return is compared with those of other turns by the formulas of
+// group_advantages.h.
 // The return of a turn is its reward plus gamma times the return of the rollout's next turn. A NaN reward is unscored,
-// and so is a return that depends on one; NaN also stands for a turn that a rollout did not get to.
+// and so is a return that depends on one; NaN also stands for a turn that a rollout does not have.
 #pragma once
 
 #include "ops/group_advantages.h"
 
 namespace kc {
 
-// The names of the modes, and the formulas that they are.
+// The names of the modes, and the formulas of group_advantages.h that they use.
 #define KC_TURN_ADVANTAGE_MODES(X) X(trloo, rloo) X(grpo, grpo) X(dr_grpo, dr_grpo) X(loo_std, loo_std) X(maxrl, maxrl)
 
 struct TurnAdvantageSpec {
   AdvantageSpec advantage;
   double gamma;
-  bool pooled;  // compared are all turns of a group; otherwise those with the same number
+  bool pooled;  // compare all turns of a group; otherwise those with the same number
 };
 
 // Group g is entries [offsets[g], offsets[g + 1]) of `order`, or of the rollouts themselves without an order. The turns
-// of a rollout lie one after another; bounds outside the tensor are cut, since they are unchecked on a GPU.
+// of a rollout are next to each other; bounds outside the tensor are limited to it, since they are not checked on a
+// GPU.
 struct RolloutGroups {
   const int64_t* cu_turns;  // [num_rollouts + 1]
   const int64_t* order;     // [num_rollouts] or null
@@ -57,7 +57,7 @@ struct ComparedTurns {
   }
 };
 
-// How many sets of compared turns a group has whose longest rollout has `longest` turns, and the k-th of them.
+// The number of sets of compared turns of a group whose longest rollout has `longest` turns, and the k-th of them.
 KC_HOST_DEVICE int64_t num_compared(int64_t longest, bool pooled) {
   return pooled ? 1 : longest;
 }
