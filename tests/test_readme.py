@@ -43,6 +43,8 @@ def test_python_block_runs(block: str) -> None:
 def test_command_runs(command: str, tmp_path: Path) -> None:
     command = re.sub(r"^(python|kernel-coder)\b", lambda name: shlex_path(name[1]), command)
     command = command.replace("runs/", f"{tmp_path}/")
+    if " refine " in command:
+        command += f" --output {tmp_path}/search"
     run = subprocess.run(
         command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "CI": "true"}
     )
