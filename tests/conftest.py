@@ -92,6 +92,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in slow)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread, so that sums have one order on every machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Makes a folder that other users reach: pytest's are closed to them, and a runner of the judge may be one."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-import torch
 
 PYTHON = os.environ.get("KC_VLLM_PYTHON", "")
 collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def in_one_thread(one_thread: None) -> None:
+    """All tests of this folder."""

@@ -326,7 +326,7 @@ def progress(done: int, total: int) -> Iterator[Callable[[Verdict], None]]:
     def shown() -> str:
         return "  ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items()))
 
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         every = max((total - done) // 10, 1)
 
         def line(verdict: Verdict) -> None:

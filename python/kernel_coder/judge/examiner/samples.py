@@ -40,6 +40,9 @@ ZERO_NOISE = 1e-6
 BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
 """Families with inputs so large that their rounding errors matter if the output depends on differences."""
 
+WIDENED = BY_LARGEST_INPUT | {"tiny"}
+"""Families on which the tolerance is wider for a task that is not a multiple of its inputs' scale."""
+
 MAX_NOT_FINITE = 0.5
 """Upper limit of the share of an output's elements that may be infinite or NaN: too few others would be left."""
 
@@ -113,7 +116,8 @@ class SampleMaker:
         (:func:`kernel_coder.judge.examiner.memory_estimates.judging_bytes`).
         """
         reference = self.reference
-        widens = family == "tiny" and not self._scales_with_inputs()  # now, before large tensors are allocated
+        # Now, before large tensors are allocated.
+        widens = family in WIDENED and not self._scales_with_inputs()
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
         try:
@@ -146,8 +150,8 @@ class SampleMaker:
         shaken = self._exact_outputs(inputs, self._shaken, cotangents, exact, changed)
         compared += [ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)]
         shaken_there = _errors_at(some, shaken, exact)
-        gathered = self._gathered(inputs, cotangents, exact[:made])
         del shaken
+        gathered = self._gathered(inputs, cotangents, exact[:made])
         results = read_comparisons([*compared, *finite])
         errors, sensitivities, of_zeros = (results[i * len(plain) : (i + 1) * len(plain)] for i in range(3))
         if any(one.nan_added + one.inf_added > MAX_NOT_FINITE * one.elements for one in of_zeros):
@@ -160,12 +164,12 @@ class SampleMaker:
         ]
         if family == "own":
             self._own_rms = [tolerance.rms_of(one) for one in errors]
-        elif widens:
+        elif widens and family not in BY_LARGEST_INPUT:
             tolerances = [
                 tolerance.widened_for_tiny(bound, like.dtype, tolerance.rms_of(one), own)
                 for bound, like, one, own in zip(tolerances, plain, errors, self._own_rms_for(errors), strict=True)
             ]
-        if family in BY_LARGEST_INPUT and not self._scales_with_inputs():
+        elif widens:
             slack = tolerance.slack_for_large(tensors_of(inputs))
             tolerances = [
                 replace(bound, rtol=bound.rtol + slack, relative=bound.relative + slack) if floating(like) else bound
@@ -204,8 +208,13 @@ class SampleMaker:
         sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
         found: list[Gathered | None] = [None] * len(exact)
         for moves_zeros in (False, True):
-            pair = self._moved_both_ways(inputs, moves_zeros)
-            ways = (self.reference.own_outputs(moved, cotangents)[: len(exact)] for moved in pair)
+            rng = self.reference.draws.rng
+            noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
+            # Two equal numbers have one order if they are moved one way, and the opposite order the other way.
+            ways = (
+                self.reference.own_outputs(_moved(inputs, noises, sign, moves_zeros), cotangents)[: len(exact)]
+                for sign in (1.0, -1.0)
+            )
             for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
                 if found[index] is None and not floating(a) and not torch.equal(a, b):
                     place = gathered_of(like, sources)
@@ -213,29 +222,6 @@ class SampleMaker:
                         continue  # for example, the output is the sign of each input
                     found[index] = place
         return found
-
-    def _moved_both_ways(self, inputs: list[Any], moves_zeros: bool) -> tuple[list[Any], list[Any]]:
-        """Return the inputs with each number moved a little, and with each moved as much the other way. Two equal
-        numbers have one order in the first and the opposite order in the second."""
-        noises: list[Tensor] = []
-        for one in tensors_of(inputs):
-            noises.append(torch.randn(one.shape, generator=self.reference.draws.rng, device=one.device))
-
-        def moved(sign: float) -> list[Any]:
-            left = iter(noises)
-
-            def move(one: Tensor) -> Tensor:
-                noise = next(left)
-                if not floating(one) or one.is_complex():
-                    return one.clone()
-                new = one * (1 + sign * NEARLY / 4 * noise)
-                if moves_zeros:
-                    new = torch.where(one == 0, sign * ZERO_NOISE * noise, new)
-                return new.to(one.dtype)
-
-            return map_tensors(inputs, move)
-
-        return moved(1.0), moved(-1.0)
 
     def _scales_with_inputs(self) -> bool:
         """Return whether multiplying the inputs by 1e-4 multiplies the outputs by some number. A matrix product has
@@ -346,6 +332,21 @@ def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: 
         (a.reshape(-1)[at].to(b.dtype) - b.reshape(-1)[at]).abs() if at is not None else b.new_empty(0)
         for at, a, b in zip(places, found, exact, strict=True)
     ]
+
+
+def _moved(inputs: list[Any], noises: Sequence[Tensor], sign: float, moves_zeros: bool) -> list[Any]:
+    """Return the inputs with each number moved by less than what counts as equal, and each zero too if asked for. Whole
+    numbers, such as indices and masks, stay."""
+    left = iter(noises)
+
+    def move(one: Tensor) -> Tensor:
+        noise = next(left)
+        if not one.is_floating_point() or is_whole(one):
+            return one.clone()
+        new = one * (1 + sign * NEARLY / 4 * noise)
+        return (torch.where(one == 0, sign * ZERO_NOISE * noise, new) if moves_zeros else new).to(one.dtype)
+
+    return map_tensors(inputs, move)
 
 
 def _shrunk(tensor: Tensor) -> Tensor:

@@ -153,11 +153,17 @@ def slack_for_large(inputs: Sequence[Tensor]) -> float:
     '0.00012'
     """
     sizes = [
-        torch.finfo(torch.float64 if one.dtype == torch.float64 else torch.float32).eps * float(one.abs().max())
+        torch.finfo(torch.float64 if one.dtype == torch.float64 else torch.float32).eps * _largest(one)
         for one in inputs
         if one.is_floating_point() and one.numel()
     ]
     return min(max((one for one in sizes if math.isfinite(one)), default=0.0), LARGEST_SLACK)
+
+
+def _largest(tensor: Tensor) -> float:
+    """Return the largest magnitude, without a copy of the tensor."""
+    low, high = torch.aminmax(tensor)
+    return max(-float(low), float(high))
 
 
 ABLATION_SHARE = 0.1

@@ -6,6 +6,7 @@ The tape appends operations to reference and kernel at the same time, so that a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from random import Random
 
 from kernel_coder.tasks.generator.pointwise import NORMAL, Bound, Pointwise, Range, UnsuitableError, draw
@@ -15,7 +16,7 @@ NEG_INF = '-float("inf")'
 POS_INF = 'float("inf")'
 
 
-class Layout:
+class Layout(ABC):
     """The elements that one program holds in its running value."""
 
     var = "x"
@@ -30,10 +31,10 @@ class Layout:
         self.kernel = Kernel()
         sketch.kernels.append(self.kernel)
 
+    @abstractmethod
     def index(self, kind: str) -> tuple[str, str | None]:
         """Return the offset and mask of an operand: `same` shape, one value per `last` dimension, or per `lead`ing
         ones."""
-        raise NotImplementedError
 
     def load(self, pointer: str, kind: str, other: str | None = None) -> str:
         offset, mask = self.index(kind)
@@ -49,14 +50,17 @@ class Layout:
         self.kernel.steps.append(f"tl.store(out_ptr + {offset}, {value}, mask={mask})")
 
     def store_reduced(self, value: str) -> None:
-        raise NotImplementedError
+        """Append the store of a reduced `value`. Only layouts with an axis to reduce have it."""
+        raise TypeError(f"{type(self).__name__} has no axis to reduce")
 
     def launch(self) -> None:
-        """Append the lines of `forward` that allocate `out` and start the kernel."""
-        raise NotImplementedError
+        """Append the lines of `forward` that allocate `out` and start the kernel. Layouts of families that write these
+        lines themselves do not have it."""
+        raise TypeError(f"{type(self).__name__} writes its launch itself")
 
     def launch_reduced(self, keepdim: bool, dtype: str = "x.dtype") -> None:
-        raise NotImplementedError
+        """The same for an `out` of reduced values, of the given dtype."""
+        raise TypeError(f"{type(self).__name__} has no axis to reduce")
 
 
 class Flat(Layout):
