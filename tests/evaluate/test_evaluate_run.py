@@ -45,7 +45,7 @@ def text_of(request: Request) -> str:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tasks(tmp_path_factory.mktemp("scales"))
+    return write_tasks(tmp_path_factory.mktemp("fixed") / "scales")
 
 
 def config(folder: Path, output: Path, **changes: Any) -> EvaluateConfig:

@@ -38,7 +38,7 @@ FIRST: set[int] = set()
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tasks(tmp_path_factory.mktemp("scales"), 2)
+    return write_tasks(tmp_path_factory.mktemp("fixed") / "scales", 2)
 
 
 def config(tasks: Path, output: Path, **changes: Any) -> EvaluateConfig:

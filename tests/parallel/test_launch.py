@@ -37,7 +37,8 @@ LIMIT_S = 240
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tasks(tmp_path_factory.mktemp("tasks"))
+    # The folder's own name is part of every task id, and ids seed the sampling: pytest numbers only the folder above.
+    return write_tasks(tmp_path_factory.mktemp("fixed") / "tasks")
 
 
 def test_nproc_is_read_and_removed() -> None:

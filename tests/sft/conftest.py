@@ -8,7 +8,7 @@ from sft_run import write_pairs
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("pairs"))
+    return write_pairs(tmp_path_factory.mktemp("fixed") / "pairs")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,6 @@ CURVE = ("epoch", "loss", "grad_norm", "entropy", "learning_rate", "tokens_in_lo
 
 def curve(folder: Path) -> list[dict[str, float]]:
     """Eight steps over two epochs, the last of each a smaller one."""
-    (folder / "pairs").mkdir()
     changes = {"run__max_steps": 8, "eval__num_tasks": 2, "run__eval_steps": 1, "optim__lr_scheduler_type": "cosine"}
     assert main(flags(write_pairs(folder / "pairs"), folder / "run", **changes)) == 0
     return [{name: record[name] for name in CURVE} for record in records(folder / "run" / "metrics.jsonl")]

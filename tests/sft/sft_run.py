@@ -34,6 +34,7 @@ TEMPLATE = "{% block user %}Rewrite {{ reference }}{% endblock %}"
 
 def write_pairs(folder: Path, count: int = 10) -> Path:
     """Pairs of different lengths, so that a mean of means is not the mean."""
+    folder.mkdir(parents=True, exist_ok=True)
     for scale in range(1, count + 1):
         lines = "\n".join(f"        y = {i}" for i in range(1 + scale % 4))
         (folder / f"scale{scale}.py").write_text(REFERENCE.format(scale=scale))
