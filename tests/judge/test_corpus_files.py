@@ -14,6 +14,7 @@ from pathlib import Path
 import corpus
 import pytest
 import torch
+from kernel_coder.judge.examiner.hidden_shapes import with_named_sizes
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem, solution_problem
 
 HERE = Path(__file__).parent
@@ -103,7 +104,7 @@ def test_the_reference_runs(task):
     assert reference_problem(task.source) is None
     assert task.precision in PRECISIONS
     space: dict = {}
-    exec(compile(task.source, task.name, "exec"), space)
+    exec(compile(with_named_sizes(task.source), task.name, "exec"), space)
     assert all(name in space and space[name] != size for name, size in task.second.items())
     for sizes in ({}, task.second):
         space.update(sizes)

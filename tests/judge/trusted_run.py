@@ -23,6 +23,7 @@ from typing import Any
 
 import corpus
 import torch
+from kernel_coder.judge.examiner.hidden_shapes import with_named_sizes
 from torch import Tensor, nn
 
 FACTOR = 4.0  # times the reference's own error
@@ -118,7 +119,8 @@ def difference(got: Any, like: Any, exact: Any) -> str | None:
 
 
 def check(candidate: corpus.Candidate, device: str, folder: Path) -> str | None:
-    reference, new_module = load(candidate.task.source, "reference", folder), load(candidate.source, "new", folder)
+    reference = load(with_named_sizes(candidate.task.source), "reference", folder)
+    new_module = load(candidate.source, "new", folder)
     for shape, families in (({}, FAMILIES), (candidate.task.second, ("own",))):
         vars(reference).update(shape)
         init = reference.get_init_inputs()

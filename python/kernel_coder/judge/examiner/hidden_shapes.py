@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,16 @@ from kernel_coder.judge.wire.trees import map_tensors
 
 GROWING_ELEMENTS = 1 << 22
 """Upper limit of the elements of a task's inputs at which hidden sizes may be larger than the task's own."""
+
+TAKE_SIZES = frozenset({"rand", "randn", "zeros", "ones", "empty"})
+"""Functions of torch whose positional arguments are sizes."""
+
+DRAWS_INTEGERS = re.compile(r"\b(randint|randperm|arange|long|int|int8|int16|int32|int64|uint8)\b")
+"""Words of a function that makes integers. They may be indices, which are valid for the written sizes only."""
+
+
+LATER_DIMENSION = re.compile(r"dim[1-9]\d*_was_")
+"""Names that :func:`with_named_sizes` gives to sizes other than the first one of a tensor."""
 
 
 class OtherSizes(NamedTuple):
@@ -42,9 +53,9 @@ def other_sizes(
     own. Larger ones lie just above the next power of two, where a kernel's block often ends, and are less than three
     times the task's own.
 
-    Smaller sizes begin with those numbers in the source that are the first dimension of an input, since a kernel may
-    need a power of two elsewhere. Then come all numbers that only the inputs depend on, then each of them alone, then
-    another batch.
+    Sizes are the numbers at the top level of the source that only the inputs depend on, and the numbers that
+    ``get_inputs`` itself passes to torch. Smaller sizes begin with the first dimensions of inputs, since a kernel may
+    need a power of two elsewhere. Then come all sizes, then each of them alone, then another batch.
 
     Args:
         source: the reference's source.
@@ -54,10 +65,12 @@ def other_sizes(
         is_larger: whether to yield larger sizes, unless the inputs are large already; otherwise smaller ones.
         rng: a secret random generator.
     """
+    source = with_named_sizes(source)
     own = input_sizes(source)
     may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
     others = {name: _another(size, may_grow, rng) for name, size in own.items()}
-    rows = {name: others[name] for name, size in own.items() if any(shape[:1] == (size,) for shape in input_shapes)}
+    first = {shape[0] for shape in input_shapes if shape}
+    rows = {name: others[name] for name, size in own.items() if size in first and not LATER_DIMENSION.match(name)}
     choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
     if is_larger:
         choices = choices[1:] if rows else choices
@@ -104,6 +117,42 @@ def input_sizes(source: str) -> dict[str, int]:
             if (name in used) != is_inputs:  # get_inputs has to use it, and nothing else may
                 del found[name]
     return found
+
+
+def with_named_sizes(source: str) -> str:
+    """Return the source with a name at the top level for each number above 2 that ``get_inputs`` passes to torch as a
+    size. Numbers at the same place of different tensors have the same name if they are equal.
+
+    >>> print(with_named_sizes("def get_inputs(): return [torch.rand([4, 8]), torch.rand(4, 3)]"))
+    dim0_was_4 = 4
+    dim1_was_8 = 8
+    dim1_was_3 = 3
+    <BLANKLINE>
+    def get_inputs():
+        return [torch.rand([dim0_was_4, dim1_was_8]), torch.rand(dim0_was_4, dim1_was_3)]
+    """
+    tree = ast.parse(source)
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "get_inputs"]
+    if len(functions) != 1 or DRAWS_INTEGERS.search(ast.unparse(functions[0])):
+        return source
+    found: dict[str, int] = {}
+    for call in ast.walk(functions[0]):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in TAKE_SIZES:
+            _name_sizes(call, found)
+    at = tree.body.index(functions[0])
+    tree.body[at:at] = ast.parse("\n".join(f"{name} = {size}" for name, size in found.items())).body
+    return ast.unparse(tree)
+
+
+def _name_sizes(call: ast.Call, found: dict[str, int]) -> None:
+    """Replace the sizes in a call such as ``torch.rand(4, 8)`` or ``torch.rand((4, 8))`` by names, and add these."""
+    nested = call.args[0] if len(call.args) == 1 else None
+    sizes = nested.elts if isinstance(nested, ast.List | ast.Tuple) else call.args
+    for index, size in enumerate(sizes):
+        if isinstance(size, ast.Constant) and type(size.value) is int and size.value > 2:
+            name = f"dim{index}_was_{size.value}"
+            found[name] = size.value
+            sizes[index] = ast.Name(name, ast.Load())
 
 
 def with_sizes(source: str, sizes: Mapping[str, int]) -> str:

@@ -1,0 +1,80 @@
+"""Sizes that differ from the task's own: which numbers of a reference they replace, and in which order they come."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from kernel_coder.judge.examiner.hidden_shapes import other_sizes, with_named_sizes
+from kernel_coder.judge.wire.messages import TensorSpec
+
+REFERENCE = '''"""A module."""
+from __future__ import annotations
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return x * y
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+def shapes_of(inputs: str, is_larger: bool = False) -> list[list[tuple[int, ...]]]:
+    """The shapes of all choices, for a reference with these inputs whose output is like its first input."""
+    source = REFERENCE.format(inputs=inputs)
+    space: dict[str, Any] = {}
+    exec(source, space)
+    own = [tuple(one.shape) for one in space["get_inputs"]()]
+    outputs = [TensorSpec(own[0], "float32")]
+    rng = random.Random(0)
+    choices = other_sizes(source, space["get_inputs"], own, outputs, is_larger, rng)
+    return [[tuple(one.shape) for one in choice.get_inputs()] for choice in choices]
+
+
+@pytest.mark.parametrize("call", ["rand(6, 40)", "randn([6, 40])", "ones((6, 40), dtype=torch.float32)"])
+def test_numbers_inside_get_inputs_are_sizes_too(call: str) -> None:
+    rows, both, _, columns, _ = shapes_of(f"torch.{call}, torch.{call}")
+    assert all(2 <= shape[0] < 6 and shape[1] == 40 for shape in rows)
+    assert all(2 <= shape[0] < 6 and 13 <= shape[1] < 40 for shape in both)
+    assert all(shape[0] == 6 and 13 <= shape[1] < 40 for shape in columns)
+    assert rows[0] == rows[1]
+    assert both[0] == both[1]
+
+
+def test_larger_sizes_lie_behind_the_next_power_of_two() -> None:
+    both, *_ = shapes_of("torch.rand(6, 40), torch.rand(6, 40)", is_larger=True)
+    assert both[0] == both[1]
+    assert both[0][0] > 8
+    assert both[0][1] > 64
+
+
+def test_equal_numbers_at_different_places_may_differ() -> None:
+    assert any(len(set(choice[0])) > 1 for choice in shapes_of("torch.rand([9, 9, 9, 9]), torch.rand([9, 9, 9, 9])"))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "torch.randint(0, 9, (5, 7)), torch.rand(5, 7)",
+        "torch.rand(5, 7), torch.arange(5)",
+        "torch.rand(5, 7), torch.zeros(5, dtype=torch.long)",
+    ],
+)
+def test_sizes_beside_integers_stay_since_these_may_be_indices(inputs: str) -> None:
+    source = REFERENCE.format(inputs=inputs)
+    assert with_named_sizes(source) == source
+
+
+def test_numbers_that_are_no_sizes_stay() -> None:
+    source = REFERENCE.format(inputs="torch.full((5, 7), 300.0), torch.rand(1, 2) * 77")
+    assert with_named_sizes(source) == with_named_sizes(with_named_sizes(source))
+    assert "77" in with_named_sizes(source)
+    assert "was_77" not in with_named_sizes(source)
