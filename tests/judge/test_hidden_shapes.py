@@ -11,6 +11,7 @@ from kernel_coder.judge.wire.messages import TensorSpec
 
 REFERENCE = '''"""A module."""
 from __future__ import annotations
+import torch
 
 
 class Model(torch.nn.Module):

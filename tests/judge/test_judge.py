@@ -390,9 +390,9 @@ def test_a_candidate_that_fails_on_other_sizes_only_is_told_them(
     assert verdict.correct == (not is_wrong)
     assert re.search(said, verdict.feedback)
     if is_wrong:
-        assert re.search(r"\(batch = \d+\): ModelNew has to take them too\.$", verdict.feedback)
+        assert re.search(r"\(dimension 0: 6 -> \d+\): ModelNew has to take them too\.$", verdict.feedback)
     else:
-        assert "batch = " in str(verdict.specialised)
+        assert "dimension 0: 6 -> " in str(verdict.specialised)
 
 
 STEPS = """
@@ -484,11 +484,13 @@ def test_an_admitted_task_says_what_it_is_checked_with(judge: Judge) -> None:
     admission = judge.admit(SOFTMAX)
     assert admission.admitted, admission.reason
     assert {"own", "normal", "scaled", "shifted", "structured", "tiny", "negative"} <= set(admission.families)
-    assert str(admission.hidden_sizes).startswith("batch = ")
+    assert str(admission.hidden_sizes).startswith("dimension 0: 6 -> ")
     logarithm = judge.admit(reference("torch.log(x)"))
     assert logarithm.admitted
     assert "negative" in logarithm.skipped
-    assert judge.admit(reference("x.sum(0)", inputs="torch.rand(6, 40)")).hidden_sizes is None
+    assert str(judge.admit(reference("x.sum(0)", inputs="torch.rand(6, 40)")).hidden_sizes).startswith("dimension 0")
+    fixed = reference("x.view(6, 40).sum(0)", inputs="torch.rand(6, 40)")
+    assert judge.admit(fixed).hidden_sizes is None
 
 
 def test_memory_that_was_never_written_is_not_zero(judge: Judge) -> None:

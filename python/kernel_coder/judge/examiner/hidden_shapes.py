@@ -28,15 +28,15 @@ DRAWS_INTEGERS = re.compile(r"\b(randint|randperm|arange|long|int|int8|int16|int
 """Words of a function that makes integers. They may be indices, which are valid for the written sizes only."""
 
 
-LATER_DIMENSION = re.compile(r"dim[1-9]\d*_was_")
-"""Names that :func:`with_named_sizes` gives to sizes other than the first one of a tensor."""
+OWN_NAME = re.compile(r"dim(\d+)_was_(\d+)")
+"""Names that :func:`with_named_sizes` gives to sizes: the place among a tensor's sizes, and the size."""
 
 
 class OtherSizes(NamedTuple):
     """Sizes that differ from the task's own."""
 
     description: str
-    """For example "rows = 7"."""
+    """For example "rows = 7", or "dimension 0: 6 -> 7" for a size that has no name in the source."""
 
     get_inputs: Callable[[], Any]
 
@@ -70,14 +70,14 @@ def other_sizes(
     may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
     others = {name: _another(size, may_grow, rng) for name, size in own.items()}
     first = {shape[0] for shape in input_shapes if shape}
-    rows = {name: others[name] for name, size in own.items() if size in first and not LATER_DIMENSION.match(name)}
+    rows = {name: others[name] for name, size in own.items() if size in first and _may_be_first(name)}
     choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
     if is_larger:
         choices = choices[1:] if rows else choices
     for choice in choices:
         namespace: dict[str, Any] = {"__name__": "reference"}
         exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
-        yield OtherSizes(", ".join(f"{name} = {size}" for name, size in choice.items()), namespace["get_inputs"])
+        yield OtherSizes(", ".join(_change(*one) for one in choice.items()), namespace["get_inputs"])
     batches = {shape[0] for shape in input_shapes if len(shape) >= 2}
     if len(batches) == 1 and all(shape[0] in batches for shape in input_shapes if shape):
         batch = batches.pop()
@@ -88,6 +88,17 @@ def other_sizes(
                 return map_tensors(get_inputs(), lambda one: _rebatched(one, batch, other))
 
             yield OtherSizes(f"batch = {other}", rebatched)
+
+
+def _may_be_first(name: str) -> bool:
+    """Return whether a size may be the first dimension of an input."""
+    return not (found := OWN_NAME.fullmatch(name)) or found[1] == "0"
+
+
+def _change(name: str, size: int) -> str:
+    """Return a size and its new value in words."""
+    found = OWN_NAME.fullmatch(name)
+    return f"dimension {found[1]}: {found[2]} -> {size}" if found else f"{name} = {size}"
 
 
 def _another(size: int, may_grow: bool, rng: random.Random) -> int:
