@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_coder.judge import Judge, JudgeConfig, Outcome
+from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.runner.library_symbols import hidden_among, undefined_symbols
 from kernel_coder.judge.runner.native import is_native, problem_of
 
@@ -116,17 +116,24 @@ def device() -> str:
     return "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
 
 
-def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
+def native_verdicts(device: str, *changes: tuple[str, str]) -> list[Verdict]:
+    """A verdict for each change of a correct file."""
     backend, source = ("cuda", CUDA) if device == "cuda" else ("cpp", CPP)
-    broken = source.replace("return out;", "return ou;")
-    nothing = source.replace("forward(", "backward(")
     with Judge(device, backend, config=JudgeConfig(timed_calls=10, workers=2)) as judge:
-        found = list(judge.evaluate_many([(REFERENCE, one) for one in (source, broken, nothing)]))
-    assert found[0].outcome is Outcome.CORRECT, found[0].reason
-    assert found[1].outcome is Outcome.COMPILE_ERROR
-    assert "ou" in found[1].feedback
-    assert found[1].reason is not None
-    assert "error" in found[1].reason
-    assert not found[1].compiled
-    assert found[2].outcome is Outcome.FORMAT_ERROR
-    assert found[2].reason == "the file defines no function forward"
+        return list(judge.evaluate_many([(REFERENCE, source.replace(*change)) for change in changes]))
+
+
+def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
+    right, without = native_verdicts(device, ("", ""), ("forward(", "backward("))
+    assert right.outcome is Outcome.CORRECT, right.reason
+    assert without.outcome is Outcome.FORMAT_ERROR
+    assert without.reason == "the file defines no function forward"
+
+
+@pytest.mark.long
+def test_a_compiler_s_message_is_the_reason(device: str) -> None:
+    (broken,) = native_verdicts(device, ("return out;", "return ou;"))
+    assert broken.outcome is Outcome.COMPILE_ERROR
+    assert not broken.compiled
+    assert "ou" in broken.feedback
+    assert "error" in str(broken.reason)

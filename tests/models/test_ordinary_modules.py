@@ -8,6 +8,7 @@ import pytest
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.policy.config import ModelConfig
+from kernel_coder.policy.defaults import defaults_of
 from kernel_coder.policy.model import load_policy
 from kernel_coder.prompts import build_messages, encode_prompt
 from kernel_coder.rollout import Sampling
@@ -24,7 +25,7 @@ def solved(tasks: list[Task], answers: int) -> list[str]:
     asked = [task for task in tasks for _ in range(answers)]
     prompts = [encode_prompt(policy.tokenizer, build_messages(task, "nano")) for task in asked]
     engine = TransformersEngine(policy.model, policy.tokenizer)
-    sampling = Sampling(max_completion_length=384, temperature=1.0, top_p=0.97)
+    sampling = Sampling(max_completion_length=384, temperature=defaults_of("nano")["temperature"], top_p=0.97)
     turns = engine.generate(prompts, sampling, list(range(len(prompts))))
     found = [ops.parse_response(turn.text) for turn in turns]
     tried = {
@@ -38,11 +39,11 @@ def solved(tasks: list[Task], answers: int) -> list[str]:
 
 @pytest.mark.long
 def test_most_of_ten_ordinary_modules_are_solved() -> None:
-    """Seven are, by the seeds tried so far. Fewer than six would be another model."""
+    """Eight are, by the seeds tried so far. Fewer than seven would be another model."""
     tasks = list(load_tasks(str(Path(__file__).parent / "ordinary")))
     assert len(tasks) == 10
     found = solved(tasks, ANSWERS)
-    assert len(found) >= 6, found
+    assert len(found) >= 7, found
 
 
 @pytest.mark.long

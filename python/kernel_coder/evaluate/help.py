@@ -52,7 +52,7 @@ def show_help(
         f"feedback templates: {', '.join(feedback_template_names())}",
         f"packaged task sets: {', '.join((PACKAGED, *(f'{PACKAGED}:{name}' for name in PACKAGED_TABLES)))}",
         "",
-        "A packaged or trained model brings its own prompt template, task set and token limit.",
+        "A packaged or trained model brings its own prompt template, task set, token limit and temperature.",
         "--help-all lists all flags; --version prints the version.",
     ]
     print("\n".join(lines))

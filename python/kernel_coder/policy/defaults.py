@@ -1,7 +1,8 @@
-"""A model's default prompt settings: prompt template, task set and token limit, in a file of the model's folder.
+"""A model's default settings: prompt template, task set, token limit and temperature, in a file of the model's folder.
 
 ``train`` and ``sft`` write the file beside the weights. ``evaluate``, ``refine``, ``data collect`` and ``data distill``
-use its values unless a flag or a recipe sets others.
+use its values unless a flag or a recipe sets others. The temperature is for the first two only: training data should
+vary more.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class ModelDefaults(BaseModel):
     context_turns: int | None = Field(default=None, ge=1)
     earlier_reasoning: Literal["keep", "summary", "drop"] | None = None
     max_new_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0)
     tasks: str | None = None
     backend: Literal["triton", "cuda", "cpp", "torch"] | None = None
     chat_template: Literal["plain"] | None = None

@@ -22,8 +22,8 @@ from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Loaded, Mode, Say, Status
 
 CHECKS_AGAIN = 2
-"""Number of checks after the timed calls, on inputs of other families than the task's own. A candidate that counts its
-calls knows when the first checks are over."""
+"""Number of checks after the timed calls, each on inputs of another family than the task's own, or of both. A candidate
+that counts its calls knows when the first checks are over."""
 
 SECOND_BYTES = 1 << 30
 """Upper limit of the parameters' size, in bytes, at which a second instance of the candidate is made. With larger
@@ -202,14 +202,21 @@ class Examination:
         return Status(frame.status)
 
     def _check_again(self) -> None:
-        """Check again after the timed calls: a second instance and the first one, both with other parameters."""
-        others = [family for family in self.task.families if family != "own"] or ["own"]
+        """Check again after the timed calls: a second instance and the first one, both with other parameters.
+
+        Each is checked on the task's own inputs too. On large ones an old bias, for example, would hardly matter.
+        """
+        others = [family for family in self.task.families if family != "own"]
         reloads = self._reloads() if self.config.checks > 1 else []
+        plain = self.task.variants[0]
         for place in range(min(CHECKS_AGAIN, max(self.config.checks - 1, 0))):
             if place < len(reloads):
                 self._reload(*reloads[place])
-            family = others.pop(self.rng.randrange(len(others))) if others else "own"
-            self.checker.check(family, self.task.variants[0])
+            families = [others.pop(self.rng.randrange(len(others)))] if others else []
+            if place < len(reloads) or not families:
+                families.append("own")
+            for start in range(0, len(families), plain.slots):
+                self.checker.check_all(families[start : start + plain.slots], plain)
 
     def _reloads(self) -> list[tuple[bool, int]]:
         """Return, for each instance that gets other parameters, whether it is new, and the seed of its construction."""

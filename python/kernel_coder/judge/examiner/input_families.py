@@ -6,7 +6,7 @@ normal     standard normal numbers
 scaled     the task's own, times 10, with random signs
 shifted    the task's own, plus 5
 structured the task's own, with rows that are constant, rows that are zero, and a few elements of 100 or -100
-tiny       the task's own, times 1e-3 or 1e-4
+tiny       the task's own, times 1e-4; times 1e-3 if the reference is inexact there
 huge       the task's own, times 1e3, 1e4 or 1e5
 offset     the task's own, each row plus or minus a number between 100 and 10,000
 negative   the task's own, all negative and less than -1, each row times a number between 1 and 1e5
@@ -170,7 +170,7 @@ def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
 
 REACHES = (1.0, 0.6, 0.3, 0.0)
 """Factors on the range of row sizes in the families ``offset`` and ``negative``. If a task fails with the first factor,
-the next one is tried: exp overflows at 100, where a softmax works at 100,000."""
+the next one is tried: exp overflows at 100, where a softmax works at 100,000. ``tiny`` is less small with the others."""
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
@@ -189,7 +189,7 @@ def _signs(shape: tuple[int, ...], own: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _tiny(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
-    return own * (1e-3, 1e-4)[int(torch.randint(2, (1,), generator=rng, device=own.device))]
+    return own * (1e-4 if reach == REACHES[0] else 1e-3)
 
 
 def _huge(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
