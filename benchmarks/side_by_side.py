@@ -26,7 +26,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -211,6 +211,15 @@ def median_of(rows: list[Row], name: str) -> float:
     """NaN if it was not measured."""
     found = (row["median_ms"] for row in rows if row["implementation"] == name and "median_ms" in row)
     return float(next(found, math.nan))
+
+
+def varied(point: Mapping[str, Any], changes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the point itself, and then a copy for each value of each name, with only that value changed.
+
+    >>> varied({"a": 1, "b": 2}, {"a": (5, 6)})
+    [{'a': 1, 'b': 2}, {'a': 5, 'b': 2}, {'a': 6, 'b': 2}]
+    """
+    return [dict(point), *({**point, name: value} for name, values in changes.items() for value in values)]
 
 
 def parser_for(document: str | None, runs: int = 20) -> argparse.ArgumentParser:

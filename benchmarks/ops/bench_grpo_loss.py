@@ -30,11 +30,20 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import EPSILON, SEQUENCES, SPEC, Batch, Through, eager_logprobs, relative, trl, verl_logprobs
-from side_by_side import Contender, Row, compare, measure, median_of, parser_for, version_of
+from side_by_side import Contender, Row, compare, measure, median_of, parser_for, varied, version_of
 
 REFERENCE = {"tokens": 8192, "vocab": 151936, "masked": 0.0, "zero_advantage": 0.0, "policy": "off"}
 SMALL = {**REFERENCE, "tokens": 128, "vocab": 1003}
 Loss = Callable[[Tensor], Tensor]
+
+SWEEP = {
+    "masked": (0.5, 0.9),
+    "zero_advantage": (0.5,),
+    "policy": ("on",),
+    "vocab": (49152, 128256, 262144),
+    "tokens": (2048, 32768, 65536),
+}
+"""Values that are tried one at a time, for --shapes sweep."""
 
 
 class Case:
@@ -194,19 +203,6 @@ def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
     return rows
 
 
-def sweep() -> Iterator[dict[str, Any]]:
-    yield REFERENCE
-    for name, values in {
-        "masked": (0.5, 0.9),
-        "zero_advantage": (0.5,),
-        "policy": ("on",),
-        "vocab": (49152, 128256, 262144),
-        "tokens": (2048, 32768, 65536),
-    }.items():
-        for value in values:
-            yield {**REFERENCE, name: value}
-
-
 def main() -> None:
     arguments = parser_for(__doc__).parse_args()
     arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
@@ -214,7 +210,7 @@ def main() -> None:
     points = {
         "small": [SMALL, *({**SMALL, **some} for some in partly), {**SMALL, "policy": "on"}],
         "reference": [REFERENCE] if arguments.quick else [REFERENCE, *({**REFERENCE, **some} for some in partly)],
-        "sweep": list(sweep()),
+        "sweep": varied(REFERENCE, SWEEP),
     }
     measure("grpo_loss", arguments, points[arguments.shapes], lambda point: side_by_side(point, arguments))
 

@@ -37,7 +37,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import EPSILON, SEQUENCES, SPEC, Batch, eager_logprobs, relative, trl_chunked
-from side_by_side import MIB, Contender, Row, compare, measure, median_of, parser_for, version_of
+from side_by_side import MIB, Contender, Row, compare, measure, median_of, parser_for, varied, version_of
 
 REFERENCE = {
     "tokens": 8192,
@@ -52,6 +52,16 @@ SMALL = {**REFERENCE, "tokens": 128, "vocab": 1003, "hidden": 64}
 WORKSPACES_GIB = (0.3, 0.52, 0.6, 1.2, 2.4)
 BF16, FP32 = torch.bfloat16, torch.float32
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+SWEEP = {
+    "masked": (0.5, 0.9),
+    "zero_advantage": (0.5,),
+    "policy": ("on",),
+    "vocab": (49152, 128256, 262144),
+    "hidden": (576, 1024, 4096),
+    "tokens": (2048, 32768, 65536),
+}
+"""Values that are tried one at a time, for --shapes sweep."""
 
 
 class Case:
@@ -335,20 +345,6 @@ def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
     return found
 
 
-def sweep() -> Iterator[dict[str, Any]]:
-    yield REFERENCE
-    for name, values in {
-        "masked": (0.5, 0.9),
-        "zero_advantage": (0.5,),
-        "policy": ("on",),
-        "vocab": (49152, 128256, 262144),
-        "hidden": (576, 1024, 4096),
-        "tokens": (2048, 32768, 65536),
-    }.items():
-        for value in values:
-            yield {**REFERENCE, name: value}
-
-
 def main() -> None:
     arguments = parser_for(__doc__, runs=15).parse_args()
     arguments.shapes = arguments.shapes or ("reference" if arguments.device == "cuda" else "small")
@@ -356,7 +352,7 @@ def main() -> None:
     points = {
         "small": [SMALL, *({**SMALL, **some} for some in partly), {**SMALL, "policy": "on"}],
         "reference": [REFERENCE, WIDER, *({**REFERENCE, **some} for some in partly)],
-        "sweep": list(sweep()),
+        "sweep": varied(REFERENCE, SWEEP),
     }
     measure("linear_grpo_loss", arguments, points[arguments.shapes], lambda point: side_by_side(point, arguments))
 

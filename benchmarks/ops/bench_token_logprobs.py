@@ -27,7 +27,7 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,18 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 from rivals import eager, liger_logprobs, relative, trl, verl
-from side_by_side import Contender, Row, commit_of, compare, measure, median_of, parser_for, version_of, words_to_repeat
+from side_by_side import (
+    Contender,
+    Row,
+    commit_of,
+    compare,
+    measure,
+    median_of,
+    parser_for,
+    varied,
+    version_of,
+    words_to_repeat,
+)
 
 Pair = tuple[Tensor, Tensor]
 Function = Callable[[Tensor, Tensor], Pair]
@@ -168,6 +179,13 @@ SIDE_BY_SIDE = {"tokens": 8192, "vocab": 151936, "masked": 0.0}
 SMALL = {"tokens": 128, "vocab": 1003, "masked": 0.0}
 Masked = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
+SWEEP = {
+    "vocab": (49152, 128256, 262144),
+    "tokens": (2048, 32768, 65536),
+    "masked": (0.5, 0.9),
+}
+"""Values that are tried one at a time, for --shapes sweep."""
+
 
 class Case:
     """One batch, what the last contender made of it, and what is exact on some rows."""
@@ -261,17 +279,6 @@ def side_by_side(point: Mapping[str, Any], arguments: Namespace) -> list[Row]:
     return rows
 
 
-def sweep() -> Iterator[dict[str, Any]]:
-    yield SIDE_BY_SIDE
-    for name, values in {
-        "vocab": (49152, 128256, 262144),
-        "tokens": (2048, 32768, 65536),
-        "masked": (0.5, 0.9),
-    }.items():
-        for value in values:
-            yield {**SIDE_BY_SIDE, name: value}
-
-
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -286,7 +293,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.shapes or args.device == "cuda":
         args.shapes = args.shapes or "reference"
-        points = {"small": [SMALL, {**SMALL, "masked": 0.5}], "reference": [SIDE_BY_SIDE], "sweep": list(sweep())}
+        points = {
+            "small": [SMALL, {**SMALL, "masked": 0.5}],
+            "reference": [SIDE_BY_SIDE],
+            "sweep": varied(SIDE_BY_SIDE, SWEEP),
+        }
         measure("token_logprobs", args, points[args.shapes], lambda point: side_by_side(point, args))
         return
     torch.set_num_threads(args.threads)

@@ -170,7 +170,7 @@ def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
 
 REACHES = (1.0, 0.6, 0.3, 0.0)
 """Factors on the range of row sizes in the families ``offset`` and ``negative``. If a task fails with the first factor,
-the next one is tried: exp overflows at 100, where a softmax works at 100,000. ``tiny`` is less small with the others."""
+the next one is tried: exp overflows at 100, where a softmax works at 100,000. ``tiny`` is not so small there."""
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
