@@ -17,7 +17,10 @@ from kernel_coder.evaluate.report import Results
 from kernel_coder.evaluate.report import html as evaluation_page
 from kernel_coder.evaluate.store import Sample
 from kernel_coder.judge import example_verdict
+from kernel_coder.loop.config import LoopConfig
+from kernel_coder.loop.report import Round, write_report
 from kernel_coder.prompts import Message
+from kernel_coder.refine.compare import STRATEGIES, CompareConfig, points, write_results
 from kernel_coder.refine.config import RefineConfig
 from kernel_coder.refine.report import html as search_page
 from kernel_coder.refine.trajectory import Attempt, Trajectory
@@ -66,15 +69,78 @@ def search(folder: Path, *, found: bool) -> str:
         return search_page(config, task, trajectory, "the budget of 3 answers is spent")
 
 
+def evolution(folder: Path) -> str:
+    """The page of an evolution, with an archive and answers that were derived from others."""
+    config = RefineConfig(module=str(folder / "module.py"), model="nano", strategy="evolve", evaluations=8)
+    task = Task(id="module", source="test", reference=CODE)
+    with Trajectory(folder / "evolution", "hash") as trajectory:
+        for turn in range(1, 5):
+            for sample in range(2):
+                parents = ((turn - 1, sample),) if turn > 1 else ()
+                prompt = (Message(role="user", content=CODE),)
+                code = CODE.replace("x = ", f"x{turn} = ")
+                attempt = Attempt(turn, sample, prompt, code, code, None, 99, 1.0, parents=parents)
+                trajectory.add(attempt)
+                more = {"speedup": 0.5 + turn / 4, "speedup_low": 0.4 + turn / 4}
+                trajectory.judged(attempt, example_verdict("correct", task=task.id, **more))
+        return search_page(config, task, trajectory, "the budget of 8 evaluations is spent")
+
+
+def comparison(folder: Path) -> str:
+    """The page that compares four strategies."""
+    curve = [
+        {"solved": n / 9, "solved_low": n / 18, "solved_high": 1.0, "speedup": 1 + n, "speedup_low": 1.0}
+        | {"speedup_high": 2.0 + n, "evaluations": count}
+        for n, count in enumerate(points(64))
+    ]
+    strategies = {
+        name: {"tasks": 20, "searches": 60, "answers": 3840, "candidates": 3000, "tokens": 1234567, "curve": curve}
+        for name in STRATEGIES
+    }
+    config = CompareConfig(
+        strategies=tuple(STRATEGIES),
+        tasks="packaged:heldout",
+        limit=20,
+        evaluations=64,
+        seeds=(0, 1, 2),
+        output=folder,
+        search=RefineConfig(module="module.py", model="nano"),
+    )
+    summary = {"model": "nano", "tasks": config.tasks, "evaluations": 64, "seeds": [0, 1, 2], "strategies": strategies}
+    write_results(config, summary)
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def loop(folder: Path) -> str:
+    """The page over the rounds of a loop."""
+    facts = {"pass": {"1": [0.5, 0.4, 0.6], "8": [0.9, 0.8, 1.0]}, "different": 0.4, "different_correct": 3.2}
+    rounds = [
+        Round(
+            number,
+            rl={"answers": 960, "correct": 500, "different": 400, "seconds": 300.0} if number else None,
+            keep={"kept": 200, "correct": 500, "thinking": 120.0, "seconds": 1.0} if number else None,
+            sft={"seconds": 100.0} if number else None,
+            evaluate={**facts, "speedup": [1.5, 1.2, 1.9], "seconds": 60.0},
+        )
+        for number in range(4)
+    ]
+    write_report(folder, LoopConfig(), rounds)
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    (folder / "search").mkdir()
+    for name in ("search", "comparison", "loop"):
+        (folder / name).mkdir()
     supervised = write_run(folder / "sft", [sft_metrics(step) for step in range(1, 41)], config=SFT_CONFIG)
     texts = {
         "evaluation": evaluation(),
         "search_found": search(folder / "search", found=True),
         "search_nothing": search(folder / "search", found=False),
+        "evolution": evolution(folder / "search"),
+        "comparison": comparison(folder / "comparison"),
+        "loop": loop(folder / "loop"),
         "training": run_page(read_run(healthy(folder / "run"), 50)),
         "supervised": run_page(read_run(supervised, 50)),
     }
@@ -94,7 +160,10 @@ def browser() -> Iterator[Browser]:
         yield opened
 
 
-NAMES = ("evaluation", "search_found", "search_nothing", "training", "supervised")
+NAMES = (
+    *("evaluation", "search_found", "search_nothing", "evolution"),
+    *("comparison", "loop", "training", "supervised"),
+)
 
 
 @pytest.mark.slow
