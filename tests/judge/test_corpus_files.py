@@ -32,7 +32,7 @@ NO_CLASS = {"h50_exit_at_import", "h50_segfault", "h54_preload", "h56_dies_while
 def test_there_are_enough_of_both():
     assert len(corpus.hostile()) >= 450
     assert len(corpus.honest()) >= 250
-    assert 15 <= len(corpus.tasks()) <= 40
+    assert 15 <= len(corpus.tasks()) <= 60
     for backend, least in {"triton": 70, "cuda": 12, "cpp": 8, "torch": 6}.items():
         assert sum(candidate.backend == backend for candidate in corpus.honest()) >= least
 

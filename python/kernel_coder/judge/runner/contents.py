@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,8 +36,19 @@ def tensors_in(values: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
             yield str(name), value.base
 
 
-LEAST_ADDRESS = 1 << 32
-"""Smaller integers count as sizes. Linux and CUDA give tensors addresses far above the first 4 GiB."""
+def _least_address() -> int:
+    """Return the lowest address that a tensor can have: the heap's start, or 4 GiB if the heap lies above that."""
+    try:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return 1 << 20
+    heaps = [int(line.partition("-")[0], 16) for line in maps if line.endswith("[heap]")]
+    return min([1 << 32, *heaps])
+
+
+LEAST_ADDRESS = _least_address()
+"""Smaller integers count as sizes. Linux and CUDA give tensors addresses above the first 4 GiB. Exceptions are small
+tensors of a Python that is not position-independent, such as Debian's."""
 
 MAX_POINTERS = 1024
 """Upper limit of the elements of an integer tensor that may be a table of addresses, as for grouped products."""
