@@ -72,6 +72,12 @@ def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
     assert (config.judge.memory_bytes, config.limit) == (None, None)
 
 
+def test_a_model_brings_its_temperature_unless_a_flag_gives_one() -> None:
+    assert load_config(None, ["--model", "nano"]).temperature == 0.8
+    assert load_config(None, ["--model", "nano", "--temperature", "0"]).temperature == 0
+    assert load_config(None, ["--model", "tiny"]).temperature == 1.0
+
+
 def test_the_defaults_are_those_of_the_manual() -> None:
     config = load_config(None, ["--model", "m"])
     assert (config.temperature, config.top_p, config.samples, config.backend) == (1.0, 0.97, 1, "triton")

@@ -22,10 +22,10 @@ GROWING_ELEMENTS = 1 << 22
 """Upper limit of the elements of a task's inputs at which hidden sizes may be larger than the task's own."""
 
 TAKE_SIZES = frozenset({"rand", "randn", "zeros", "ones", "empty"})
-"""Functions of torch whose positional arguments are sizes."""
+"""Functions of torch that take the sizes of the new tensor as positional arguments."""
 
 DRAWS_INTEGERS = re.compile(r"\b(randint|randperm|arange|long|int|int8|int16|int32|int64|uint8)\b")
-"""Words of a function that makes integers. They may be indices, which are valid for the written sizes only."""
+"""Words that show that ``get_inputs`` makes integers. These may be indices, valid only for the task's own sizes."""
 
 
 OWN_NAME = re.compile(r"dim(\d+)_was_(\d+)")
