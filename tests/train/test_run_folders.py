@@ -148,9 +148,14 @@ def test_the_packaged_model_has_its_own_defaults() -> None:
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
     write_defaults(tmp_path, {"prompt_template": "nano", "tasks": None})
     assert json.loads((tmp_path / FILE).read_text()) == {"prompt_template": "nano"}
-    for text in ("{", '{"max_new_tokens": 0}', "[]"):
+    for text, said in {
+        "{": "",
+        '{"max_new_tokens": 0}': r"max_new_tokens: .*got 0$",
+        '{"temperature": -1}': r"temperature: .*got -1$",
+        "[]": "",
+    }.items():
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(UsageError, match=r"kernel-coder.json cannot be read"):
+        with pytest.raises(UsageError, match=rf"kernel-coder.json cannot be read: {said}"):
             defaults_of(str(tmp_path))
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernel_coder import models
 from kernel_coder.run.errors import UsageError
+from kernel_coder.run.flags import rule
 
 FILE = "kernel-coder.json"
 """Name of the file in a model's folder."""
@@ -61,7 +62,11 @@ def defaults_of(model: str) -> dict[str, Any]:
         found = ModelDefaults.model_validate(values).model_dump(exclude_none=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, ValidationError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = "".join(f"{part}: " for part in first["loc"])
+        raise UsageError(f"{file} cannot be read: {field}{rule(first)}") from None
+    except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
     for name in TEMPLATES:
         if (folder / str(found.get(name))).is_file():
