@@ -61,6 +61,26 @@ def test_nproc_runs_the_command_and_returns_its_exit_code(tasks: Path, tmp_path:
     assert "parallel.replicas = 3 does not divide the 2 processes" in done.stderr
 
 
+def test_a_rank_ends_without_python_s_shutdown_and_loses_no_output() -> None:
+    code = (
+        "import atexit, weakref; from kernel_coder.run.distributed import end_process\n"
+        "class Shutdown:\n    def __del__(self): print('shut down')\n"
+        "kept = Shutdown(); atexit.register(print, 'exit function'); print('done'); end_process(3)"
+    )
+    rank = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "",
+        "MASTER_PORT": "",
+    }
+    for more, lines in ((rank, ["done", "exit function"]), ({}, ["done", "exit function", "shut down"])):
+        done = subprocess.run([sys.executable, "-c", code], env={**ENVIRONMENT, **more}, capture_output=True, text=True)
+        assert done.returncode == 3
+        assert done.stdout.splitlines() == lines
+
+
 @pytest.mark.long
 def test_torchrun_goes_on_after_a_rank_was_killed(tasks: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

@@ -23,6 +23,7 @@ from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_dist
 from kernel_coder.data.mix import add_mix, run_mix
 from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, OncePerSolution, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
+from kernel_coder.run.distributed import end_process
 from kernel_coder.run.extras import require_extra
 from kernel_coder.run.flags import FlagParser, end
 from kernel_coder.tasks.generator import LEVELS, SPLITS
@@ -187,4 +188,4 @@ def _print(report: Report, out: Path, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -264,4 +264,4 @@ def rows_to_learn(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    distributed.end_process(main())

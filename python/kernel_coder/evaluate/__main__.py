@@ -83,4 +83,4 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    distributed.end_process(main())

@@ -16,6 +16,7 @@ from typing import Any
 
 from kernel_coder.evaluate.help import show_help
 from kernel_coder.run.command import run_command
+from kernel_coder.run.distributed import end_process
 from kernel_coder.train.config import TrainConfig
 
 COMMON = (
@@ -43,4 +44,4 @@ def _loop() -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
