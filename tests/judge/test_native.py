@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.runner.library_symbols import hidden_among, undefined_symbols
+from kernel_coder.judge.runner.library_symbols import hidden_among, hidden_calls, undefined_symbols
 from kernel_coder.judge.runner.native import is_native, problem_of
 
 REFERENCE = """
@@ -107,6 +108,20 @@ def test_the_symbols_of_a_library_are_read() -> None:
     names = undefined_symbols(str(library))
     assert any(name.startswith("at::_ops::") for name in names)
     assert undefined_symbols(__file__) == []
+
+
+def test_triton_s_own_modules_may_look_functions_up_and_other_libraries_may_not(tmp_path: Path) -> None:
+    code = """
+    #include <dlfcn.h>
+    void* PyInit___triton_launcher(void) { return dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuLaunchKernelEx"); }
+    """
+    (tmp_path / "main.c").write_text(code)
+    found = {}
+    for name in ("__triton_launcher.cpython-311-x86_64-linux-gnu", "launcher"):
+        library = tmp_path / f"{name}.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "main.c"], check=True)
+        found[name.partition(".")[0]] = sorted(hidden_calls([str(library)]))
+    assert found == {"__triton_launcher": [], "launcher": ["dlopen", "dlsym"]}
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,9 @@ _CALLED = re.compile(r"at::_ops::(\w+)::call\(")
 _ALWAYS = re.compile(
     r"c10::impl::IncludeDispatchKeyGuard::|c10::impl::ForceDispatchKeyGuard|^cblas_\w+$|^mkl_\w+$"
     r"|^(?:[sdcz](?:gemm|gemv|gemmt|symm|trsm|dot|axpy)|sgemm_batch)_?$|^cublas\w+$|^cudnn\w+$|^cusparse\w+$|^cutensor\w+$"
-    r"|^dl(?:open|sym|vsym|mopen)$"
+    r"|^dl(?:vsym|mopen)$"
 )
+_LOOKS_UP = re.compile(r"^dl(?:open|sym)$")
 _UNSEEN = re.compile(
     r"std::thread::_M_start_thread|^pthread_create$|std::__future_base::_Async_state_common"
     r"|c10::impl::ExcludeDispatchKeyGuard::"
@@ -45,13 +46,27 @@ _REARRANGES = frozenset(_REARRANGING_NAMES.split())
 copies with other names."""
 
 
+_TRITON_MODULES = ("cuda_utils", "__triton_launcher")
+"""Modules that Triton compiles in the Runner and loads to launch kernels. They look functions up in CUDA's driver."""
+
+
 def hidden_calls(libraries: Iterable[str]) -> list[str]:
     """Return the library functions that these shared libraries call past the dispatcher, or on own threads.
 
     Args:
         libraries: paths of the libraries.
     """
-    return [name for library in libraries for name in hidden_among(undefined_symbols(library))]
+    found = []
+    for library in libraries:
+        names = hidden_among(undefined_symbols(library))
+        found += [name for name in names if not (_LOOKS_UP.search(name) and is_triton_module(library))]
+    return found
+
+
+def is_triton_module(library: str) -> bool:
+    """Return whether a library has the name and the entry point of a module that Triton compiles."""
+    name = os.path.basename(library).partition(".")[0]
+    return name in _TRITON_MODULES and f"PyInit_{name}" in symbols_of(library, defined=True)
 
 
 def hidden_among(symbols: Iterable[str]) -> list[str]:
@@ -78,7 +93,7 @@ def hidden_among(symbols: Iterable[str]) -> list[str]:
         if behind is not None:
             if _computes(behind[1]):
                 found.append(symbol.partition("(")[0])
-        elif _ALWAYS.search(symbol):
+        elif _ALWAYS.search(symbol) or _LOOKS_UP.search(symbol):
             found.append(symbol.partition("(")[0])
     return found
 
@@ -95,6 +110,11 @@ def _computes(name: str) -> bool:
 
 def undefined_symbols(library: str) -> list[str]:
     """Return the functions that a shared library takes from others, demangled; empty if it is no ELF file."""
+    return symbols_of(library, defined=False)
+
+
+def symbols_of(library: str, *, defined: bool) -> list[str]:
+    """Return the dynamic symbols, demangled, that a shared library defines, or those that it takes from others."""
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         sections = elf_sections(image)
         if ".dynsym" not in sections or ".dynstr" not in sections:
@@ -103,7 +123,7 @@ def undefined_symbols(library: str) -> list[str]:
         names = []
         for at in range(start, start + size, _SYMBOL.size):
             name, _, _, section, _, _ = _SYMBOL.unpack_from(image, at)
-            if section == 0 and name:
+            if (section != 0) == defined and name:
                 names.append(demangled(elf_text(image, strings + name).decode("latin-1")))
     return names
 
