@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -183,8 +184,10 @@ class SlicedTimer(Timer):
 
 @contextmanager
 def clock_of(gpu: SlicedGpu) -> Iterator[None]:
-    """The timer's clock is the GPU's; while it sleeps, others use the GPU."""
+    """The timer's clock is the GPU's; while it sleeps, others use the GPU. The order within rounds, which is secret
+    elsewhere, follows the test's seed."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "SystemRandom", lambda: random)
         patch.setattr(time, "monotonic", lambda: gpu.now)
         patch.setattr(time, "sleep", gpu.idle)
         yield
