@@ -87,7 +87,7 @@ evaluate() {
       out=$R/evaluations/$model-$(basename "${tasks/:/-}" .parquet)
       [ -e "$out/summary.json" ] && continue
       timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --model "$(newest $R/$model)" --tasks "$tasks" \
-        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template nano --temperature 1.0 --top-p 0.97 --samples 1 --seeds 0 1 2 \
+        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds 0 1 2 \
         --max-new-tokens 2048 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
         --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
         --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 6 || [ $? -eq 124 ]

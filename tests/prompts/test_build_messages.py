@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_coder.prompts import build_messages, messages, template_names
+from kernel_coder.prompts.bare import bare
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.task import reference_problem, solution_problem
 
@@ -23,6 +24,8 @@ TASK = Task(
 
 # Whoever changes a template changes what every run asked; the new hash goes into the change log with the reason.
 GOLDEN = {
+    ("bare", False): "5eaa23ff8119121d40205f7091dd1a43ec0d7e6aea217a0f8c781efb726a4a06",
+    ("bare", True): "f2e853dbaeffce58c9cad68f18e7f563ed56942d75fdb576cc0c34d3b64309df",
     ("kernel_coder", False): "918297bf73fa7a358f149a598715db2ac0917d2c0f4527f0584c3b08eb1955a5",
     ("kernel_coder", True): "306e53a12642ed5ee4e5074cae66da9ad2de952262701f32ef4f844cb2fec911",
     ("kernelbench", False): "9847b4161ec67748aefc4d18d8cf2585932fc99f4f0a53e952eec7bee85f3abe",
@@ -48,6 +51,7 @@ def test_every_packaged_template_is_byte_stable(template: str, one_shot: bool) -
 def test_a_prompt_holds_the_module_and_names_the_class_to_write(template: str, one_shot: bool) -> None:
     text = build_messages(TASK, template, one_shot=one_shot)[-1]["content"]
     reference = TASK.reference.replace("\r\n", "\n").strip()
+    reference = bare(reference) if template == "bare" else reference
     assert f"```python\n{reference}\n```" in text
     assert "`Square`" in text
     assert "ModelNew" in text
@@ -142,7 +146,7 @@ def test_a_wrong_template_says_what_is_wrong(text: str, sentence: str, tmp_path:
 
 
 def test_an_unknown_template_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="neither one of kernel_coder, kernelbench, nano nor a file"):
+    with pytest.raises(ValueError, match="neither one of bare, kernel_coder, kernelbench, nano nor a file"):
         build_messages(TASK, "kernelcoder")
 
 

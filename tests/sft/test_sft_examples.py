@@ -51,6 +51,11 @@ def encoder(template: str | None = CHAT_TEMPLATE, **config: Any) -> Encoder:
     return Encoder(tiny_tokenizer(template), SftDataConfig(**{"max_length": 4096, **config}), plain)
 
 
+def only(made: Encoder, task: Task) -> Example:
+    (example,), _ = encode_tasks(made, [task])
+    return example
+
+
 @pytest.fixture(scope="module")
 def task() -> Task:
     return next(iter(load_tasks("packaged")))
@@ -59,7 +64,7 @@ def task() -> Task:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_labels_are_the_answer_and_its_end_and_nothing_of_the_prompt(task: Task, name: str) -> None:
     made = encoder(TEMPLATES[name])
-    example = made.of_task(task)
+    example = only(made, task)
     prompt = encode_prompt(made.tokenizer, build_messages(task), made.plain)
     assert example.ids[: len(prompt)].tolist() == prompt
     assert not example.in_loss[: len(prompt)].any()
@@ -70,7 +75,7 @@ def test_labels_are_the_answer_and_its_end_and_nothing_of_the_prompt(task: Task,
 
 def test_what_is_learnt_earns_the_format_reward(task: Task) -> None:
     made = encoder(thinking="Fuse everything.")
-    example = made.of_task(task)
+    example = only(made, task)
     text = made.tokenizer.decode(example.ids[example.in_loss], skip_special_tokens=True)
     assert load_reward("format", {})(["?"], [text]) == [1.0]
     assert ops.parse_response(text).code == str(task.solution).strip("\n")
@@ -86,23 +91,23 @@ def test_every_packaged_pair_is_an_example() -> None:
 def test_thinking_of_a_row_goes_before_that_of_the_config(task: Task) -> None:
     thoughtful = Task(**{**{f: getattr(task, f) for f in task.__slots__}, "metadata": {"thinking": "Mine."}})
     made = encoder(thinking="Ours.")
-    assert "<thinking>\nMine.\n</thinking>" in made.tokenizer.decode(made.of_task(thoughtful).ids)
+    assert "<thinking>\nMine.\n</thinking>" in made.tokenizer.decode(only(made, thoughtful).ids)
 
 
 def test_begun_answer_is_gone_on_with(task: Task, tmp_path: Path) -> None:
     template = tmp_path / "begun.jinja"
     template.write_text("{% block user %}?{% endblock %}{% block assistant %}<thinking>\n{% endblock %}")
     made = encoder(prompt_template=str(template), thinking="So.")
-    example = made.of_task(task)
+    example = only(made, task)
     # The template's text is stripped, so the answer goes on at the line end.
     assert made.tokenizer.decode(example.ids[example.in_loss]).startswith("\nSo.\n</thinking>")
     template.write_text("{% block user %}?{% endblock %}{% block assistant %}Well,{% endblock %}")
     with pytest.raises(DroppedError, match="does not start with the beginning"):
-        encoder(prompt_template=str(template)).of_task(task)
+        encoder(prompt_template=str(template)).texts_of(task)
 
 
 def test_pretraining_learns_every_token_but_the_first(task: Task) -> None:
-    example = encoder(assistant_only_loss=False).of_task(task)
+    example = only(encoder(assistant_only_loss=False), task)
     assert not example.in_loss[0]
     assert example.in_loss[1:].all()
 
@@ -179,9 +184,10 @@ def test_what_cannot_be_learnt_is_named(task: Task) -> None:
     bare = Task(id="bare", source="s", reference=task.reference, entry_point=task.entry_point)
     examples, dropped = encode_tasks(encoder(max_length=64), [task, bare])
     assert examples == []
-    assert dropped[0].startswith(f"task {task.id}: it has ")
-    assert dropped[0].endswith("tokens, more than data.max_length = 64")
-    assert dropped[1] == "task bare: it has no known solution"
+    without, long = dropped
+    assert without == "task bare: it has no known solution"
+    assert long.startswith(f"task {task.id}: it has ")
+    assert long.endswith("tokens, more than data.max_length = 64")
 
 
 def test_fingerprint_is_about_what_is_learnt() -> None:

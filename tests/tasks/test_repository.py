@@ -10,12 +10,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 from kernel_coder.data.__main__ import main
 from kernel_coder.data.screen import Screen
 from kernel_coder.data.verifiers import Candidate, InterpreterVerifier
 from kernel_coder.tasks import load_tasks
 from kernel_coder.tasks.generator import NAMED, generate
 from kernel_coder.tasks.generator.repository import KINDS, OPERATIONS, SHARES, Made, UnsuitableError, make
+from kernel_coder.tasks.generator.repository.names import LAYER_WORDS, PREFIXES, SUFFIXES
 from kernel_coder.tasks.generator.split import HELDOUT_KINDS, HELDOUT_OPERATIONS
 from kernel_coder.tasks.task import Task, reference_problem, solution_problem
 
@@ -173,3 +175,38 @@ def test_build_writes_rows_with_thinking_and_small_modules(tmp_path: Path) -> No
 
     rows = parquet.read_table(out).to_pylist()
     assert all(row["small_python_code"] != row["python_code"] and row["verified"] for row in rows)
+
+
+def test_layers_arguments_and_inputs_have_many_names_and_solutions_repeat_them() -> None:
+    layers, arguments, inputs = set(), set(), set()
+    for seed in range(60):
+        made = make(Random(seed), 1, "conv2d_plain") if seed % 2 else make(Random(seed), 1, "softmax")
+        for text in (made.reference, made.small_reference, made.solution):
+            ast.parse(text)
+        for name in (found := re.findall(r"self\.(\w+) = nn\.Conv2d", made.reference)):
+            assert f"self.{name} = nn.Conv2d" in made.solution
+        (first,) = re.findall(r"def forward\(self, (\w+)", made.reference)
+        assert f"def forward(self, {first}" in made.solution
+        layers.update(found)
+        inputs.add(first)
+        arguments.update(re.findall(r"nn\.Conv2d\((\w+)", made.reference))
+    assert len(layers) >= 15
+    assert len(inputs) >= 20
+    assert len(arguments) >= 10
+    assert not layers & set(dir(torch.nn.Module()))
+
+
+def test_no_layer_s_name_is_an_attribute_of_every_module() -> None:
+    possible = {f"{a}{b}{c}" for a in PREFIXES for b in LAYER_WORDS.split() for c in SUFFIXES}
+    assert not possible & set(dir(torch.nn.Module()))
+
+
+def test_names_in_docstrings_are_those_of_the_code() -> None:
+    described = 0
+    for seed in range(80):
+        made = make(Random(seed), 1, "conv2d_plain")
+        names = re.findall(r"^ +(\w+) \((?:int|bool|tuple)", made.reference, re.MULTILINE)
+        arguments = re.findall(r"def __init__\(self, (.*)\):", made.reference)[0]
+        described += bool(names)
+        assert all(re.search(rf"\b{name}\b", arguments) for name in names)
+    assert described > 10

@@ -27,7 +27,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.tokenizer, **extra)
     prompts, answers = [], []
     for task in load_tasks(options.pairs):
-        prompts.append(len(tokenizer.encode(build_messages(task, "nano")[0]["content"])))
+        prompts.append(len(tokenizer.encode(build_messages(task, "bare")[0]["content"])))
         answer = build_answer(task.solution or "", str(task.metadata.get("thinking") or ""))
         answers.append(len(tokenizer.encode(answer)))
     whole = np.array(prompts) + np.array(answers)

@@ -48,8 +48,8 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, default=4, help="answers to each question (default 4)")
     add(
         "--prompt-template",
-        help="prompt template of --convert: kernel_coder, kernelbench, nano or a .jinja file (default: the model's "
-        "own, or kernel_coder)",
+        help="prompt template of --convert: kernel_coder, kernelbench, nano, bare or a .jinja file (default: the "
+        "model's own, or kernel_coder)",
     )
     add("--implement-template", metavar="FILE.jinja", help="prompt template of --implement (default: packaged)")
     add("--one-shot", action="store_true", help="show a solved example in prompts of --convert")

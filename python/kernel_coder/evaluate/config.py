@@ -73,7 +73,7 @@ class AnswerConfig(BaseModel):
         default="triton", description="language that the answers are written in"
     )
     prompt_template: str = Field(
-        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano or a .jinja file"
+        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano, bare or a .jinja file"
     )
     feedback_template: str = Field(
         default="feedback", description="template of the message after a verdict: feedback, nano or a .jinja file"

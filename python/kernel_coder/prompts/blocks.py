@@ -12,6 +12,8 @@ from typing import Any, TypedDict
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from kernel_coder.prompts.bare import bare
+
 
 class Message(TypedDict):
     """One message of a conversation, in the form that chat templates expect."""
@@ -78,9 +80,11 @@ def _compiled(source: str, name: str, kind: TemplateKind) -> Template:
 @cache
 def _environment() -> Environment:
     # A template may be untrusted: the sandbox limits it to the values that it is given.
-    return ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, newline_sequence="\n", autoescape=False
     )
+    environment.filters["bare"] = bare
+    return environment
 
 
 def plain_text(text: str) -> str:

@@ -30,8 +30,13 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message], chat_template: st
         ValueError: ``messages`` is empty, there is no chat template, or the template refuses the messages.
     """
     text = render_prompt(tokenizer, messages, chat_template)
+    return begin_of_prompt(tokenizer, chat_template) + encode_text(tokenizer, text)
+
+
+def begin_of_prompt(tokenizer: Any, chat_template: str | Path | None = None) -> list[int]:
+    """Return the token ids before the text of a prompt: with ``"plain"``, the beginning-of-sequence token, if any."""
     bos = getattr(tokenizer, "bos_token_id", None) if chat_template == PLAIN else None
-    return ([] if bos is None else [int(bos)]) + encode_text(tokenizer, text)
+    return [] if bos is None else [int(bos)]
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:

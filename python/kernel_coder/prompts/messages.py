@@ -44,11 +44,11 @@ def build_messages(
 
     Args:
         task: the task.
-        template: the name of a packaged template (``kernel_coder``, ``kernelbench``, ``nano``) or the path of a
-            ``.jinja`` file. A template has the Jinja block ``user`` and may have ``system`` and ``assistant`` (the
+        template: the name of a packaged template (``kernel_coder``, ``kernelbench``, ``nano``, ``bare``) or the path of
+            a ``.jinja`` file. A template has the Jinja block ``user`` and may have ``system`` and ``assistant`` (the
             beginning of the answer); each block becomes one message. It may use ``reference``, ``entry_point``,
             ``language``, ``arithmetic``, ``backend``, ``precision``, ``fence``, ``task``, ``examples`` and ``example``
-            (the first of them, or None).
+            (the first of them, or None), and the filter ``bare``, which removes docstrings and comments from code.
         one_shot: show a solved example first (an elementwise addition in Triton).
         examples: solved tasks to show before the task, after that of ``one_shot``.
 
@@ -105,7 +105,7 @@ def template_names() -> list[str]:
     """Return the names of the packaged prompt templates.
 
     >>> template_names()
-    ['kernel_coder', 'kernelbench', 'nano']
+    ['bare', 'kernel_coder', 'kernelbench', 'nano']
     """
     return PROMPTS.names()
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kernel_coder.prompts import Message, build_answer, build_messages, encode_prompt
+from kernel_coder.prompts.encode import begin_of_prompt, render_prompt
 from kernel_coder.sft.config import SftDataConfig
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.conversations import conversation_rows as conversation_rows
+
+ENCODED_TOGETHER = 512
+"""Number of tasks whose texts the tokenizer gets at once: enough to keep all cores busy."""
 
 
 class DroppedError(ValueError):
@@ -49,9 +54,10 @@ class Encoder:
         self.config = config
         self.plain = plain
         self.end = [int(tokenizer.eos_token_id)] if plain else end_of_turn(tokenizer)
+        self.begin = begin_of_prompt(tokenizer, plain)
 
-    def of_task(self, task: Task) -> Example:
-        """Return the example of a task: its prompt and its known solution."""
+    def texts_of(self, task: Task) -> tuple[str, str]:
+        """Return the texts of a task's example: its prompt, and the rest of the answer with its known solution."""
         if task.solution is None:
             raise DroppedError("it has no known solution")
         messages = build_messages(task, self.config.prompt_template, one_shot=self.config.one_shot)
@@ -63,8 +69,21 @@ class Encoder:
         begun = messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
         if not answer.startswith(begun):
             raise DroppedError("its answer does not start with the beginning that the prompt template gives")
-        prompt = encode_prompt(self.tokenizer, messages, self.plain)
-        return self._finished(task.id, [(prompt, False), (self._text(answer[len(begun) :]) + self.end, True)])
+        return render_prompt(self.tokenizer, messages, self.plain), answer[len(begun) :]
+
+    def of_texts(self, names: Sequence[str], texts: Sequence[tuple[str, str]]) -> list[Example | DroppedError]:
+        """Return the examples of many prompts and answers, or why they are dropped. A fast tokenizer encodes them on
+        all cores."""
+        if not texts:
+            return []
+        ids = self.tokenizer([text for pair in texts for text in pair], add_special_tokens=False)["input_ids"]
+        found: list[Example | DroppedError] = []
+        for name, prompt, answer in zip(names, ids[::2], ids[1::2], strict=True):
+            try:
+                found.append(self._finished(name, [(self.begin + prompt, False), (answer + self.end, True)]))
+            except DroppedError as error:
+                found.append(error)
+        return found
 
     def of_messages(self, name: str, messages: Sequence[Message], asked: int = 0) -> Example:
         """Return the example of a conversation. The assistant's messages are learnt, except in the first ``asked``
@@ -137,11 +156,20 @@ def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example]
     """Return the examples of tasks, and a sentence for each task that was dropped."""
     examples: list[Example] = []
     dropped: list[str] = []
-    for task in tasks:
-        try:
-            examples.append(encoder.of_task(task))
-        except DroppedError as error:
-            dropped.append(f"task {task.id}: {error}")
+    remaining = iter(tasks)
+    while some := list(islice(remaining, ENCODED_TOGETHER)):
+        names, texts = [], []
+        for task in some:
+            try:
+                texts.append(encoder.texts_of(task))
+                names.append(task.id)
+            except DroppedError as error:
+                dropped.append(f"task {task.id}: {error}")
+        for name, found in zip(names, encoder.of_texts(names, texts), strict=True):
+            if isinstance(found, Example):
+                examples.append(found)
+            else:
+                dropped.append(f"task {name}: {found}")
     return examples, dropped
 
 

@@ -55,7 +55,7 @@ class DataConfig(Section):
         default=True, description="a new order of the tasks in every epoch; false: always that of the data"
     )
     prompt_template: str = Field(
-        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano, or a .jinja file"
+        default="kernel_coder", description="prompt template: kernel_coder, kernelbench, nano, bare, or a .jinja file"
     )
     one_shot: bool = Field(default=False, description="show a solved example before the task")
     max_prompt_length: int | None = Field(

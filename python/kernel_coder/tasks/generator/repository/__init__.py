@@ -18,6 +18,7 @@ from random import Random
 from kernel_coder.tasks.generator.repository import convolutions, elementwise, norms, others, pooling, products, rows
 from kernel_coder.tasks.generator.repository.chains import chain
 from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
+from kernel_coder.tasks.generator.repository.names import renamed
 from kernel_coder.tasks.generator.sketch import Sketch
 
 Kind = Callable[[Draft], object]
@@ -151,9 +152,8 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     else:
         chain(draft, rng.choice((2, 3)) if level == 2 else rng.choice((4, 4, 5, 6)))
     draft.entry_point = _class_name(draft)
-    made = Made(
-        draft.entry_point, draft.reference(0), draft.reference(1), draft.solution(), draft.thinking(), tuple(draft.ops)
-    )
+    texts = renamed((draft.reference(0), draft.reference(1), draft.solution()), rng)
+    made = Made(draft.entry_point, *texts, draft.thinking(), tuple(draft.ops))
     if len(made.solution) > LONGEST:
         raise UnsuitableError(f"the solution has {len(made.solution)} characters")
     return made

@@ -126,6 +126,7 @@ def convolution(
     B = draft.size("batch_size", batch, 2)
     cin, cout = draft.size("in_channels", c_in, s_in), draft.size("out_channels", c_out, s_out)
     space = tuple(draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENTS[ndim]), real, little, strict=True))
+    is_full = style == "plain" and not in_chain and rng.random() < 0.35  # every optional argument, as PyTorch has them
     draft.argument(cin, (c_in, s_in), doc="Number of channels of the input")
     draft.argument(cout, (c_out, s_out), doc="Number of channels of the output")
     call = [cin, cout]
@@ -153,25 +154,31 @@ def convolution(
         call.append("kernel_size=1" if rng.random() < 0.6 else "1")
     else:
         given("kernel_size", taps, None, "Size of the kernel", 1.0, is_tuple)
-    share = 0.1 if in_chain else 0.6
+        if not is_tuple and ndim > 1 and rng.random() < 0.15:
+            call[-1] = f"kernel_size=({', '.join(['kernel_size'] * ndim)})"
+        elif rng.random() < 0.25:
+            call[-1] = "kernel_size=kernel_size"
+    share = 1.0 if is_full else 0.1 if in_chain else 0.6
+    less = 1.0 if is_full else share / 2
     if style != "pointwise":
         given("stride", stride, 1, "Stride of the convolution", share)
         given("padding", padding, 0, "Padding on each side", share)
         if transposed:
-            given("output_padding", extra, 0, "Size added to one side of the output", share / 2)
+            given("output_padding", extra, 0, "Size added to one side of the output", less)
         if not transposed or style == "dilated":
-            given("dilation", dilation, 1, "Spacing between the taps", share / 2)
+            given("dilation", dilation, 1, "Spacing between the taps", less)
     has_groups = style == "grouped"
     if style == "depthwise":
         call.append(f"groups={cin}")
     elif has_groups:
         draft.argument("groups", groups_pair, "int", 1 if not in_chain else NO_DEFAULT, "Number of groups of channels")
         call.append("groups=groups")
-    elif not in_chain and style == "plain" and rng.random() < 0.35:
+    elif is_full or (not in_chain and style == "plain" and rng.random() < 0.25):
         draft.argument("groups", (1, 1), "int", 1, "Number of groups of channels")
         call.append("groups=groups")
         has_groups = True
-    bias = rng.choices(("argument", "none", "default"), weights=(0, 1, 5) if in_chain else (6, 1, 3))[0]
+    weights = (0, 1, 5) if in_chain else (1, 0, 0) if is_full else (6, 1, 3)
+    bias = rng.choices(("argument", "none", "default"), weights=weights)[0]
     if bias == "argument":
         default = rng.choice((False, False, True))
         draft.argument("bias", (default, default), "bool", default, "Whether a bias is added")
