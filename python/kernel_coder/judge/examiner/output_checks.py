@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,28 @@ from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 TF32_ERROR = 5e-3
 """Upper limit of the relative error of products in TF32."""
+
+TF32_HINT = (
+    "tl.dot runs in TF32 by default, and Triton makes such a dot of tl.sum(a[:, :, None] * b[None, :, :], axis=1); use "
+    "tl.dot with input_precision='ieee' for float32."
+)
+_SUM_OF_PRODUCTS = re.compile(r"\w\[:, :, None\] \* \w+\[None, :, :\]")
+
+
+def computes_tf32(source: str) -> bool:
+    """Return whether Triton may compute a matrix product of this source in TF32.
+
+    Its compiler replaces a sum of broadcast products by a dot (CombineBroadcastMulReducePattern), also in TF32.
+
+    >>> computes_tf32("tl.dot(a, b)"), computes_tf32("tl.dot(a, b, input_precision='ieee')")
+    (True, False)
+    >>> computes_tf32("tl.sum(a[:, :, None] * b[None, :, :], axis=1)")
+    True
+    """
+    if _SUM_OF_PRODUCTS.search(source):
+        return True
+    return "tl.dot" in source and "input_precision" not in source and "allow_tf32" not in source
+
 
 HOW_LOADED = {
     Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
@@ -160,7 +183,7 @@ class OutputChecker:
             else:
                 continue
             if self._may_be_tf32(result):
-                told += "\ntl.dot runs in TF32 by default; use input_precision='ieee' for float32."
+                told += f"\n{TF32_HINT}"
             where = when + describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
             if self.task.device.type == "cuda" and speaks_of_streams(self.source):
                 where += " Streams of its own must wait for the caller's stream, and the caller's stream for them."
@@ -168,10 +191,14 @@ class OutputChecker:
             raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
     def _may_be_tf32(self, result: ComparisonResult) -> bool:
-        """Return whether the error may come from TF32, in which ``tl.dot`` runs by default."""
+        """Return whether the error may come from TF32."""
         is_small = 1e-6 < result.relative_error < TF32_ERROR
-        asks = "tl.dot" in self.source and "input_precision" not in self.source and "allow_tf32" not in self.source
-        return asks and is_small and self.task.device.type == "cuda" and self.task.precision == "fp32"
+        return (
+            is_small
+            and self.task.device.type == "cuda"
+            and self.task.precision == "fp32"
+            and computes_tf32(self.source)
+        )
 
     def _refuse_changed_inputs(self, variant: Variant, slot: int, sample: Sample, before: Tensor) -> None:
         """Raise Judged if the candidate changed an input, unless the reference writes the same values to it."""

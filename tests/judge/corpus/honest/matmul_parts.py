@@ -16,7 +16,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, M: tl.constexpr, N: tl.constexpr
         p = start + tl.arange(0, K)
         a = tl.load(a_ptr + i[:, None] * k + p[None, :], mask=(i[:, None] < m) & (p[None, :] < k), other=0.0)
         b = tl.load(b_ptr + p[:, None] * n + j[None, :], mask=(p[:, None] < k) & (j[None, :] < n), other=0.0)
-        part = tl.sum(a[:, :, None] * b[None, :, :], axis=1)
+        part = tl.sum(a[:, None, :] * tl.trans(b)[None, :, :], axis=2)
         total = total + part
     tl.store(c_ptr + i[:, None] * n + j[None, :], total, mask=(i[:, None] < m) & (j[None, :] < n))
 

@@ -17,7 +17,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, M: tl.constexpr, N: tl.constexpr
         a = tl.load(a_ptr + i[:, None] * k + p[None, :], mask=(i[:, None] < m) & (p[None, :] < k), other=0.0)
         b = tl.load(b_ptr + p[:, None] * n + j[None, :], mask=(p[:, None] < k) & (j[None, :] < n), other=0.0)
         a = tl.where(p[None, :] < k, a, 0.0)
-        total += tl.sum(a[:, :, None] * b[None, :, :], axis=1)
+        total += tl.sum(a[:, None, :] * tl.trans(b)[None, :, :], axis=2)
     tl.store(c_ptr + i[:, None] * n + j[None, :], total, mask=(i[:, None] < m) & (j[None, :] < n))
 
 
