@@ -13,7 +13,7 @@ import torch
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner import memory_estimates, null_candidates, prepared_task
-from kernel_coder.judge.examiner.memory_estimates import judging_bytes, several_bytes
+from kernel_coder.judge.examiner.memory_estimates import SLOT_BYTES, judging_bytes, several_bytes, shares_of, slot_bytes
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.refusals import Refused
@@ -194,11 +194,22 @@ def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
         pass
     assert asked == [gpu]
     assert taken() == most - held
-    size = 4 * 16 * 16384
+    size, slots = 4 * 16 * 16384, SLOT_BYTES["cpu"]
     monkeypatch.setattr(prepared_task, "most_allocated", lambda device: nullcontext(lambda: most - held))
-    assert found._call_once() == (False, judging_bytes(size, size, most - held))
+    assert found._call_once() == (False, judging_bytes(size, size, most - held, slots=slots))
     monkeypatch.setattr(prepared_task, "most_allocated", lambda device: nullcontext(lambda: 0))
-    assert found._call_once() == (False, judging_bytes(size, size, size))
+    assert found._call_once() == (False, judging_bytes(size, size, size, slots=slots))
+
+
+@pytest.mark.parametrize("gib", [80, 94, 141, 192])
+def test_a_task_with_tensors_of_64_mb_reserves_nothing_of_a_large_gpu(
+    monkeypatch: pytest.MonkeyPatch, gib: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib << 30))
+    size, slots = 64 << 20, slot_bytes(torch.device("cuda"))
+    assert slots == min(2 << 30, (gib << 30) // 64)
+    guessed = memory_estimates.TIMES_INPUTS * size + several_bytes(size, slots)
+    assert shares_of(guessed, gib << 30) == shares_of(judging_bytes(size, size, size, 2, slots), gib << 30) == 0
 
 
 @pytest.mark.parametrize(("precision", "longer"), [("fp32", 2), ("tf32", 2), ("bf16", 4), ("fp16", 4)])
@@ -207,7 +218,7 @@ def test_numbers_in_double_precision_are_so_much_longer(
 ) -> None:
     found = made({**source("x * 2 + x.sin()"), "precision": precision})
     size = found.reference.dtype.itemsize * 16 * 16384
-    assert found._call_once()[1] == judging_bytes(size, size, size, longer)
+    assert found._call_once()[1] == judging_bytes(size, size, size, longer, SLOT_BYTES["cpu"])
 
 
 @pytest.mark.parametrize(
@@ -221,8 +232,9 @@ def test_numbers_in_double_precision_are_so_much_longer(
     ],
 )
 def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then_its_call_let_expect(
-    kind: str, lock: int | None, whole: bool, backward: bool, times: int
+    monkeypatch: pytest.MonkeyPatch, kind: str, lock: int | None, whole: bool, backward: bool, times: int
 ) -> None:
+    monkeypatch.setattr(prepared_task, "slot_bytes", lambda device: 1 << 10)
     found = PreparedTask.__new__(PreparedTask)
     found.device = SimpleNamespace(type=kind)  # type: ignore[assignment]
     found.turns = SimpleNamespace(lock=lock, shared=nullcontext)  # type: ignore[assignment]
@@ -234,7 +246,7 @@ def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then
     found._call_once = lambda: asked.append(-2) or (True, 777)  # type: ignore[assignment, method-assign, func-returns-value]
     found._reserve = asked.append  # type: ignore[method-assign, assignment]
     found._call_first(whole)
-    guessed = memory_estimates.TIMES_INPUTS * 40 + several_bytes(40)
+    guessed = memory_estimates.TIMES_INPUTS * 40 + several_bytes(40, 1 << 10)
     assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]  # no inputs are made for nothing
     assert found.reference.changes_inputs
 

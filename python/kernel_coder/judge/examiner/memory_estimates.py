@@ -13,6 +13,10 @@ from kernel_coder.judge.wire.messages import MAX_SLOTS
 SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
 """Upper limit of the memory for several calls' inputs and outputs, by kind of device. One call may take more."""
 
+SLOT_PART = 1 / 64
+"""The same limit as a share of a GPU's memory. With more, every task would reserve memory on a GPU of 80 GB
+(:data:`SMALL_PART`), and small tasks would wait for large ones."""
+
 TIMES_INPUTS = 12
 """Estimate of a task's memory as a multiple of its inputs' bytes, until the reference has been called once."""
 
@@ -32,12 +36,25 @@ def most_allocated(device: torch.device) -> Iterator[Callable[[], int]]:
     yield lambda: torch.cuda.max_memory_allocated(device) - before
 
 
-def several_bytes(size: int) -> int:
-    """Return the most bytes that inputs or outputs of several calls take if those of one call take `size`."""
-    return min(3 * MAX_SLOTS * size, 3 * SLOT_BYTES["cuda"] // 2)
+def slot_bytes(device: torch.device) -> int:
+    """Return the upper limit of the memory for several calls' inputs and outputs on a device."""
+    most = SLOT_BYTES[device.type]
+    if device.type == "cuda":
+        most = min(most, int(SLOT_PART * torch.cuda.get_device_properties(device).total_memory))
+    return most
 
 
-def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2) -> int:
+def several_bytes(size: int, slots: int = SLOT_BYTES["cuda"]) -> int:
+    """Return the most bytes that inputs and outputs of several calls take if those of one call take `size`.
+
+    Args:
+        size: bytes of a call.
+        slots: see :func:`slot_bytes`.
+    """
+    return min(3 * MAX_SLOTS * size, 3 * slots // 2)
+
+
+def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2, slots: int = SLOT_BYTES["cuda"]) -> int:
     """Return the most bytes that all processes together take while they judge on a task.
 
     A sample takes its inputs and, in double precision, its inputs, its outputs and all that the reference's call takes.
@@ -50,12 +67,13 @@ def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2) -> int:
         outputs: bytes of a call's outputs.
         call: the most bytes that a call allocates, including its outputs.
         longer: how many times as many bytes a number takes in double precision.
+        slots: see :func:`slot_bytes`.
 
     >>> [judging_bytes(i << 30, o << 30, c << 30) >> 30 for i, o, c in ((8, 8, 8), (8, 8, 16), (16, 0, 0), (1, 8, 8))]
     [99, 131, 67, 77]
     """
     sample = inputs + max(longer * (inputs + outputs + call), (1 + 2 * longer) * outputs)
-    return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs)
+    return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs, slots)
 
 
 def shares_of(wanted: int, total: int) -> int:

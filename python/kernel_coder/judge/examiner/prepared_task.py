@@ -18,6 +18,7 @@ from kernel_coder.judge.examiner.memory_estimates import (
     most_allocated,
     several_bytes,
     shares_of,
+    slot_bytes,
 )
 from kernel_coder.judge.examiner.null_candidates import NullCandidates
 from kernel_coder.judge.examiner.randomness import Draws, Seeds
@@ -112,7 +113,7 @@ class PreparedTask:
         if waits:
             with self.turns.shared():
                 size = sum(one.nbytes for one in tensors_of(self.reference.own_inputs()))
-            self._reserve(TIMES_INPUTS * size + several_bytes(size))
+            self._reserve(TIMES_INPUTS * size + several_bytes(size, slot_bytes(self.device)))
         with self.turns.shared():
             self.reference.changes_inputs, wanted = self._call_once()
         if waits and not self.config.backward:
@@ -128,7 +129,8 @@ class PreparedTask:
             outputs = reference.outputs(reference.module, inputs, [])
         changes = not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
         i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
-        return changes, judging_bytes(i, o, max(o, most()), 8 // reference.dtype.itemsize)
+        longer, slots = 8 // reference.dtype.itemsize, slot_bytes(self.device)
+        return changes, judging_bytes(i, o, max(o, most()), longer, slots)
 
     def _reserve(self, wanted: int) -> None:
         """Reserve a large task's memory and wait until it is free, so that tasks that are being judged can finish."""

@@ -102,7 +102,7 @@ class _Service:
             if old is not None:
                 old.close()
         self.plan = self.report = None
-        is_new, is_ready = key != self.key, True
+        is_new, is_ready, waited_s = key != self.key, True, self.turns.waited_s
         with self.turns.using(request.lock):
             if is_new:
                 if self.reference_report is not None:
@@ -131,6 +131,7 @@ class _Service:
         return requests.Prepared(
             is_new=is_new,
             was_ready=is_ready,
+            waited_s=self.turns.waited_s - waited_s,
             has_baseline=task.known.has_fresh_baseline,
             families=task.families,
             skipped=task.skipped,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.config import JudgeConfig
-from kernel_coder.judge.examiner.memory_estimates import SLOT_BYTES
+from kernel_coder.judge.examiner.memory_estimates import slot_bytes
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused
 from kernel_coder.judge.examiner.samples import Sample
@@ -125,7 +125,7 @@ class TaskMemory:
 
         device = reference.device
         for variant in variants:
-            fits = max(SLOT_BYTES[device.type] // (variant.input_stride + variant.output_stride), 1)
+            fits = max(slot_bytes(device) // (variant.input_stride + variant.output_stride), 1)
             variant.slots = min(fits, MAX_SLOTS if config.timing else UNTIMED_SLOTS)
         if device.type == "cuda":
             torch.cuda.empty_cache()

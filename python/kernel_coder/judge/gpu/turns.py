@@ -34,8 +34,13 @@ notice a wait of 10 ms; with shorter turns more time would be spent on the lock.
 POLL_S = 0.02
 """Interval, in seconds, between two attempts to take memory shares."""
 
-PATIENCE_S = 60.0
-"""Time limit, in seconds, of the wait for memory shares. By then most tasks are done with theirs."""
+PATIENCE_S = 240.0
+"""Time limit, in seconds, of the wait for memory shares. A task that needs the whole GPU takes about 10 s, and each of
+a dozen workers may have one."""
+
+TURNS_S = 60.0
+"""Time limit, in seconds, of all waits of one examination for turns on the GPU. A turn to time a kernel takes about a
+second."""
 
 TELL_S = 1.0
 """Seconds of waiting that are reported together, so that a long wait sends few messages."""

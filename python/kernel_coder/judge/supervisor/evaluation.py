@@ -43,7 +43,8 @@ class Evaluation:
         is_interpreted: Triton's interpreter runs the candidate's kernels.
         device: the device's name in the verdict, which the Examiner reports.
         task_key: equal for candidates whose task is prepared in the same way.
-        prepared_s: seconds until the candidate's process was started.
+        stage_s: seconds of the stages before the candidate runs: the task is prepared, the reference is timed without
+            a candidate, and the candidate's process starts.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Evaluation:
         self.is_interpreted = device == "cpu" and backend == "triton"
         self.task_key = task.reference, task.entry_point, task.precision
         self._began = time.monotonic()
-        self.prepared_s = 0.0
+        self.stage_s: dict[str, float] = {}
         self._examiner_device = "cpu" if device == "cpu" else "cuda:0"  # the Examiner sees one GPU only
         self._config = config.model_copy(update={"timing": False}) if self.is_interpreted else config
         self._versions = versions
@@ -130,7 +131,7 @@ class Evaluation:
             found.compiled,
             errors=tuple(OutputError(**error) for error in found.errors),
             seeds=tuple(found.seeds),
-            stage_s={"prepare": self.prepared_s, **found.stage_s, "all": time.monotonic() - self._began},
+            stage_s={**self.stage_s, **found.stage_s, "all": time.monotonic() - self._began},
             kernel_share=found.kernel_share,
             library_share=found.library_share,
             specialised=found.specialised,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
-from kernel_coder.judge.gpu.turns import PATIENCE_S
+from kernel_coder.judge.gpu.turns import PATIENCE_S, TURNS_S
 from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS
 from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.sandbox.process import Process
@@ -101,11 +101,13 @@ class Slot:
             lock = self._processes.open_lock(stack)
             prepare_s = limits.PREPARE_S + (0.0 if lock is None else 2 * PATIENCE_S)
             prepared = examiner.ask(evaluation.request(lock), Prepared, prepare_s)
+            prepared_at = time.monotonic()
             stack.callback(prepared.close_descriptors)
             self.prepared = prepared
             self._remember(evaluation.task_key, prepared)
             evaluation.device = prepared.device
             reference_runner = self._timed_reference(examiner, evaluation, prepared, lock)
+            timed_at = time.monotonic()
             self._is_large = prepared.shared_bytes > LARGE_BYTES or prepared.is_large
             if prepared.is_large:
                 stack.push(self._forget_task)
@@ -115,7 +117,12 @@ class Slot:
             next_runner = self._next
             if next_runner is not None and (next_runner.done() or not self._is_only_worker()):
                 next_runner = None
-            evaluation.prepared_s = time.monotonic() - began
+            evaluation.stage_s = {
+                "prepare": prepared_at - began,
+                "prepare_wait": prepared.waited_s,
+                "baseline": timed_at - prepared_at,
+                "start": time.monotonic() - timed_at,
+            }
             stack.callback(self._retire, runner.process)
             stack.callback(runner.channel.close)
             _hand_over(runner, prepared, source)
@@ -131,7 +138,7 @@ class Slot:
                 reference_process=None if reference_runner is None else reference_runner.process.pidfd,
                 next_runner=None if next_runner is None else _pipe_until(next_runner, stack),
             )
-            timeout_s = life_s + limits.GRACE_S + (0.0 if lock is None else PATIENCE_S)
+            timeout_s = life_s + limits.GRACE_S + (0.0 if lock is None else TURNS_S)
             timeout_s += limits.COMPILE_ANSWER_S if self._config.compile_baseline else 0.0
             try:
                 found = examiner.ask(request, Found, timeout_s, runner.process)
@@ -210,7 +217,7 @@ class Slot:
                 reference_process=self._reference.process.pidfd,
                 lock=lock,
             )
-            examiner.ask(request, Done, limits.BASELINE_ANSWER_S + (0.0 if lock is None else PATIENCE_S))
+            examiner.ask(request, Done, limits.BASELINE_ANSWER_S + (0.0 if lock is None else TURNS_S))
         return self._reference
 
     def _close_reference(self) -> None:

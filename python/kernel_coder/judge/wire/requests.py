@@ -140,6 +140,7 @@ class Prepared(Message):
     Attributes:
         is_new: the candidate's task is not the last candidate's.
         was_ready: the task was still prepared from an earlier candidate.
+        waited_s: seconds of the preparation that the Examiner waited for the GPU or its memory.
         has_baseline: a measurement of the reference without a candidate can still be used.
         families: the families of inputs that candidates are checked on.
         skipped: the other families, each with the reason.
@@ -156,6 +157,7 @@ class Prepared(Message):
 
     is_new: bool
     was_ready: bool
+    waited_s: float
     has_baseline: bool
     families: Sequence[str]
     skipped: Mapping[str, str]
