@@ -4,7 +4,11 @@
 # build, base and lengths need CPU cores only; the others need one GPU.
 #   COUNT             pairs of the supervised run (40000)
 #   WORKERS           processes of the build and candidates judged at once
+#   NPROC             processes of sft, rl and evaluate, one for each GPU
+#   SFT_STEPS, RL_STEPS, SEEDS   updates of both trainings (3000 and 40), and seeds of the evaluation ("0 1 2")
 #   SHARDS            parts of the pairs that are built at the same time
+#   VERIFIER          of the stage build: solutions (the interpreter runs each distinct solution: hours of CPU time), or none
+#                     (minutes; then `check` is the first time that a pair is run)
 #   KERNELBENCH_DIR   copy of KernelBench's tasks, for the contamination check and the evaluation; never trained on
 #   KERNELBENCH_SRC   KernelBench/src at commit 423217d, for the stage rejudge
 #   BASE              empty: random weights and a tokenizer of its own; otherwise flags such as
@@ -15,7 +19,12 @@ PYTHON=${PYTHON:-python}
 COUNT=${COUNT:-40000}
 WORKERS=${WORKERS:-2}
 SHARDS=${SHARDS:-1}
+VERIFIER=${VERIFIER:-solutions}
 SECONDS_LIMIT=${SECONDS_LIMIT:-540}
+NPROC=${NPROC:-1}
+SFT_STEPS=${SFT_STEPS:-3000}
+RL_STEPS=${RL_STEPS:-40}
+SEEDS=${SEEDS:-0 1 2}
 KERNELBENCH_DIR=${KERNELBENCH_DIR:-../shared/data/kernelbench}
 BASE=${BASE:-}
 D=data
@@ -24,7 +33,7 @@ NAME=$D/kernelbench-135m
 
 pairs() {  # FILE COUNT SEED LEVELS SPLIT
   [ -e "$1" ] || $PYTHON -m kernel_coder.data build --families repository --out "$1" --count "$2" --seed "$3" --levels $4 \
-    --splits "$5" --against "$KERNELBENCH_DIR" --per-structure "${PER_STRUCTURE:-40}" --verifier solutions --workers "$WORKERS" \
+    --splits "$5" --against "$KERNELBENCH_DIR" --per-structure "${PER_STRUCTURE:-40}" --verifier "$VERIFIER" --workers "$WORKERS" \
     --timeout 120
 }
 newest() { ls -d "$1"/checkpoint-* | sort -V | tail -1; }
@@ -72,13 +81,14 @@ lengths() { $PYTHON benchmarks/training/kernelbench/lengths.py $NAME-rl.parquet 
 sft() {
   local resume=()
   [ -e $R/sft/metrics.jsonl ] && resume=(--resume)
-  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --config configs/kernelbench-135m-sft.yaml $BASE "${resume[@]}" || [ $? -eq 124 ]
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --nproc "$NPROC" --config configs/kernelbench-135m-sft.yaml $BASE \
+    --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
 rl() {
   local resume=()
   [ -e $R/rl/metrics.jsonl ] && resume=(--resume)
-  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.train --config configs/kernelbench-135m-rl.yaml \
-    --model.name_or_path "$(newest $R/sft)" "${resume[@]}" || [ $? -eq 124 ]
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.train --nproc "$NPROC" --config configs/kernelbench-135m-rl.yaml \
+    --model.name_or_path "$(newest $R/sft)" --run.max_steps "$RL_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
 evaluate() {
   for model in sft rl; do
@@ -86,8 +96,8 @@ evaluate() {
     for tasks in kernelbench:level1 kernelbench:level2 $NAME-compositions.parquet $NAME-operations.parquet $NAME-families.parquet; do
       out=$R/evaluations/$model-$(basename "${tasks/:/-}" .parquet)
       [ -e "$out/summary.json" ] && continue
-      timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --model "$(newest $R/$model)" --tasks "$tasks" \
-        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds 0 1 2 \
+      timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --nproc "$NPROC" --model "$(newest $R/$model)" --tasks "$tasks" \
+        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
         --max-new-tokens 2048 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
         --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
         --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 6 || [ $? -eq 124 ]
@@ -102,7 +112,7 @@ rejudge() {
   done
 }
 
-[ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,17p' "$0"; exit 2; }
 [ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge
 for stage in "$@"; do
   echo "== $stage"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from kernel_coder.data.__main__ import main
 from kernel_coder.data.build import Plan, build
 from kernel_coder.data.screen import kernelbench_fingerprints, kernelbench_listing
 from kernel_coder.data.verifiers import Candidate, Finding
@@ -378,3 +379,19 @@ def test_kernelbenchs_modules_are_known_without_a_copy_of_it(tmp_path: Path) -> 
     (folder / "a.py").write_text("import torch\nimport torch.nn as nn\n" + relu + helpers)
     report = build(Plan(sources=(str(folder),)), tmp_path / "p.parquet", Trusting())
     assert report.drops[0]["reason"] == "it is KernelBench's level1/19_ReLU"
+
+
+def test_pairs_that_were_not_run_say_so_and_only_the_generator_may_leave_them_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "pairs.parquet"
+    flags = ["build", "--families", "repository", "--count", "8", "--verifier", "none", "--workers", "1"]
+    assert main([*flags, "--out", str(out)]) == 0
+    rows = pq.read_table(out).to_pylist()
+    assert len(rows) == 8
+    assert not any(row["verified"] for row in rows)
+    assert {row["verifier"] for row in rows} == {"not run"}
+    for more in (["--negatives", "2"], ["--from", str(tmp_path), "generator"]):
+        capsys.readouterr()
+        assert main([*flags, "--out", str(tmp_path / "other.parquet"), *more]) == 2
+        assert "--verifier none is only for the generator's right answers" in capsys.readouterr().err

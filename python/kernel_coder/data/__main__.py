@@ -21,7 +21,7 @@ from kernel_coder import __version__
 from kernel_coder.data.build import GENERATOR, Plan, Report, build
 from kernel_coder.data.distill_command import DESCRIPTION, add_distill, run_distill
 from kernel_coder.data.mix import add_mix, run_mix
-from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, OncePerSolution, Verifier
+from kernel_coder.data.verifiers import InterpreterVerifier, JudgeVerifier, NotRun, OncePerSolution, Verifier
 from kernel_coder.evaluate.errors import EXIT_STOPPED
 from kernel_coder.run.distributed import end_process
 from kernel_coder.run.extras import require_extra
@@ -103,10 +103,10 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit for one candidate")
     add(
         "--verifier",
-        choices=("interpreter", "solutions", "arrays", "judge"),
+        choices=("interpreter", "solutions", "arrays", "judge", "none"),
         default="interpreter",
         help="how pairs are verified; solutions: by the interpreter, each distinct solution once; arrays is quick, for "
-        "kernels that work on single elements",
+        "kernels that work on single elements; none: not at all, only for the generator's pairs",
     )
 
 
@@ -127,9 +127,18 @@ def _build(options: argparse.Namespace) -> int:
         max_elements=options.max_elements or None,
         allow_kernelbench=options.allow_kernelbench,
     )
-    make = {"interpreter": InterpreterVerifier, "solutions": _solutions, "arrays": _arrays, "judge": _judge}[
-        options.verifier
-    ]
+    if options.verifier == "none" and (options.sources != [GENERATOR] or options.negatives):
+        raise ValueError(
+            "--verifier none is only for the generator's right answers; verify other sources and negatives"
+        )
+    makers = {
+        "interpreter": InterpreterVerifier,
+        "solutions": _solutions,
+        "arrays": _arrays,
+        "judge": _judge,
+        "none": _none,
+    }
+    make = makers[options.verifier]
     started = time.monotonic()
     with make(options.workers, options.timeout) as verifier, tqdm(total=plan.count, unit="pair") as bar:
 
@@ -146,6 +155,11 @@ def _build(options: argparse.Namespace) -> int:
 
 def _solutions(workers: int, timeout_s: float) -> Verifier:
     return OncePerSolution(InterpreterVerifier(workers, timeout_s))
+
+
+def _none(workers: int, timeout_s: float) -> Verifier:
+    """Make a verifier that runs nothing; `workers` and `timeout_s` have no effect."""
+    return NotRun()
 
 
 def _judge(workers: int, timeout_s: float) -> Verifier:

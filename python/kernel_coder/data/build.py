@@ -23,7 +23,7 @@ from typing import Any
 
 from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.data.sizes import shrunk
-from kernel_coder.data.verifiers import Candidate, Finding, Verifier
+from kernel_coder.data.verifiers import Candidate, Finding, NotRun, Verifier
 from kernel_coder.data.workers import Workers
 from kernel_coder.run.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
@@ -428,7 +428,7 @@ def _row(attempt: Attempt, finding: Finding, verifier: Verifier, versions: dict[
         list(made["composition"]) if "composition" in made else None,
         made.get("split"),
         made.get("seed"),
-        True,
+        not isinstance(verifier, NotRun),
         verifier.name,
         finding.error,
         attempt.fingerprint,

@@ -126,7 +126,8 @@ def convolution(
     B = draft.size("batch_size", batch, 2)
     cin, cout = draft.size("in_channels", c_in, s_in), draft.size("out_channels", c_out, s_out)
     space = tuple(draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENTS[ndim]), real, little, strict=True))
-    is_full = style == "plain" and not in_chain and rng.random() < 0.35  # every optional argument, as PyTorch has them
+    in_full = {"plain": 0.4, "asymmetric": 0.5, "dilated": 0.3, "depthwise": 0.4}.get(style, 0.0)
+    is_full = not in_chain and rng.random() < in_full  # every optional argument, as PyTorch has them
     draft.argument(cin, (c_in, s_in), doc="Number of channels of the input")
     draft.argument(cout, (c_out, s_out), doc="Number of channels of the output")
     call = [cin, cout]
@@ -154,8 +155,9 @@ def convolution(
         call.append("kernel_size=1" if rng.random() < 0.6 else "1")
     else:
         given("kernel_size", taps, None, "Size of the kernel", 1.0, is_tuple)
-        if not is_tuple and ndim > 1 and rng.random() < 0.15:
-            call[-1] = f"kernel_size=({', '.join(['kernel_size'] * ndim)})"
+        if not is_tuple and ndim > 1 and rng.random() < 0.25:
+            keyword = rng.choice(("kernel_size=", ""))
+            call[-1] = f"{keyword}({', '.join(['kernel_size'] * ndim)})"
         elif rng.random() < 0.25:
             call[-1] = "kernel_size=kernel_size"
     share = 1.0 if is_full else 0.1 if in_chain else 0.6
@@ -170,10 +172,12 @@ def convolution(
     has_groups = style == "grouped"
     if style == "depthwise":
         call.append(f"groups={cin}")
+        if is_full and rng.random() < 0.4:  # an argument that nothing reads
+            draft.argument("groups", (1, 1), "int", 1, "Number of groups of channels")
     elif has_groups:
         draft.argument("groups", groups_pair, "int", 1 if not in_chain else NO_DEFAULT, "Number of groups of channels")
         call.append("groups=groups")
-    elif is_full or (not in_chain and style == "plain" and rng.random() < 0.25):
+    elif (is_full and style != "dilated") or (not in_chain and style == "plain" and rng.random() < 0.25):
         draft.argument("groups", (1, 1), "int", 1, "Number of groups of channels")
         call.append("groups=groups")
         has_groups = True
