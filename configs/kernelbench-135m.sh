@@ -112,7 +112,7 @@ rejudge() {
   done
 }
 
-[ $# -gt 0 ] || { sed -n '2,17p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,15p' "$0"; exit 2; }
 [ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge
 for stage in "$@"; do
   echo "== $stage"
