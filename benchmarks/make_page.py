@@ -37,8 +37,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + "%"
 
 
-#: Student's t for a two-sided 95% interval of a mean of three.
-STUDENT_OF_THREE = 4.302653
+STUDENT = {3: 4.302653, 6: 2.570582}
+"""Student's t for a two-sided 95% interval of a mean of so many."""
 
 
 def mean(numbers: list[float]) -> float:
@@ -290,8 +290,8 @@ def nano() -> str:
     def one(name: str, found: list[dict[str, str]]) -> list[str]:
         gains = [100 * float(row["heldout_correct_gain"]) for row in found]
         said = f"{mean(gains):+.1f}"
-        if len(gains) == 3:
-            half = STUDENT_OF_THREE * statistics.stdev(gains) / math.sqrt(3)
+        if len(gains) in STUDENT:
+            half = STUDENT[len(gains)] * statistics.stdev(gains) / math.sqrt(len(gains))
             said += f" ({mean(gains) - half:+.1f} to {mean(gains) + half:+.1f})"
         return [
             name,
@@ -438,7 +438,24 @@ bootstrap over tasks. [experiments.md](experiments.md) describes the four runs. 
 clock's noise.
 
 {real_run()}
+
+## A model of the same size from random weights
+
+KernelBench, one answer to each task at temperature 1.0 and top_p 0.97, checked at small sizes in Triton's interpreter.
+[kernelbench.md](kernelbench.md) says how it was trained and what a GPU found of the first 18 tasks.
+
+{from_random_weights()}
 """
+
+
+def from_random_weights() -> str:
+    lines = []
+    for model, level in (("sft", "level1"), ("rl, 3 steps", "level1"), ("rl, 3 steps", "level2")):
+        found = [row for row in rows("kernelbench_small_cpu", model=model) if row["task"].startswith(level)]
+        right = sum(row["outcome"] == "correct" for row in found)
+        names = {"sft": "SFT, 2,500 updates", "rl, 3 steps": "and 3 steps of GRPO"}
+        lines.append([names[model], level, str(len(found)), f"{percent(right / len(found))} ({right})"])
+    return table(["model", "KernelBench", "answers", "right"], *lines)
 
 
 if __name__ == "__main__":

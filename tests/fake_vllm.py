@@ -146,13 +146,22 @@ class FakeVllm:
                     fake.calls.append(self.path)
                     fake.at_a_time += 1
                     fake.most_at_a_time = max(fake.at_a_time, fake.most_at_a_time)
+                self.counts = True
                 try:
                     self.reply(parts.path, body)
                 finally:
-                    with fake.lock:
-                        fake.at_a_time -= 1
+                    self.answered()
 
             do_GET = do_POST
+
+            def answered(self) -> None:
+                with fake.lock:
+                    fake.at_a_time -= self.counts
+                self.counts = False
+
+            def send_response(self, code: int, message: str | None = None) -> None:
+                self.answered()  # before the client has the answer and asks again
+                super().send_response(code, message)
 
             def reply(self, path: str, body: dict[str, Any]) -> None:
                 failure = fake.failing.get(path, "")

@@ -63,7 +63,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train --model.name_or_path nanoo", "did you mean nano?"),
     (
         "train --data.prompt_template nanno",
-        "prompt template nanno is neither one of kernel_coder, kernelbench, nano nor a file",
+        "prompt template nanno is neither one of bare, kernel_coder, kernelbench, nano nor a file",
     ),
     ("train --run.max_steps 0", "run.max_steps: input should be greater than or equal to 1; got '0'"),
     ("train --run.max_steps", "run.max_steps"),
@@ -86,7 +86,7 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         "evaluate --model nano --prompt-template nanno --limit 1",
-        "prompt template nanno is neither one of kernel_coder, kernelbench, nano nor a file",
+        "prompt template nanno is neither one of bare, kernel_coder, kernelbench, nano nor a file",
     ),
     ("evaluate --model nano --config no.yaml", "config file no.yaml does not exist"),
     # refine

@@ -100,6 +100,7 @@ def main() -> int:
                 "speedup_low": verdict.speedup_low,
                 "seconds": round(verdict.stage_s.get("all", 0.0), 2),
                 "waited": round(verdict.stage_s.get("wait", 0.0), 2),
+                "stages": " ".join(f"{stage} {seconds:.1f}" for stage, seconds in verdict.stage_s.items()),
                 "command": command,
                 **facts,
             }

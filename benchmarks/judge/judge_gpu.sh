@@ -60,7 +60,7 @@ for each in "$@"; do
       step load 180 "$PYTHON" benchmarks/judge/bench_load.py --raw "$OUT/load.jsonl"
       cp benchmarks/results/judge_load_cuda.csv "$OUT/"
       ;;
-    tests) step tests 600 "$PYTHON" -m pytest -q -rA -m gpu tests/judge ;;
+    tests) step tests 600 "$PYTHON" -m pytest -q -rA --durations=15 -m gpu tests/judge ;;
     rate)
       step rate 300 "$PYTHON" benchmarks/judge/bench_judge.py ${KERNELBENCH:+--kernelbench "$KERNELBENCH"} --count 12 --many 96
       cp benchmarks/results/judge_rate_cuda.csv "$OUT/"

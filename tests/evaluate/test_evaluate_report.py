@@ -100,7 +100,7 @@ def test_answers_that_all_fail_in_the_same_way_get_a_hint() -> None:
         return " ".join(notes(replace(found, all_samples=cut)))
 
     assert "All 2 answers failed with format_error" in note(["format_error"] * 2)
-    assert "--prompt-template that the model was trained with (kernelbench, nano or a file)" in note(
+    assert "--prompt-template that the model was trained with (bare, kernelbench, nano or a file)" in note(
         ["format_error"] * 2
     )
     assert "try a larger --max-new-tokens" in note(["format_error"] * 2, "length")
