@@ -306,7 +306,8 @@ def nano() -> str:
         return rows("nano_trials_cpu", setting=setting, base=base)
 
     second = rows("nano_cpu", commit=SECOND_NANO)
-    now = [rows("nano_cpu", steps="24", seed=str(seed))[-1] for seed in range(6)]
+    now = [rows("nano_cpu", steps="28", seed=str(seed))[-1] for seed in range(6)]
+    fewer = [rows("nano_cpu", steps="24", seed=str(seed))[-1] for seed in range(6)]
     first = [row for row in rows("nano_cpu", steps="20") if row not in second]
     return table(
         [
@@ -317,8 +318,8 @@ def nano() -> str:
             "gain in points (95% interval over seeds)",
             "each seed",
         ],
-        one("as it is", now[:3]),
-        one("as it is, three seeds that the number of steps was not chosen on", now[3:]),
+        one("as it is: 28 steps", now),
+        one("24 steps", fewer),
         one("20 steps", second),
         one("first packaged model: learning rate 3e-4", trials("3e-4")),
         one("three seeds that the settings were not chosen on", first),
@@ -425,7 +426,7 @@ The corpus of hostile and honest candidates ([acceptance table](judge_acceptance
 
 ## Training kernel-coder-nano on two CPU cores
 
-128 held-out compositions, one answer each at temperature 1, before and after 24 steps, or 20 with the first packaged
+128 held-out compositions, one answer each at temperature 1, before and after 28 steps, or 20 with the first packaged
 model (`nano_trials_cpu.csv`, `nano_cpu.csv`). The held-out compositions of the first three rows are partly in ordinary
 style; those of the other rows, with the first packaged model, are not:
 
