@@ -88,7 +88,7 @@ class InterpreterVerifier:
 
 
 class NotRun:
-    """Accepts every candidate without running it, for a generator whose pairs are checked later on a GPU."""
+    """Accepts every candidate and runs none. It is for generated pairs that are checked on a GPU afterwards."""
 
     name = "not run"
 

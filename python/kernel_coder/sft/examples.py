@@ -18,7 +18,7 @@ from kernel_coder.tasks import Task
 from kernel_coder.tasks.conversations import conversation_rows as conversation_rows
 
 ENCODED_TOGETHER = 512
-"""Number of tasks whose texts the tokenizer gets at once: enough to keep all cores busy."""
+"""Number of tasks that are encoded in one call of the tokenizer. A fast tokenizer divides a call between all cores."""
 
 
 class DroppedError(ValueError):

@@ -27,31 +27,11 @@ conv layer op module block net proj main inner core stage unit filt mixer branch
 norm bn gn ln act pool gamma beta scale shift param lin dense transform kernel_op embed attn loss_fn reduce weight_param
 """
 PREFIXES = ("", "", "", "", "my_", "main_", "input_", "the_", "base_", "_")
-SUFFIXES = (
-    "",
-    "",
-    "",
-    "",
-    "1",
-    "2",
-    "3",
-    "_1",
-    "_2",
-    "_a",
-    "_b",
-    "_layer",
-    "_op",
-    "_in",
-    "_out",
-    "1d",
-    "2d",
-    "3d",
-    "_size",
-    "_val",
-)
+SUFFIXES = ("", "", "", "", *"1 2 3 _1 _2 _a _b _layer _op _in _out 1d 2d 3d _size _val".split())
 
 SHARE = {"layer": 0.6, "argument": 0.45, "input": 0.5}
-"""Share of modules whose layers, whose arguments of ``__init__`` and sizes, and whose inputs get other names."""
+"""Share of the modules in which names are replaced: those of layers, of ``__init__``'s arguments and the sizes, and of
+``forward``'s arguments."""
 
 _TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "nn", "F", "math", "tl", "triton"}
@@ -69,9 +49,10 @@ def renamed(texts: tuple[str, str, str], rng: Random) -> tuple[str, str, str]:
             return self.conv(v3d) * taps_op
     taps_op = 3
     """
-    classes = [node for node in ast.parse(texts[0]).body if isinstance(node, ast.ClassDef)]
+    body = ast.parse(texts[0]).body
+    classes = [node for node in body if isinstance(node, ast.ClassDef)]
     functions = {node.name: node for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
-    assigned = [node for node in ast.parse(texts[0]).body if isinstance(node, ast.Assign)]
+    assigned = [node for node in body if isinstance(node, ast.Assign)]
     sizes = [target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)]
     taken = {*_TAKEN, *(word for text in texts for word in re.findall(r"\w+", text))}
     kept: dict[str, str] = {}  # names that reference and solution share
