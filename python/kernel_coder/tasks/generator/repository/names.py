@@ -27,7 +27,8 @@ conv layer op module block net proj main inner core stage unit filt mixer branch
 norm bn gn ln act pool gamma beta scale shift param lin dense transform kernel_op embed attn loss_fn reduce weight_param
 """
 PREFIXES = ("", "", "", "", "my_", "main_", "input_", "the_", "base_", "_")
-SUFFIXES = ("", "", "", "", *"1 2 3 _1 _2 _a _b _layer _op _in _out 1d 2d 3d _size _val".split())
+ENDINGS = "1 2 3 _1 _2 _a _b _layer _op _in _out 1d 2d 3d _size _val"
+SUFFIXES = ("", "", "", "", *ENDINGS.split())
 
 SHARE = {"layer": 0.6, "argument": 0.45, "input": 0.5}
 """Share of the modules in which names are replaced: those of layers, of ``__init__``'s arguments and the sizes, and of
