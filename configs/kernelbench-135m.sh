@@ -100,7 +100,7 @@ evaluate() {
         --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
         --max-new-tokens 2048 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
         --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
-        --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 6 || [ $? -eq 124 ]
+        --judge.checks 3 --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 4 || [ $? -eq 124 ]
     done
   done
 }

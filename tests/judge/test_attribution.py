@@ -15,13 +15,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_coder.judge.examiner.proof import WorkProof
 from kernel_coder.judge.runner import contents
 from kernel_coder.judge.runner.contents import fingerprint, is_one_value
 from kernel_coder.judge.runner.device_time import KernelRecord, NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
 from kernel_coder.judge.runner.launch_hooks import record_launches
+from kernel_coder.judge.runner.launches import Launches
 from kernel_coder.judge.runner.own_kernels import OwnKernels
-from kernel_coder.judge.wire.messages import Mode
+from kernel_coder.judge.wire.messages import ONLY_OWN, Audit, Mode
 from torch import Tensor
 
 Script = Callable[[str], str]
@@ -100,8 +102,9 @@ PRELUDE = """
 import os, sys, torch
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.launches import Launches
 from kernel_coder.judge.runner.own_kernels import OwnKernels
-from kernel_coder.judge.wire.messages import Mode
+from kernel_coder.judge.wire.messages import ONLY_OWN, Audit, Mode
 device = os.environ["KC_TEST_DEVICE"]
 interpreted = device == "cpu"
 import candidate, library_kernels
@@ -384,6 +387,62 @@ def test_own_data_is_followed_through_operators_of_others_numbers_and_lists(scri
             assert not seen.reaches(x / 4.0), "a decision is no data"
             assert seen.reaches(x / total.item())
     """)
+
+
+@pytest.mark.parametrize(
+    ("changes", "are_all"),
+    [
+        ({}, True),
+        ({"library_ops": 1}, False),
+        ({"library_moves": 1}, False),
+        ({"foreign": 1}, False),
+        ({"replays": 1}, False),
+        ({"count": 3}, False),  # the third one is a call of an extension's function, which has no name on the device
+        ({"count": 0, "by_name": {}}, False),
+    ],
+)
+def test_own_kernels_are_all_if_nothing_else_used_the_device(changes: dict[str, Any], are_all: bool) -> None:
+    seen = Launches(Mode.AUDITED, count=2, by_name={"double": 2})
+    for name, value in changes.items():
+        setattr(seen, name, value)
+    assert seen.are_all is are_all
+
+
+def test_copies_and_fills_of_the_library_are_counted(script: Script) -> None:
+    script("""
+        with record_launches(own, Mode.AUDITED) as seen:
+            torch.empty(3, device=device)
+            x.view(10, 10).t()
+        assert seen.library_moves == 0
+        with record_launches(own, Mode.AUDITED) as seen:
+            x.clone()
+            torch.ones(3, device=device)
+            candidate.run(candidate.double, x, BLOCK=64)
+        assert seen.library_moves >= 2 and seen.library_ops == 0 and not seen.are_all
+    """)
+
+
+TRITON_TEXT = "import torch\nimport triton\nclass ModelNew(torch.nn.Module): pass"
+
+
+@pytest.mark.parametrize(
+    ("backend", "source", "text", "audit", "needs_profile"),
+    [
+        ("triton", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), False),
+        ("triton", TRITON_TEXT, "double: 20 registers", Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("cuda", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("triton", TRITON_TEXT + "\nf = torch.compile(torch.relu)", ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("triton", "import ctypes\n" + TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("triton", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 1, 0, 1, 0, 9), True),
+        ("triton", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 1, 0), True),
+    ],
+)
+def test_a_candidate_is_profiled_unless_only_its_own_kernels_were_seen(
+    backend: str, source: str, text: str, audit: Audit, needs_profile: bool
+) -> None:
+    proof = WorkProof.__new__(WorkProof)
+    proof.backend, proof.checker = backend, SimpleNamespace(source=source, audits=[audit])  # type: ignore[assignment]
+    assert proof._launches_only_own_kernels(f"other\n{text}") is not needs_profile
 
 
 def test_own_is_what_the_candidates_file_defines(script: Script) -> None:

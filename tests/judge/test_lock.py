@@ -52,13 +52,13 @@ def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
 
 def test_a_process_that_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
     """Two that hold a part and want all of it do not wait for each other."""
-    one, two, _ = files
-    assert GpuTurns(one).reserve(SHARES - 2, 0.0)
-    assert GpuTurns(two).reserve(2, 0.0)
+    turns = [GpuTurns(fd) for fd in files]
+    assert turns[0].reserve(SHARES - 2, 0.0)
+    assert turns[1].reserve(2, 0.0)
     found: list[bool] = []
 
     def take(place: int) -> None:
-        found.append(GpuTurns(files[place]).reserve(SHARES, 5.0))
+        found.append(turns[place].reserve(SHARES, 5.0))
         os.close(files[place])
         files[place] = -1
 
@@ -77,6 +77,43 @@ def test_a_process_that_gives_up_leaves_what_it_collected_to_others(files: list[
     assert GpuTurns(three).reserve(SHARES - 1, 0.0)
 
 
+def test_a_process_that_needs_less_than_it_holds_keeps_it_without_waiting(files: list[int]) -> None:
+    one, two, three = (GpuTurns(fd) for fd in files)
+    assert one.reserve(SHARES - 1, 0.0)
+    assert two.reserve(1, 0.0)
+    assert one.reserve(4, 0.0)
+    assert one.reserve(4, 0.0)
+    assert three.reserve(SHARES - 5, 0.0)
+    assert one.waited_s < 0.01
+
+
+def test_a_small_task_does_not_wait_for_a_process_that_collects_all_memory(
+    files: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "POLL_S", 0.3)
+    one, two, three = (GpuTurns(fd) for fd in files)
+    assert one.reserve(SHARES - 8, 0.0)
+    collecting = threading.Thread(target=lambda: two.reserve(SHARES, 5.0))
+    collecting.start()
+    time.sleep(0.1)  # it holds the other 8 and waits
+    assert one.reserve(SHARES - 16, 0.0)
+    assert three.reserve(4, 0.0)
+    assert one.reserve(0)
+    assert three.reserve(0)
+    collecting.join(5.0)
+    assert not collecting.is_alive()
+    assert 0.1 < two.waited_s < 5.0
+
+
+def test_the_wait_for_memory_is_counted_but_not_reported_to_the_supervisor(files: list[int]) -> None:
+    told: list[float] = []
+    waits = GpuTurns(files[0], told.append)
+    assert GpuTurns(files[1]).reserve(SHARES, 0.0)
+    assert not waits.reserve(1, 0.1)
+    waits.add_wait(lock.TELL_S + 0.1)
+    assert waits.waited_s > lock.TELL_S + 0.2 > 1.1 > told[0] - 0.05
+
+
 def test_memory_that_is_held_keeps_no_process_from_timing(files: list[int]) -> None:
     one, two, _ = files
     assert GpuTurns(one).reserve(SHARES, 0.0)
@@ -87,18 +124,20 @@ def test_memory_that_is_held_keeps_no_process_from_timing(files: list[int]) -> N
 
 
 @pytest.mark.parametrize("before", [0, 5 << 20])
-@pytest.mark.parametrize(("kib", "left"), [(400, SHARES), (3 << 10, 11), (20 << 10, 0)])
+@pytest.mark.parametrize(("kib", "left"), [(20, SHARES), (400, SHARES - 5), (3 << 10, 25), (20 << 10, 0)])
 def test_a_task_takes_the_shares_that_it_needs_and_gives_back_what_it_was_only_supposed_to(
     files: list[int], monkeypatch: pytest.MonkeyPatch, before: int, kib: int, left: int
 ) -> None:
-    """Of a GPU of 10 MiB."""
+    """Of a GPU of 10 MiB, of which 5 are shared out."""
     task = PreparedTask.__new__(PreparedTask)
     task.device, task.turns, task.is_large = SimpleNamespace(type="cuda"), GpuTurns(files[0]), False  # type: ignore[assignment]
+    task.config = SimpleNamespace(parallel=lambda: 8)  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=10 << 20))
     task._reserve(before)
     assert task.is_large is (before > 0)
     task._reserve(kib << 10)
-    assert task.is_large is (left < SHARES)
+    assert task.is_large is (kib > 10 * 1024 / 24)
+    assert task.shares == SHARES - left
     assert GpuTurns(files[1]).reserve(left, 0.0)
     assert left == SHARES or not GpuTurns(files[1]).reserve(left + 1, 0.05)
 

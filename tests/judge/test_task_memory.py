@@ -19,7 +19,7 @@ from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.refusals import Refused
 from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.tolerance import SAMPLED
-from kernel_coder.judge.gpu.turns import GpuTurns
+from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.wire.messages import Mode, Status
 from kernel_coder.judge.wire.trees import tensors_of
@@ -202,14 +202,24 @@ def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
 
 
 @pytest.mark.parametrize("gib", [80, 94, 141, 192])
-def test_a_task_with_tensors_of_64_mb_reserves_nothing_of_a_large_gpu(
-    monkeypatch: pytest.MonkeyPatch, gib: int
-) -> None:
+def test_a_dozen_tasks_with_tensors_of_64_mb_fit_into_a_large_gpu(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib << 30))
     size, slots = 64 << 20, slot_bytes(torch.device("cuda"))
     assert slots == min(2 << 30, (gib << 30) // 64)
-    guessed = memory_estimates.TIMES_INPUTS * size + several_bytes(size, slots)
-    assert shares_of(guessed, gib << 30) == shares_of(judging_bytes(size, size, size, 2, slots), gib << 30) == 0
+    for wanted in (
+        memory_estimates.TIMES_INPUTS * size + several_bytes(size, slots),
+        judging_bytes(size, size, size, 2, slots),
+    ):
+        assert 0 < 12 * shares_of(wanted, gib << 30, 12) <= SHARES
+        assert wanted < memory_estimates.SMALL_PART * (gib << 30)
+
+
+def test_what_small_tasks_take_is_known_to_large_ones() -> None:
+    """A task may reserve nothing only if all workers' tasks of this kind together leave most of the memory free."""
+    for gib in (24, 80, 141):
+        for workers in (1, 4, 12):
+            most = next(mib for mib in range(1, gib << 10) if shares_of(mib << 20, gib << 30, workers))
+            assert workers * most <= (gib << 10) / 5
 
 
 @pytest.mark.parametrize(("precision", "longer"), [("fp32", 2), ("tf32", 2), ("bf16", 4), ("fp16", 4)])

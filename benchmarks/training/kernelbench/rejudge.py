@@ -3,8 +3,8 @@
     python benchmarks/training/kernelbench/rejudge.py runs/kernelbench-135m/level1 --tasks kernelbench:level1 \
         --kernelbench-dir DIR --kernelbench-src KernelBench/src
 
-The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the task's own shapes. Here every answer that
-compiled is judged by the default :class:`JudgeConfig` with hidden shapes, and by KernelBench's
+The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the task's own shapes. Here every answer with
+code is judged by the default :class:`JudgeConfig` with hidden shapes, and by KernelBench's
 ``eval_kernel_against_ref`` in a fresh process. ``rejudged.jsonl`` in the same folder gets a line for each answer, so a
 repeated command continues; ``rejudged.md`` counts them and lists each difference.
 """
@@ -12,8 +12,10 @@ repeated command continues; ``rejudged.md`` counts them and lists each differenc
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
@@ -40,8 +42,8 @@ print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correc
 """
 
 
-def theirs(source: str, reference: str, code: str, limit_s: float) -> dict[str, Any]:
-    """KernelBench's result for one answer, from a process of its own."""
+def theirs(source: str, reference: str, code: str, limit_s: float, gpu: str) -> dict[str, Any]:
+    """KernelBench's result for one answer, from a process of its own on one GPU."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("run.py", "reference.py", "answer.py")]
         for path, text in zip(paths, (THEIRS, reference, code), strict=True):
@@ -54,7 +56,12 @@ def theirs(source: str, reference: str, code: str, limit_s: float) -> dict[str, 
                 timeout=limit_s,
                 cwd=folder,
                 check=False,
-                env={**os.environ, "TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"},
+                env={
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": gpu,
+                    "TORCH_EXTENSIONS_DIR": folder,
+                    "TRITON_CACHE_DIR": f"{folder}/triton",
+                },
             )
         except subprocess.TimeoutExpired:
             return {"compiled": None, "correct": False, "said": f"no result within {limit_s:.0f} s"}
@@ -80,7 +87,9 @@ def main() -> int:
     flag("--kernelbench-src", help="folder with the package kernelbench (commit 423217d); default: only our judge")
     flag("--device", default="cuda:0")
     flag("--workers", type=int, default=6, help="answers judged at once by our judge")
-    flag("--processes", type=int, default=2, help="processes of KernelBench's evaluator at once")
+    flag("--processes", type=int, default=2, help="processes of KernelBench's evaluator at once, on each GPU")
+    flag("--gpus", default="0", help="GPUs of KernelBench's evaluator, separated by commas")
+    flag("--no-strict", action="store_true", help="do not judge strictly by our judge")
     flag("--limit-s", type=float, default=120.0, help="time limit of one of those, in seconds")
     flag("--seconds", type=float, default=540.0, help="stop after this many seconds; the same command continues")
     options = parser.parse_args()
@@ -91,62 +100,74 @@ def main() -> int:
     verdicts = {(one["task"], one["sample"]): one["verdict"] for one in lines(options.folder / "verdicts.jsonl")}
     out = options.folder / "rejudged.jsonl"
     known = {(one["task"], one["sample"]): one for one in lines(out)}
-    compiled = [key for key, verdict in verdicts.items() if verdict.get("compiled") and key in samples]
-    todo = [key for key in compiled if key not in known]
-    print(f"{len(verdicts)} answers, {len(compiled)} compiled, {len(todo)} to judge", flush=True)
+    with_code = [key for key in verdicts if samples.get(key, {}).get("code")]
+    todo = [key for key in with_code if key not in known]
+    print(f"{len(verdicts)} answers, {len(with_code)} with code, {len(todo)} to judge", flush=True)
     strict = JudgeConfig(workers=options.workers, timing=False, timeout_s=60.0)
-    with open_judge(options.device, "triton", config=strict) as judge, ThreadPoolExecutor(options.processes) as pool:
+    gpus = options.gpus.split(",")
+    free = queue.SimpleQueue[str]()
+    for gpu in gpus * options.processes:
+        free.put(gpu)
+
+    def on_a_gpu(pair: tuple[tuple[str, int], str]) -> dict[str, Any]:
+        gpu = free.get()
+        try:
+            return theirs(options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s, gpu)
+        finally:
+            free.put(gpu)
+
+    with contextlib.ExitStack() as stack:
+        judge = None
+        if not options.no_strict:
+            judge = stack.enter_context(open_judge(options.device, "triton", config=strict))
+        pool = stack.enter_context(ThreadPoolExecutor(len(gpus) * options.processes))
         for at in range(0, len(todo), 24):
             if time.monotonic() - began > options.seconds:
                 break
             part = todo[at : at + 24]
             codes = [samples[key]["code"] for key in part]
-            ours = list(judge.evaluate_many((tasks[key[0]], code) for key, code in zip(part, codes, strict=True)))
+            ours: list[Any] = [None] * len(part)
+            if judge is not None:
+                ours = list(judge.evaluate_many((tasks[key[0]], code) for key, code in zip(part, codes, strict=True)))
             other: list[dict[str, Any]] = [{}] * len(part)
             if options.kernelbench_src:
-                other = list(
-                    pool.map(
-                        lambda pair: theirs(
-                            options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s
-                        ),
-                        zip(part, codes, strict=True),
-                    )
-                )
+                other = list(pool.map(on_a_gpu, zip(part, codes, strict=True)))
             with out.open("a") as file:
                 for key, verdict, found in zip(part, ours, other, strict=True):
                     record = {
                         "task": key[0],
                         "sample": key[1],
                         "first": verdicts[key]["outcome"],
-                        "strict": str(verdict.outcome),
-                        "reason": (verdict.reason or "")[:400],
+                        "strict": None if verdict is None else str(verdict.outcome),
+                        "reason": "" if verdict is None else (verdict.reason or "")[:400],
                         "kernelbench": found,
                     }
                     known[key] = record
                     file.write(json.dumps(record) + "\n")
     write_summary(options.folder / "rejudged.md", list(known.values()), len(verdicts))
     print((options.folder / "rejudged.md").read_text())
-    return 75 if len(known) < len(compiled) else 0
+    return 75 if len(known) < len(with_code) else 0
 
 
 def write_summary(path: Path, records: list[dict[str, Any]], answers: int) -> None:
     """Markdown: how many answers each judge finds correct, and each answer on which two judges differ."""
     first = sum(one["first"] == "correct" for one in records)
     strict = sum(one["strict"] == "correct" for one in records)
+    has_strict = any(one["strict"] is not None for one in records)
     has_theirs = any(one["kernelbench"] for one in records)
     their = sum(bool(one["kernelbench"].get("correct")) for one in records)
     text = [
         "| judge | correct |",
         "|---|---|",
         f"| ours, the task's shapes | {first} of {answers} |",
-        f"| ours, strict | {strict} of {answers} |",
+        f"| ours, strict | {f'{strict} of {answers}' if has_strict else 'not run'} |",
         f"| KernelBench's | {f'{their} of {answers}' if has_theirs else 'not run'} |",
         "",
         "## Differences",
         "",
     ]
     for one in records:
-        said = {one["first"] == "correct", one["strict"] == "correct"}
+        said = {one["first"] == "correct"} | ({one["strict"] == "correct"} if has_strict else set())
         if has_theirs:
             said.add(bool(one["kernelbench"].get("correct")))
         if len(said) > 1:

@@ -21,7 +21,12 @@ TIMES_INPUTS = 12
 """Estimate of a task's memory as a multiple of its inputs' bytes, until the reference has been called once."""
 
 SMALL_PART = 1 / 24
-"""A task that takes at most this share of a GPU's memory reserves none of it."""
+"""A task that takes at most this share of a GPU's memory stays prepared for its next candidate. A larger one is closed
+after each candidate, so that others can have its memory."""
+
+WORKER_BYTES = 5 << 29
+"""Memory of a GPU that each worker takes beside its task: the CUDA contexts of the Examiner, of the reference's Runner,
+and of two candidates' Runners, about 0.6 GB each."""
 
 
 @contextmanager
@@ -76,10 +81,17 @@ def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2, slots: 
     return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs, slots)
 
 
-def shares_of(wanted: int, total: int) -> int:
-    """Return how many shares of a GPU's memory of `total` bytes hold `wanted` bytes; 0 if these are a small part.
+def shares_of(wanted: int, total: int, workers: int) -> int:
+    """Return how many shares of a GPU's memory hold `wanted` bytes; 0 if these are less than a share.
 
-    >>> shares_of(5, 140), shares_of(70, 140), shares_of(1000, 140)
-    (0, 8, 16)
+    Args:
+        wanted: bytes that judging a task takes.
+        total: bytes of the GPU.
+        workers: number of candidates that are judged at the same time. What they take by themselves is not shared out,
+            but at least half of the GPU is.
+
+    >>> [shares_of(gigabytes << 30, 80 << 30, 8) for gigabytes in (0, 15, 30, 100)]
+    [0, 16, 32, 64]
     """
-    return 0 if wanted <= SMALL_PART * total else min(-(-SHARES * wanted // total), SHARES)
+    each = max(total - workers * WORKER_BYTES, total // 2) // SHARES
+    return 0 if wanted < each else min(-(-wanted // each), SHARES)

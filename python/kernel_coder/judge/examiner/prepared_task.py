@@ -13,6 +13,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.fingerprint import Fingerprint
 from kernel_coder.judge.examiner.hidden_shapes import OtherSizes, other_sizes
 from kernel_coder.judge.examiner.memory_estimates import (
+    SMALL_PART,
     TIMES_INPUTS,
     judging_bytes,
     most_allocated,
@@ -77,7 +78,10 @@ class PreparedTask:
         self._flops: int | None = None
         self._has_eval_mode: bool | None = None
         self.is_large = whole
-        """Whether the task has reserved shares of the GPU's memory that other tasks may wait for."""
+        """Whether the task takes so much of the GPU's memory that it must be closed after each candidate."""
+
+        self.shares = SHARES if whole else 0
+        """Shares of the GPU's memory that are reserved while a candidate is judged on the task."""
 
         if whole and turns.lock is not None:
             turns.reserve(SHARES)
@@ -133,12 +137,14 @@ class PreparedTask:
         return changes, judging_bytes(i, o, max(o, most()), longer, slots)
 
     def _reserve(self, wanted: int) -> None:
-        """Reserve a large task's memory and wait until it is free, so that tasks that are being judged can finish."""
-        shares = shares_of(wanted, torch.cuda.get_device_properties(self.device).total_memory)
-        if shares or self.is_large:
-            self.is_large = shares > 0
+        """Reserve the memory that judging takes. Wait until it is free, so that tasks that are being judged can
+        finish."""
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        self.is_large = wanted > SMALL_PART * total
+        self.shares = shares_of(wanted, total, self.config.parallel())
+        if self.is_large:
             torch.cuda.empty_cache()
-            self.turns.reserve(shares)
+        self.turns.reserve(self.shares)
 
     # ---- usable inputs
 

@@ -9,11 +9,11 @@ import torch
 from kernel_coder.judge import feedback
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
-from kernel_coder.judge.examiner.link import HELD_S
 from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.examiner.source_checks import reach_reason
 from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, Mode, Say
+from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, ONLY_OWN, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 KERNEL_TEXT = 1000
@@ -51,6 +51,9 @@ class WorkProof:
         self.memory_bytes: int | None = None
         """GPU memory that a call allocates, in bytes, according to the candidate's process."""
 
+        self.needs_profile = True
+        """Whether the kernels' share of the device time is unknown without a profile."""
+
         self.kernels = ""
         """Facts about the candidate's own kernels, as text."""
 
@@ -82,6 +85,19 @@ class WorkProof:
             if not self._is_rearranged(sample):
                 raise self._no_kernel("its kernels only copy or fill, and the output has numbers that no input has")
         self._weigh_library(max(one.library_work for one in audits))
+        self.needs_profile = not self._launches_only_own_kernels(text)
+
+    def _launches_only_own_kernels(self, text: str) -> bool:
+        """Return whether nothing but own Triton kernels, views and allocations used the device in the audited calls.
+        Then all of the device time is theirs, and no profile is needed. A profiler takes seconds to start.
+
+        The report comes from the candidate's process, and compiled code does not show its operators. So a source that
+        could reach the Runner, or that compiles, is profiled.
+        """
+        source = self.checker.source
+        if self.backend != "triton" or "compile" in source or reach_reason(source) is not None:
+            return False
+        return ONLY_OWN in text.splitlines() and not any(one.library_ops or one.replays for one in self.checker.audits)
 
     def _weigh_library(self, work: int) -> None:
         """Raise Judged if the library does a larger share of the reference's operations than allowed."""
@@ -101,7 +117,10 @@ class WorkProof:
         """
         config = self.task.config
         if self.task.device.type == "cuda" and config.profile:
-            self._measure_share()
+            if self.needs_profile:
+                self._measure_share()
+            else:
+                self.kernel_share, self.memory_bytes = 1.0, max(self._measured(Mode.WEIGHED)[0], 0)
         has_library = any(one.library_ops for one in self.checker.audits)
         for mode in (Mode.UNDONE, Mode.SPOILED, Mode.ABLATED) if has_library else (Mode.SPOILED, Mode.ABLATED):
             try:
@@ -144,9 +163,9 @@ class WorkProof:
         told = f"ModelNew must compute its result in {self.backend} kernels of its own: {why}.{more}"
         return Judged(Outcome.REJECTED, f"no kernel of its own: {why}", told)
 
-    def _profiled(self) -> tuple[int, ...]:
+    def _measured(self, mode: Mode) -> tuple[int, ...]:
         """Return the Runner's measurements of one call. They come from the candidate's process, so they are used only
-        against the candidate."""
+        against the candidate. Other processes may time meanwhile."""
         variant = self.task.variants[0]
         slot = secrets.randbelow(variant.slots)
         with self.turns.shared() as turn:
@@ -154,15 +173,14 @@ class WorkProof:
             turn.pause()
             self.checker.write(variant, slot, sample)
             free_memory(self.task.device)
-            self.checker.ask_for_call(slot, 0, Mode.PROFILED)
-            self.link.wait(HELD_S)
+        self.checker.ask_for_call(slot, 0, mode)
         frame = self.link.answer(Say.CALL)
         self.checker.refuse_status(frame)
         return frame.values
 
     def _measure_share(self) -> None:
         for _ in range(2):
-            own, everything, records, peak = self._profiled()[:4]
+            own, everything, records, peak = self._measured(Mode.PROFILED)[:4]
             self.memory_bytes = max(peak, 0)
             if records > 0 and 0 <= own <= everything and everything > 0:
                 self.kernel_share = own / everything

@@ -118,6 +118,8 @@ class _Service:
                 set_math_mode(self.task.precision, config.threads)
             assert self.task is not None
             task = self.task
+            if is_ready and task.shares and request.lock is not None:
+                self.turns.reserve(task.shares)
             task.refresh(seeds)
         free_memory(task.device)
         of_candidate = {"backend": request.backend, "compile_for": config.compile_for, "kernels": config.kernels}

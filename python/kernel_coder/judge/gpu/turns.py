@@ -24,8 +24,12 @@ GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
 holds the gate while it waits for the device. So processes that share the device cannot keep out one that needs it
 alone."""
 
-SHARES = 16
-"""Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`."""
+SHARES = 64
+"""Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`: about a gigabyte each."""
+
+FEW_SHARES = SHARES // 4
+"""A process that wants at most this many shares takes them as soon as they are free, also while another process
+collects more. Otherwise all small tasks would wait for each large one."""
 
 TURN_S = 0.01
 """Time, in seconds, that a process shares the device before :meth:`Turn.pause` lets others go first. Others hardly
@@ -149,6 +153,7 @@ class GpuTurns:
         """``time.monotonic()`` until which another program counts as using the GPU. Until then nothing waits for it."""
 
         self._on_wait, self._finish_work, self._told_s = on_wait, finish_work, 0.0
+        self._places: set[int] = set()  # places of the memory shares that this process holds by its lock
 
     def shared(self) -> AbstractContextManager[Turn]:
         """Use the device beside others, but not while another process times. Call ``pause`` between two steps."""
@@ -170,7 +175,7 @@ class GpuTurns:
     @contextmanager
     def using(self, lock: int | None) -> Iterator[None]:
         """Take turns by this lock in the block."""
-        before, self.lock = self.lock, lock
+        before, self.lock, self._places = self.lock, lock, set()
         try:
             yield
         finally:
@@ -205,33 +210,69 @@ class GpuTurns:
     def reserve(self, shares: int, patience_s: float = PATIENCE_S) -> bool:
         """Wait for so many of the :data:`SHARES` of the GPU's memory. They stay reserved until the lock file is closed.
 
-        Shares that this process holds already are given back first. So no process waits while it holds shares that
-        others wait for.
+        If this process holds as many already, it gives the others back and does not wait. If it needs more, it gives
+        back all first. So no process waits while it holds shares that others wait for.
 
         Returns:
             False if the shares were not free within `patience_s`; then none is reserved.
         """
+        for place in sorted(self._places)[shares:]:
+            self._give_back(place)
+        if len(self._places) >= shares:
+            return True
+        for place in sorted(self._places):
+            self._give_back(place)
+        began = time.monotonic()
+        try:
+            collect = self._take_few if shares <= FEW_SHARES else self._collect
+            return collect(shares, began + patience_s)
+        finally:
+            waited_s = time.monotonic() - began  # the Supervisor allows for this wait when it asks for the task
+            self.waited_s += waited_s
+            self._told_s += waited_s
+
+    def _take_few(self, shares: int, until: float) -> bool:
+        """Take shares once enough are free at the same time. Hold none while they are not."""
+        while not self._take_free(shares):
+            for place in sorted(self._places):
+                self._give_back(place)
+            if time.monotonic() > until:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _collect(self, shares: int, until: float) -> bool:
+        """Take shares one by one as they become free, and hold them meanwhile. One process at a time does this."""
         assert self.lock is not None
-        lock, until = self.lock, time.monotonic() + patience_s
-        _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
-        while not _try(lock, MEMORY_GATE):  # one process at a time collects shares
+        while not _try(self.lock, MEMORY_GATE):
             if time.monotonic() > until:
                 return False
             time.sleep(POLL_S)
         try:
-            held: set[int] = set()
-            while True:
-                for place in range(SHARES):
-                    if len(held) < shares and place not in held and _try(lock, MEMORY + place):
-                        held.add(place)
-                if len(held) >= shares:
-                    return True
+            while not self._take_free(shares):
                 if time.monotonic() > until:
-                    _lock(lock, MEMORY, fcntl.F_UNLCK, count=SHARES)
+                    for place in sorted(self._places):
+                        self._give_back(place)
                     return False
                 time.sleep(POLL_S)
+            return True
         finally:
-            _lock(lock, MEMORY_GATE, fcntl.F_UNLCK)
+            _lock(self.lock, MEMORY_GATE, fcntl.F_UNLCK)
+
+    def _take_free(self, shares: int) -> bool:
+        """Take free shares until this process holds so many. Return whether it does."""
+        assert self.lock is not None
+        for place in range(SHARES):
+            if len(self._places) >= shares:
+                break
+            if place not in self._places and _try(self.lock, MEMORY + place):
+                self._places.add(place)
+        return len(self._places) >= shares
+
+    def _give_back(self, place: int) -> None:
+        assert self.lock is not None
+        _lock(self.lock, MEMORY + place, fcntl.F_UNLCK)
+        self._places.remove(place)
 
 
 def synchronise(device: torch.device) -> None:

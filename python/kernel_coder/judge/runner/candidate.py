@@ -32,6 +32,7 @@ from kernel_coder.judge.runner.side_streams import HeldStreams
 from kernel_coder.judge.wire.messages import (
     ALIASED,
     HIDDEN,
+    ONLY_OWN,
     Loaded,
     Mode,
     Status,
@@ -254,7 +255,7 @@ class Candidate:
         Returns:
             For AUDITED the values of ``messages.Audit``; for the ablations the first two of them. For PROFILED,
             nanoseconds of device time in own kernels and in all kernels, the number of records, and the bytes that a
-            call allocates at most. For FOR_TARGET, the number of compiled kernels.
+            call allocates at most; for WEIGHED only these bytes. For FOR_TARGET, the number of compiled kernels.
         """
 
         call = self._copy_only if mode is Mode.EMPTY else self._call
@@ -280,6 +281,8 @@ class Candidate:
             return ()
         if mode is Mode.PROFILED:
             return _profiled(self.own, calls)
+        if mode is Mode.WEIGHED:
+            return (_most_allocated(calls),)
         if mode is Mode.FOR_TARGET:
             with without_tuning():
                 facts = compile_kernels(calls, self.plan["compile_for"])
@@ -307,6 +310,7 @@ class Candidate:
         if mode is Mode.AUDITED:
             self.libraries.look(self.own.libraries)
             lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
+            lines += [ONLY_OWN] * seen.are_all
             self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
         if mode is not Mode.AUDITED:
             return (seen.count, seen.moving)
@@ -458,11 +462,7 @@ def _described(tree: Any) -> str:
 def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
     """Return nanoseconds of device time in own kernels and in all kernels, the number of records (all 0 if unknown),
     and the bytes that a call allocates at most."""
-    calls()  # the first call compiles, tunes and allocates, which is not measured
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    calls()
-    peak = torch.cuda.max_memory_allocated() - held
+    peak = _most_allocated(calls)
     with record_launches(own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
         calls()
     try:
@@ -470,3 +470,12 @@ def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
     except NoDeviceTime:
         return (0, 0, 0, peak)
     return (time.own_ns, time.all_ns, time.records, peak)
+
+
+def _most_allocated(calls: Callable[[], None]) -> int:
+    """Return the bytes that the calls allocate on the GPU at most."""
+    calls()  # the first call compiles, tunes and allocates, which is not measured
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    calls()
+    return torch.cuda.max_memory_allocated() - held

@@ -72,6 +72,7 @@ class Launches:
         foreign: launches of Triton kernels that are not the candidate's own.
         replays: CUDA graphs that were replayed. Only a profile shows their kernels. An ablation skips the replay.
         library_ops: in an audit, operators of torch that computed something: no views, allocations, copies or fills.
+        library_moves: in an audit, operators of torch that copied or filled memory.
         library_work: in an audit, their operations, as :func:`kernel_coder.judge.wire.op_work.work_of` counts them.
         launches: the first :data:`MAX_RECORDED` own launches.
         by_name: number of own launches by the kernel's name on the device.
@@ -85,6 +86,7 @@ class Launches:
     foreign: int = 0
     replays: int = 0
     library_ops: int = 0
+    library_moves: int = 0
     library_work: int = 0
     launches: list[Launch] = field(default_factory=list)
     by_name: dict[str, int] = field(default_factory=dict)
@@ -94,6 +96,12 @@ class Launches:
     def reaches(self, tensor: Tensor) -> bool:
         """Return whether in an audit a tensor may contain own kernels' data. After a CUDA graph's replay, all may."""
         return self.replays > 0 or self.flow.reaches(tensor)
+
+    @property
+    def are_all(self) -> bool:
+        """Whether nothing but own Triton kernels, views and allocations used the device in an audit."""
+        others = (self.foreign, self.replays, self.library_ops, self.library_moves)
+        return 0 < self.count == sum(self.by_name.values()) and not any(others)  # an extension's function has no name
 
     def add(self, launch: Launch) -> None:
         """Count a launch, and keep its description."""
@@ -220,7 +228,9 @@ class Recorder:
             is_own = seen.count > launches and not name.startswith("aten::")
             given: dict[Any, Any] = dict(enumerate(args))
             seen.flow.operator(operator, given | dict(kwargs), result, is_own)
-            if not operator.is_view and not only_moves_data(name) and not is_own:
+            if not operator.is_view and only_moves_data(name):
+                seen.library_moves += name not in UNWRITTEN
+            elif not operator.is_view and not is_own:
                 seen.library_ops += 1
                 seen.library_work += work_of(operator, args, kwargs, result, self.products)
                 with self.paused():

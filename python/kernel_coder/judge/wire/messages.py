@@ -30,6 +30,9 @@ MAX_SLOTS = 64
 HIDDEN = "past the dispatcher: "
 """Prefix of a line of an audit's text that names a library function which is called past torch's dispatcher."""
 
+ONLY_OWN = "only own kernels"
+"""Line of an audit's report: apart from views and allocations, the calls only launched own Triton kernels."""
+
 ALIASED = "an output shares memory with an input"
 """Line of an audit's text that says that an output shares memory with an input."""
 
@@ -58,6 +61,7 @@ class Mode(IntEnum):
     COMPILED = 4  # the reference runs under torch.compile
     EMPTY = 9  # the module is not called; only its outputs are copied
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
+    WEIGHED = 10  # values of the answer: the bytes that a call allocates on the GPU at most
     FOR_TARGET = 5  # own kernels are compiled for another GPU, and not launched; values: their number
 
 
