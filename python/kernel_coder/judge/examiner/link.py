@@ -14,9 +14,12 @@ from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeo
 from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
 from kernel_coder.judge.wire.shared_tensors import Arena
 
-HELD_S = 10.0
+HELD_S = 2.0
 """Upper limit of the time, in seconds, for which a call keeps other processes from timing. A longer call continues
-while others time, as a first call does. It is also the lower limit of :attr:`Link.max_request_s`."""
+while others time, as a first call does."""
+
+MIN_LIMIT_S = 10.0
+"""Lower limit of :attr:`Link.max_request_s`, in seconds."""
 
 
 class Link:
@@ -53,7 +56,7 @@ class Link:
     def max_request_s(self) -> float:
         """Upper limit for one timed request, in seconds. A candidate that needs longer could not finish all its timed
         requests within its time limit."""
-        return max(HELD_S, self.life_s / 10)
+        return max(MIN_LIMIT_S, self.life_s / 10)
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
         """Return the exception for a Runner that is late, has ended or breaks the protocol: the candidate's fault."""
