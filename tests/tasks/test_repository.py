@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -179,7 +180,7 @@ def test_build_writes_rows_with_thinking_and_small_modules(tmp_path: Path) -> No
 
 def test_layers_arguments_and_inputs_have_many_names_and_solutions_repeat_them() -> None:
     layers, arguments, inputs = set(), set(), set()
-    for seed in range(60):
+    for seed in range(100):
         made = make(Random(seed), 1, "conv2d_plain") if seed % 2 else make(Random(seed), 1, "softmax")
         for text in (made.reference, made.small_reference, made.solution):
             ast.parse(text)
@@ -210,3 +211,54 @@ def test_names_in_docstrings_are_those_of_the_code() -> None:
         described += bool(names)
         assert all(re.search(rf"\b{name}\b", arguments) for name in names)
     assert described > 10
+
+
+def _parameters(text: str, name: str) -> list[str]:
+    """The arguments of the constructor of a class, with their defaults."""
+    (cls,) = [each for each in ast.parse(text).body if isinstance(each, ast.ClassDef) and each.name == name]
+    for each in cls.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            names = [argument.arg for argument in each.args.args[1:]]
+            defaults = [f"={ast.unparse(default)}" for default in each.args.defaults]
+            return [a + b for a, b in zip(names, [""] * (len(names) - len(defaults)) + defaults, strict=True)]
+    return []
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_solutions_repeat_the_constructor_also_where_nothing_reads_an_argument(level: int) -> None:
+    unread = 0
+    for seed in range(150):
+        made = drawn(f"constructor {seed}", level)
+        arguments = _parameters(made.reference, made.entry_point)
+        assert arguments == _parameters(made.solution, "ModelNew"), made.reference
+        init = made.reference.partition("__init__")[2].partition("def forward")[0].partition("__init__")[2]
+        unread += any(not re.search(rf"\b{each.partition('=')[0]}\b", init) for each in arguments)
+    assert unread > 5
+
+
+def test_input_functions_run_in_both_sizes_and_have_many_forms() -> None:
+    forms = {
+        "products of numbers": r"^\w+ = \d+ \* \d+$",
+        "a shared tail": r"\(\w+, \*\w+\)",
+        "one value, two names": r"^\w+ = \w+ = \d+$",
+        "several values": r"^\w+, \w+.* = ",
+        "a random scale": r"torch\.rand\(\(\)\)",
+        "numbers for the constructor": r"get_init_inputs\(\):\n    return \[-?\d",
+        "another tensor's shape": r"\w+\.shape\)",
+    }
+    found = dict.fromkeys(forms, 0)
+    for seed in range(300):
+        made = drawn(f"inputs {seed}", 1)
+        for name, pattern in forms.items():
+            found[name] += bool(re.search(pattern, made.reference, re.MULTILINE))
+        for text, device in ((made.reference, "meta"), (made.small_reference, "cpu")):
+            space: dict[str, Any] = {}
+            with torch.device(device):
+                exec(text, space)
+                space[made.entry_point](*space["get_init_inputs"]())(*space["get_inputs"]())
+    assert min(found.values()) >= 2, found
+
+
+def test_plain_products_are_spelt_with_matmul() -> None:
+    references = [drawn(f"spelt {seed}", 1, "matmul").reference for seed in range(60)]
+    assert sum(bool(re.search(r"(?:=|return) torch\.matmul\(\w+, \w+\)$", each, re.M)) for each in references) >= 15

@@ -15,10 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from kernel_coder.tasks.generator.repository import convolutions, elementwise, norms, others, pooling, products, rows
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
+from kernel_coder.tasks.generator.repository import (
+    convolutions,
+    elementwise,
+    norms,
+    others,
+    pooling,
+    products,
+    rows,
+    whole,
+)
+from kernel_coder.tasks.generator.repository.calls import spell_calls
 from kernel_coder.tasks.generator.repository.chains import chain
-from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import Draft
 from kernel_coder.tasks.generator.repository.names import renamed
+from kernel_coder.tasks.generator.repository.unused import add_unused
 from kernel_coder.tasks.generator.sketch import Sketch
 
 Kind = Callable[[Draft], object]
@@ -51,8 +63,8 @@ KINDS: dict[str, dict[str, Kind]] = {
     "rows": {name: partial(rows.along, name=name) for name in (*rows.ALL_REDUCTIONS, *rows.RESCALINGS)},
     "scans": {name: partial(rows.along, name=name) for name in rows.SCANS},
     "whole": {
-        **{name: partial(rows.whole, name=name) for name in ("sum_all", "mean_all", "max_all", "norm_all")},
-        "frobenius_normalize": rows.frobenius,
+        **{name: partial(whole.whole, name=name) for name in ("sum_all", "mean_all", "max_all", "norm_all")},
+        "frobenius_normalize": whole.frobenius,
     },
     "norms": {
         "layer_norm": norms.layer_norm,
@@ -94,20 +106,38 @@ KINDS: dict[str, dict[str, Kind]] = {
 """Operation kinds by group."""
 
 SHARES = {
-    "products": 17,
-    "activations": 17,
-    "rows": 14,
+    "products": 22,
+    "activations": 30,
+    "rows": 17,
     "scans": 6,
-    "whole": 3,
+    "whole": 4,
     "norms": 10,
     "pooling": 8,
-    "convolutions": 17,
-    "transposed": 14,
-    "losses": 8,
+    "convolutions": 20,
+    "transposed": 16,
+    "losses": 12,
     "attention": 2,
     "indexing": 2,
 }
-"""Frequency of each group at level 1. Within a group all kinds are equally frequent."""
+"""Frequency of each group at level 1. Within a group kinds are equally frequent, except those of :data:`WEIGHTS`."""
+
+WEIGHTS = {
+    **dict.fromkeys(("relu", "sigmoid", "selu", "gelu", "softplus", "softsign", "swish", "elu", "hardtanh"), 1.6),
+    **dict.fromkeys(("sum", "mean", "max", "min", "cross_entropy", "triplet_loss", "matmul_3d", "matmul_4d"), 1.4),
+    **{
+        "argmax": 1.6,
+        "tanh": 2.0,
+        "leaky_relu": 1.6,
+        "exp": 1.3,
+        "log_softmax": 1.6,
+        "matmul": 1.8,
+        "matmul_square": 1.4,
+        "matmul_tall": 1.4,
+    },
+    **dict.fromkeys(("hinge_loss", "smooth_l1_loss", "mse_loss", "l2_normalize", "kl_div", "cumsum", "cumprod"), 1.8),
+}
+"""Frequency of kinds within their group, where it is not 1. Kinds whose plainest modules are dropped, since they equal
+a KernelBench problem, are drawn more often."""
 
 OPERATIONS = frozenset(name for group in KINDS.values() for name in group)
 
@@ -142,7 +172,8 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     draft = Draft(rng, text_seed=rng.getrandbits(60))
     if level <= 1 or kind is not None:
         group = rng.choices(list(SHARES), weights=list(SHARES.values()))[0]
-        chosen = kind or rng.choice(list(KINDS[group]))
+        names = list(KINDS[group])
+        chosen = kind or rng.choices(names, weights=[WEIGHTS.get(name, 1.0) for name in names])[0]
         function = next(kinds[chosen] for kinds in KINDS.values() if chosen in kinds)
         function(draft)
     elif level == 2 and rng.random() < 0.15:
@@ -151,6 +182,8 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
         rows.along(draft, rng.choice([*rows.REDUCTIONS, "logsumexp"]), prologue=rng.choice(list(elementwise.TABLE)))
     else:
         chain(draft, rng.choice((2, 3)) if level == 2 else rng.choice((4, 4, 5, 6)))
+    add_unused(draft)
+    spell_calls(draft.init, draft.steps, rng)
     draft.entry_point = _class_name(draft)
     texts = renamed((draft.reference(0), draft.reference(1), draft.solution()), rng)
     made = Made(draft.entry_point, *texts, draft.thinking(), tuple(draft.ops))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
 from kernel_coder.tasks.generator.repository import convolutions, norms, pooling, products, rows
-from kernel_coder.tasks.generator.repository.draft import Draft, UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import Draft
 from kernel_coder.tasks.generator.repository.elementwise import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -95,7 +96,7 @@ class Chain:
         elif kind == "batch":
             norms.batch_norm(self.draft, features=self.features, ndim=self.ndim)
         elif kind == "instance":
-            if min(self.draft.shape[1][2:]) * len(self.draft.shape[1]) < 6:
+            if min(self.draft.shape[1][2:]) * len(self.draft.shape[1]) < 6 or max(self.draft.shape[0][2:]) < 2:
                 raise UnsuitableError("the maps are too small for statistics")
             norms.instance_norm(self.draft, features=self.features, ndim=self.ndim)
         else:
@@ -141,7 +142,7 @@ class Chain:
             draft.line(f"self.{layer} = nn.AdaptiveAvgPool{ndim}d({f'({ones})' if ndim > 1 else '1'})", is_kept=False)
             draft.steps.append(f"self.{layer}({{x}})")
         else:
-            words = repr(axes) if ndim > 1 else "2"
+            words = repr(self.rng.choice((axes, list(axes)))) if ndim > 1 else "2"
             draft.steps.append(
                 self.rng.choice(
                     (f"torch.mean({{x}}, dim={words}, keepdim=True)", f"{{x}}.mean(dim={words}, keepdim=True)")

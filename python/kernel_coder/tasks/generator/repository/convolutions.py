@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
+from kernel_coder.tasks.generator.repository.convolution_kernels import AXES, depthwise, implicit, pointwise
+from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft
 from kernel_coder.tasks.generator.repository.sizes import budget, large
 
-AXES = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
 EXTENTS = {
-    1: (("length",), ("sequence_length",), ("L",)),
-    2: (("height", "width"), ("H", "W")),
+    1: (("length",), ("length",), ("sequence_length",), ("seq_len",), ("input_length",), ("L",)),
+    2: (("height", "width"), ("height", "width"), ("width", "height"), ("height_in", "width_in"), ("H", "W")),
     3: (("depth", "height", "width"), ("D", "H", "W")),
 }
-TILE = {"BM": 64, "BK": 32}
-"""Output positions and depth of a program's tile; the width BN follows the number of channels, up to 64."""
+"""Names of the input's extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ def convolution(
     )
     if style == "pointwise":
         is_tuple, taps = False, (1,) * ndim
+    is_flat = not is_tuple and ndim > 1 and style in ("plain", "depthwise", "dilated") and rng.random() < 0.1
+    if is_flat:  # one tap along some axes
+        alone = rng.choice([axes for axes in ((0,), (1,), (2,), (0, 1), (1, 2)) if len(axes) < ndim > max(axes)])
+        taps = tuple(1 if at in alone else one for at, one in enumerate(taps))
+    by_axis = ndim == 2 and style not in ("pointwise", "grouped") and not is_flat and rng.random() < 0.1
     wide = style in ("strided", "dilated", "grouped") or rng.random() < (0.4 if transposed else 0.2)
 
     def numbers(values: tuple[int, ...], often: bool) -> tuple[int, ...]:
@@ -105,6 +110,11 @@ def convolution(
         c_in = max(c_in, 8)
         c_out, s_out = c_in, s_in
         groups_pair = (c_in, s_in)
+    may_be_literal = style in ("plain", "strided", "dilated") and ndim < 3 and not in_chain and not is_flat
+    is_literal = may_be_literal and rng.random() < 0.06
+    if is_literal:  # the call has numbers, which the solution shares, so they are those of both sizes
+        c_in = s_in = rng.choice((1, 3, 3, 4))
+        c_out = s_out = rng.choice((8, 12, 16, 24, 32))
     spec = Spec(ndim, transposed, taps, stride, padding, extra, dilation, groups_pair[0])
     count = 1
     for one in taps:
@@ -124,20 +134,38 @@ def convolution(
         raise UnsuitableError("the output is empty")
 
     B = draft.size("batch_size", batch, 2)
-    cin, cout = draft.size("in_channels", c_in, s_in), draft.size("out_channels", c_out, s_out)
+    cin = draft.size("in_channels", c_in, s_in)
+    is_alone = style == "depthwise" and not in_chain and rng.random() < 0.55  # one name for both numbers of channels
+    cout = cin if is_alone or is_literal else draft.size("out_channels", c_out, s_out)
     space = tuple(draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENTS[ndim]), real, little, strict=True))
     in_full = {"plain": 0.4, "asymmetric": 0.5, "dilated": 0.3, "depthwise": 0.4}.get(style, 0.0)
     is_full = not in_chain and rng.random() < in_full  # every optional argument, as PyTorch has them
-    draft.argument(cin, (c_in, s_in), doc="Number of channels of the input")
-    draft.argument(cout, (c_out, s_out), doc="Number of channels of the output")
-    call = [cin, cout]
+    call = [cin, cout] if not is_literal else [str(c_in), str(c_out)]
+    if not is_literal:
+        draft.argument(cin, (c_in, s_in), doc="Number of channels of the input")
+    if cout != cin:
+        draft.argument(cout, (c_out, s_out), doc="Number of channels of the output")
+        if style == "depthwise" and rng.random() < 0.25:
+            call[1] = cin
+    plain: list[str] = []  # keywords that say what is PyTorch's default anyway
+    as_tuples = is_tuple and rng.random() < 0.5
 
     def given(
         name: str, values: tuple[int, ...], default: int | None, doc: str, share: float, as_tuple: bool = False
     ) -> None:
         """Adds an argument of the layer: one of ``__init__``, a number in the call, or PyTorch's default."""
         same = len(set(values)) == 1
-        value = tuple(values) if as_tuple or not same else values[0]
+        value = tuple(values) if as_tuple or not same or (as_tuples and rng.random() < 0.65) else values[0]
+        if is_literal:
+            is_short = default is None and rng.random() < 0.5
+            call.extend([] if same and values[0] == default else [repr(value) if is_short else f"{name}={value!r}"])
+            return
+        if by_axis:
+            words = [f"{name}_{axis.lower()}" for axis in AXES[ndim]]
+            for word, one in zip(words, values, strict=True):
+                draft.argument(word, (one, one), "int", NO_DEFAULT if default is None else default, doc)
+            call.append(f"({', '.join(words)})" if default is None else f"{name}=({', '.join(words)})")
+            return
         kind = "tuple" if isinstance(value, tuple) else "int"
         if default is None:
             draft.argument(name, (value, value), kind, doc=doc)
@@ -145,6 +173,8 @@ def convolution(
             return
         is_default = same and values[0] == default
         if rng.random() < (share if is_default else 0.85):
+            if is_default:
+                plain.append(f"{name}={name}")
             usual = default if kind == "int" else (default,) * len(values)
             draft.argument(name, (value, value), kind, usual if not in_chain else NO_DEFAULT, doc)
             call.append(f"{name}={name}")
@@ -153,9 +183,15 @@ def convolution(
 
     if style == "pointwise":
         call.append("kernel_size=1" if rng.random() < 0.6 else "1")
+        call += ["stride=1", "padding=0"] if rng.random() < 0.3 else []
     else:
-        given("kernel_size", taps, None, "Size of the kernel", 1.0, is_tuple)
-        if not is_tuple and ndim > 1 and rng.random() < 0.25:
+        given("kernel_size", taps if not is_flat else (max(taps),) * ndim, None, "Size of the kernel", 1.0, is_tuple)
+        if is_flat:
+            taps_text = ("1" if at in alone else "kernel_size" for at in range(ndim))
+            call[-1] = f"{rng.choice(('kernel_size=', ''))}({', '.join(taps_text)})"
+        elif by_axis or is_literal:
+            pass
+        elif not is_tuple and ndim > 1 and rng.random() < 0.25:
             keyword = rng.choice(("kernel_size=", ""))
             call[-1] = f"{keyword}({', '.join(['kernel_size'] * ndim)})"
         elif rng.random() < 0.25:
@@ -172,28 +208,36 @@ def convolution(
     has_groups = style == "grouped"
     if style == "depthwise":
         call.append(f"groups={cin}")
-        if is_full and rng.random() < 0.4:  # an argument that nothing reads
+        if is_full and rng.random() < 0.3:  # an argument that nothing reads
             draft.argument("groups", (1, 1), "int", 1, "Number of groups of channels")
     elif has_groups:
         draft.argument("groups", groups_pair, "int", 1 if not in_chain else NO_DEFAULT, "Number of groups of channels")
         call.append("groups=groups")
-    elif (is_full and style != "dilated") or (not in_chain and style == "plain" and rng.random() < 0.25):
+    elif is_literal:
+        pass
+    elif (is_full and style != "dilated" and rng.random() < 0.85) or (
+        not in_chain and style == "plain" and rng.random() < 0.25
+    ):
         draft.argument("groups", (1, 1), "int", 1, "Number of groups of channels")
         call.append("groups=groups")
         has_groups = True
     weights = (0, 1, 5) if in_chain else (1, 0, 0) if is_full else (6, 1, 3)
-    bias = rng.choices(("argument", "none", "default"), weights=weights)[0]
+    bias = rng.choices(("argument", "none", "default"), weights=weights if not is_literal else (0, 1, 3))[0]
     if bias == "argument":
-        default = rng.choice((False, False, True))
+        default = rng.choice((False, False, True) if not is_full else (False, False, False, False, True))
         draft.argument("bias", (default, default), "bool", default, "Whether a bias is added")
         call.append("bias=bias")
     elif bias == "none":
         call.append("bias=False")
+    if plain and not in_chain and rng.random() < 0.12:  # an argument that is not passed on
+        call.remove(rng.choice(plain))
     suffix = "transpose" if transposed else ""
     layer = draft.free(
         rng.choice(
             (
                 f"conv{'_' * transposed}{suffix}",
+                f"conv{'_' * transposed}{suffix}{ndim}d",
+                f"conv{ndim}d{'_' * transposed}{suffix}",
                 f"conv{'_' * transposed}{suffix}{ndim}d",
                 "conv",
                 "layer" if in_chain else "conv",
@@ -217,272 +261,13 @@ def convolution(
     outs = [[spec.extent(size, axis) for axis, size in enumerate(sizes)] for sizes in (real, little)]
     draft.shape = draft.both(lambda at: [(batch, 2)[at], (c_out, s_out)[at], *outs[at]])
     if style == "depthwise":
-        kernel = _depthwise(draft, ndim, layer, transposed, bias)
+        kernel = depthwise(draft, ndim, layer, transposed, bias)
     elif style == "pointwise":
-        kernel = _pointwise(draft, layer, bias)
+        kernel = pointwise(draft, layer, bias)
     else:
-        kernel = _implicit(draft, ndim, layer, transposed, bias, has_groups)
+        kernel = implicit(draft, ndim, layer, transposed, bias, has_groups)
     assert kernel
     return cout
-
-
-def _bias(draft: Draft, kernel: Kernel, layer: str, bias: str) -> None:
-    """Adds the layer's bias, if it may have one."""
-    if bias == "none":
-        return
-    add = f"{kernel.value} += {kernel.channel.format(p='b_ptr')}"
-    kernel.pointers.insert(2, ("b_ptr", f"self.{layer}.bias"))
-    kernel.head += ["if b_ptr is not None:", f"    {add}"] if bias == "argument" else [add]
-
-
-def _letters(ndim: int) -> list[tuple[str, str]]:
-    return [(axis, axis.lower()) for axis in AXES[ndim]]
-
-
-def _positions(ndim: int, source: str) -> list[str]:
-    """Return the lines that give the output coordinates of the positions `source`, outermost first."""
-    axes = _letters(ndim)
-    lines = []
-    for at, (_, small_letter) in enumerate(axes):
-        after = [f"O{axis}" for axis, _ in axes[at + 1 :]]
-        divided = source
-        if after:
-            divided += " // " + (after[0] if len(after) == 1 else f"({' * '.join(after)})")
-        lines.append(f"o{small_letter} = {divided}" + (f" % O{axes[at][0]}" if at else ""))
-    return lines
-
-
-def _setup(ndim: int, layer: str, transposed: bool, out: str, *, grouped: bool) -> list[str]:
-    """Return the lines of ``forward`` that assign every number to a name and make the output."""
-    axes = _letters(ndim)
-    lines = [
-        f"B, C, {', '.join(axis for axis, _ in axes)} = x.shape",
-        f"w = self.{layer}.weight",
-        f"OC = self.{layer}.out_channels",
-        f"{', '.join(f'K{axis}' for axis, _ in axes)}{',' * (ndim == 1)} = self.{layer}.kernel_size",
-    ]
-    for letter, attribute in (("s", "stride"), ("p", "padding"), ("d", "dilation")):
-        lines.append(f"{', '.join(f'{letter}{low}' for _, low in axes)}{',' * (ndim == 1)} = self.{layer}.{attribute}")
-    if grouped:
-        lines.append(f"G = self.{layer}.groups")
-    for at, (axis, low) in enumerate(axes):
-        if transposed:
-            lines.append(
-                f"O{axis} = ({axis} - 1) * s{low} - 2 * p{low} + d{low} * (K{axis} - 1)"
-                f" + self.{layer}.output_padding[{at}] + 1"
-            )
-        else:
-            lines.append(f"O{axis} = ({axis} + 2 * p{low} - d{low} * (K{axis} - 1) - 1) // s{low} + 1")
-    outs = ", ".join(f"O{axis}" for axis, _ in axes)
-    lines.append(f"{out} = torch.empty((B, OC, {outs}), device=x.device, dtype=x.dtype)")
-    return lines
-
-
-def _implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, grouped: bool) -> Kernel:
-    axes = _letters(ndim)
-    out = draft.variable()
-    taps = " * ".join(f"K{axis}" for axis, _ in axes)
-    space = " * ".join(f"O{axis}" for axis, _ in axes)
-    volume = " * ".join(axis for axis, _ in axes)
-    head = ["tiles = tl.cdiv(OC, BN)", "pid = tl.program_id(0)"]
-    if grouped:  # C and OC are those of one group
-        head += ["g = pid % G", "pid = pid // G"]
-    head += [
-        "p = (pid // tiles).to(tl.int64) * BM + tl.arange(0, BM)",
-        "oc = pid % tiles * BN + tl.arange(0, BN)",
-        f"s = (p % ({space})).to(tl.int32)" if ndim > 1 else "ol = (p % OL).to(tl.int32)",
-        *(_positions(ndim, "s") if ndim > 1 else []),
-        f"x_row = x_ptr + p // {'(' + space + ')' if ndim > 1 else space} * (C * {volume}{' * G' * grouped})"
-        + f" + g * C * {volume}" * grouped,
-        "acc = tl.zeros((BM, BN), tl.float32)",
-        f"for k0 in range(0, C * {taps}, BK):",
-        "    k = k0 + tl.arange(0, BK)",
-    ]
-    inside = [f"(p < P)[:, None] & (k < C * {taps})[None, :]"]
-    index = ""
-    for at, (axis, low) in enumerate(axes):
-        after = [f"K{each}" for each, _ in axes[at + 1 :]]
-        tap = (
-            "k"
-            + (f" // {after[0]}" if len(after) == 1 else f" // ({' * '.join(after)})" if after else "")
-            + f" % K{axis}"
-        )
-        if transposed:
-            head.append(f"    {low} = (o{low} + p{low})[:, None] - ({tap} * d{low})[None, :]")
-            inside.append(f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})")
-            coordinate = f"{low} // s{low}"
-        else:
-            head.append(f"    {low} = (o{low} * s{low} - p{low})[:, None] + ({tap} * d{low})[None, :]")
-            inside.append(f"({low} >= 0) & ({low} < {axis})")
-            coordinate = low
-        before = (
-            f"(k // {'(' + taps + ')' if ndim > 1 else taps})[None, :]"
-            if at == 0
-            else (index if at == 1 and " " not in index else f"({index})")
-        )
-        index = f"{before} * {axis} + {coordinate}"
-    head.append(f"    inside = {inside[0]}")
-    head += [f"    inside = inside & {each}" for each in inside[1:]]
-    channel = "oc[None, :]"
-    if transposed:
-        row = f"k // {'(' + taps + ')' if ndim > 1 else taps}"
-        weight = (
-            f"(({'g * C + ' if grouped else ''}{row})[:, None] * OC + {channel}) * ({taps}) + (k % ({taps}))[:, None]"
-        )
-    else:
-        weight = f"{'(g * OC + ' + channel + ')' if grouped else channel} * (C * {taps}) + k[:, None]"
-    head += [
-        f"    a = tl.load(x_row[:, None] + {index}, mask=inside, other=0.0)",
-        f"    b = tl.load(w_ptr + {weight}, mask=(k < C * {taps})[:, None] & (oc < OC)[None, :], other=0.0)",
-        '    acc = tl.dot(a, b, acc, input_precision="ieee")',
-    ]
-    row = f"p // ({space})" if ndim > 1 else "p // OL"
-    rest = "s" if ndim > 1 else "ol"
-    plane = f"({space})" if ndim > 1 else "OL"
-    store = f"(({row})[:, None] * {'(OC * G) + g * OC' if grouped else 'OC'} + {channel}) * {plane} + {rest}[:, None]"
-    mask = "(p < P)[:, None] & (oc < OC)[None, :]"
-    names = [axis for axis, _ in axes]
-    lows = [low for _, low in axes]
-    scalars = [("P", "P"), ("C", "C // G" if grouped else "C"), ("OC", "OC // G" if grouped else "OC")]
-    scalars += [("G", "G")] * grouped + [(name, name) for name in names] + [(f"O{name}", f"O{name}") for name in names]
-    scalars += [(f"{letter}{low}", f"{letter}{low}") for letter in "spd" for low in lows]
-    setup = _setup(ndim, layer, transposed, out, grouped=grouped)
-    setup += [f"P = B * {space}", f"BN = min(64, max(16, triton.next_power_of_2(OC{' // G' if grouped else ''})))"]
-    kernel = Kernel(
-        name=f"conv{'_transpose' * transposed}{ndim}d_kernel",
-        thought="each program computes a tile of output positions and channels as an implicit matrix product over"
-        " channels and taps",
-        pointers=[("x_ptr", "x"), ("w_ptr", "w"), ("out_ptr", out)],
-        scalars=scalars,
-        blocks=[
-            *[(f"K{name}", f"K{name}") for name in names],
-            ("BM", str(TILE["BM"])),
-            ("BN", "BN"),
-            ("BK", str(TILE["BK"])),
-        ],
-        head=head,
-        value="acc",
-        offset="offset",
-        mask="mask",
-        channel="tl.load({p} + g * OC + oc, mask=oc < OC)[None, :]"
-        if grouped
-        else "tl.load({p} + oc, mask=oc < OC)[None, :]",
-        tail=["tl.store(out_ptr + offset, acc, mask=mask)"],
-        setup=setup,
-        grid=f"({'G * ' * grouped}triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC{' // G' * grouped}, BN),)",
-        out=out,
-    )
-    kernel.head += [f"offset = {store}", f"mask = {mask}"]
-    _bias(draft, kernel, layer, bias)
-    return draft.open(kernel)
-
-
-def _depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) -> Kernel:
-    """Open a kernel with one output element for each lane, since depthwise convolutions share nothing between
-    channels."""
-    axes = _letters(ndim)
-    out = draft.variable()
-    head = [
-        "i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "mask = i < n",
-        *_positions(ndim, "i"),
-    ]
-    first = f"o{axes[0][1]}"
-    space = " * ".join(f"O{axis}" for axis, _ in axes)
-    head = [line if not line.startswith(f"{first} =") else f"{line} % O{axes[0][0]}" for line in head]
-    head += [
-        f"nc = i // ({space})" if ndim > 1 else "nc = i // OL",
-        "c = nc % C",
-        "acc = tl.zeros((BLOCK,), tl.float32)",
-    ]
-    indent = ""
-    inside, index, tap = ["mask"], "nc", "c"
-    for axis, low in axes:
-        head.append(f"{indent}for k{low} in range(K{axis}):")
-        indent += "    "
-        tap = f"({tap}) * K{axis} + k{low}" if " " in tap else f"{tap} * K{axis} + k{low}"
-        if transposed:
-            head.append(f"{indent}{low} = o{low} + p{low} - k{low} * d{low}")
-            inside.append(f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})")
-            coordinate = f"{low} // s{low}"
-        else:
-            head.append(f"{indent}{low} = o{low} * s{low} - p{low} + k{low} * d{low}")
-            inside.append(f"({low} >= 0) & ({low} < {axis})")
-            coordinate = low
-        index = f"({index}) * {axis} + {coordinate}" if " " in index else f"{index} * {axis} + {coordinate}"
-    head += [
-        f"{indent}inside = {' & '.join(inside)}",
-        f"{indent}x = tl.load(x_ptr + {index}, mask=inside, other=0.0)",
-        f"{indent}acc += x * tl.load(w_ptr + {tap}, mask=mask, other=0.0)",
-    ]
-    names, lows = [axis for axis, _ in axes], [low for _, low in axes]
-    scalars = [("n", "n"), ("C", "C"), *[(name, name) for name in names], *[(f"O{name}", f"O{name}") for name in names]]
-    scalars += [(f"{letter}{low}", f"{letter}{low}") for letter in "spd" for low in lows]
-    kernel = Kernel(
-        name=f"depthwise_conv{'_transpose' * transposed}{ndim}d_kernel",
-        thought="each program computes a block of outputs, each from the taps of its own channel",
-        pointers=[("x_ptr", "x"), ("w_ptr", "w"), ("out_ptr", out)],
-        scalars=scalars,
-        blocks=[*[(f"K{name}", f"K{name}") for name in names], ("BLOCK", "512")],
-        head=head,
-        value="acc",
-        offset="i",
-        mask="mask",
-        channel="tl.load({p} + c, mask=mask)",
-        tail=["tl.store(out_ptr + i, acc, mask=mask)"],
-        setup=[line for line in _setup(ndim, layer, transposed, out, grouped=False) if not line.startswith("OC =")],
-        grid="(triton.cdiv(n, 512),)",
-        out=out,
-    )
-    kernel.setup[-1] = kernel.setup[-1].replace("(B, OC,", "(B, C,")
-    kernel.setup.append(f"n = {out}.numel()")
-    _bias(draft, kernel, layer, bias)
-    return draft.open(kernel)
-
-
-def _pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
-    """Open a kernel for a convolution of one tap: a matrix product over channels at every position."""
-    out = draft.variable()
-    source = draft.value
-    kernel = Kernel(
-        name="pointwise_conv_kernel",
-        thought="a convolution of one tap is a matrix product over channels, of which each program computes a tile",
-        pointers=[("x_ptr", source), ("w_ptr", f"self.{layer}.weight"), ("out_ptr", out)],
-        scalars=[("P", "P"), ("C", "C"), ("OC", "OC"), ("S", "S")],
-        blocks=[("BM", str(TILE["BM"])), ("BN", "BN"), ("BK", str(TILE["BK"]))],
-        head=[
-            "tiles = tl.cdiv(OC, BN)",
-            "p = (tl.program_id(0) // tiles).to(tl.int64) * BM + tl.arange(0, BM)",
-            "oc = tl.program_id(0) % tiles * BN + tl.arange(0, BN)",
-            "acc = tl.zeros((BM, BN), tl.float32)",
-            "for k0 in range(0, C, BK):",
-            "    c = k0 + tl.arange(0, BK)",
-            "    x_offset = ((p // S)[:, None] * C + c[None, :]) * S + (p % S)[:, None]",
-            "    a = tl.load(x_ptr + x_offset, mask=(p < P)[:, None] & (c < C)[None, :], other=0.0)",
-            "    b_mask = (c < C)[:, None] & (oc < OC)[None, :]",
-            "    b = tl.load(w_ptr + oc[None, :] * C + c[:, None], mask=b_mask, other=0.0)",
-            '    acc = tl.dot(a, b, acc, input_precision="ieee")',
-            "offset = ((p // S)[:, None] * OC + oc[None, :]) * S + (p % S)[:, None]",
-            "mask = (p < P)[:, None] & (oc < OC)[None, :]",
-        ],
-        value="acc",
-        offset="offset",
-        mask="mask",
-        channel="tl.load({p} + oc, mask=oc < OC)[None, :]",
-        tail=["tl.store(out_ptr + offset, acc, mask=mask)"],
-        setup=[
-            f"OC, C = self.{layer}.weight.shape[:2]",
-            f"P = {source}.numel() // C",
-            f"S = P // {source}.shape[0]",
-            "BN = min(64, max(16, triton.next_power_of_2(OC)))",
-            f"{out} = torch.empty(({source}.shape[0], OC, *{source}.shape[2:]),"
-            f" device={source}.device, dtype={source}.dtype)",
-        ],
-        grid=f"(triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC, BN),)",
-        out=out,
-    )
-    _bias(draft, kernel, layer, bias)
-    return draft.open(kernel)
 
 
 def separable(draft: Draft) -> None:
@@ -498,16 +283,21 @@ def separable(draft: Draft) -> None:
         draft.argument(name, draft.constants[name], doc=doc)
     draft.argument("kernel_size", (taps, taps), doc="Size of the depthwise kernel")
     call = ["kernel_size"]
-    for name, value, default in (("stride", rng.choice((1, 1, 2)), 1), ("padding", taps // 2, 0)):
+    dilation = rng.choice((1, 1, 2))
+    numbers = [("stride", rng.choice((1, 1, 2)), 1), ("padding", dilation * (taps // 2), 0), ("dilation", dilation, 1)]
+    for name, value, default in numbers[: 2 + (dilation > 1 or rng.random() < 0.5)]:
         draft.argument(name, (value, value), default=default)
         call.append(f"{name}={name}")
-    has_bias = rng.random() < 0.5
-    bias = "" if has_bias else ", bias=False"
+    kind = rng.choice(("default", "none", "argument"))
+    bias = {"default": "", "none": ", bias=False", "argument": ", bias=bias"}[kind]
+    if kind == "argument":
+        has_bias = rng.choice((False, False, True))
+        draft.argument("bias", (has_bias, has_bias), "bool", has_bias, "Whether a bias is added")
     draft.line(f"self.depthwise = nn.Conv2d({cin}, {cin}, {', '.join(call)}, groups={cin}{bias})")
     draft.line(f"self.pointwise = nn.Conv2d({cin}, {cout}, kernel_size=1{bias})")
     draft.input("x", (B, cin, H, W), is_first=True)
     draft.steps += ["self.depthwise({x})", "self.pointwise({x})"]
     draft.op("depthwise_separable", "a depthwise convolution")
     draft.op("conv2d_pointwise", "a pointwise convolution")
-    _depthwise(draft, 2, "depthwise", False, "default" if has_bias else "none")
-    _pointwise(draft, "pointwise", "default" if has_bias else "none")
+    depthwise(draft, 2, "depthwise", False, kind)
+    pointwise(draft, "pointwise", kind)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from kernel_coder.tasks.generator.pointwise import BY_NAME
-from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.pointwise import BY_NAME, UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel
 from kernel_coder.tasks.generator.repository.sizes import elements, shape
 from kernel_coder.tasks.generator.spellings import CALLS
 
@@ -60,6 +60,8 @@ ACTIVATIONS = (
         (
             'F.gelu({x}, approximate="tanh")',
             "0.5 * {x} * (1.0 + torch.tanh(0.7978845608028654 * ({x} + 0.044715 * {x} ** 3)))",
+            "{x} * 0.5 * (torch.tanh((2 / math.pi) ** 0.5 * ({x} + 0.044715 * {x}.pow(3.0))) + 1.0)",
+            "0.5 * {x} * (1 + torch.tanh(math.sqrt(2 / math.pi) * (torch.pow({x}, 3.0) * 0.044715 + {x})))",
             "{x} * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * ({x} + 0.044715 * torch.pow({x}, 3))))",
             "0.5 * {x} * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * ({x} + 0.044715 * {x} * {x} * {x})))",
         ),
@@ -75,7 +77,16 @@ ACTIVATIONS = (
         BY_NAME["softsign"].triton,
     ),
     _known("hardsigmoid", "a hard sigmoid", "Hardsigmoid()"),
-    _known("hardswish", "a hard Swish", "Hardswish()"),
+    Operation(
+        "hardswish",
+        "a hard Swish",
+        (
+            *(*CALLS["hardswish"], *CALLS["hardswish"]),
+            *("{x} * torch.clamp({x} + 3.0, 0.0, 6.0) / 6.0", "{x} * F.relu6({x} + 3) / 6"),
+        ),
+        BY_NAME["hardswish"].triton,
+        "Hardswish()",
+    ),
     _known("relu6", "a ReLU capped at six", "ReLU6()"),
     Operation(
         "hardtanh",
@@ -92,7 +103,12 @@ ACTIVATIONS = (
     Operation(
         "mish",
         "a Mish activation",
-        ("F.mish({x})", "torch.nn.functional.mish({x})", "{x} * torch.tanh(F.softplus({x}))"),
+        (
+            "F.mish({x})",
+            "torch.nn.functional.mish({x})",
+            "{x} * torch.tanh(F.softplus({x}))",
+            "torch.mul({x}, torch.tanh(F.softplus({x})))",
+        ),
         "e = tl.exp(tl.minimum({x}, 20.0))\ne = e * (e + 2.0)\n{x} = {x} * e / (e + 2.0)",
         "Mish()",
     ),
@@ -276,6 +292,14 @@ def _meaning(argument: str) -> str:
     }.get(argument, argument.replace("_", " ").capitalize())
 
 
+PARAMETERS = {
+    "add": ("bias", "shift", "offset", "add_bias", "sum_tensor", "extra_bias", "add_value"),
+    "mul": ("scale", "multiplier", "weight", "gain", "gamma", "scaling_factor", "multiply_weight"),
+    "sub": ("offset", "subtract", "center", "sub_value", "subtrahend"),
+}
+"""Names of learnt vectors."""
+
+
 def parameter(draft: Draft, features: str, spatial: int, operation: str = "") -> None:
     """Adds, multiplies or subtracts a learnt vector with an entry for each channel; `features` is its size's name."""
     rng = draft.rng
@@ -284,13 +308,15 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
         raise UnsuitableError("the kernel knows no channels")
     kind = operation or rng.choice(("add", "add", "mul", "sub"))
     name = draft.free({"add": "bias", "mul": "scale", "sub": "offset"}[kind])
+    if rng.random() < 0.5:
+        name = draft.free(rng.choice(PARAMETERS[kind]))
     ones = ", 1" * spatial
     leading = rng.random() < 0.4  # shape (1, C, 1, 1) instead of (C, 1, 1)
     if rng.random() < 0.6:
         extents = draft.both(lambda side: [*[1] * leading, draft.constants[features][side], *[1] * spatial])
         text = f"({'1, ' * leading}{features}{ones}{',' if not leading and not spatial else ''})"
         argument = draft.argument(f"{name}_shape", extents, "tuple", doc=f"Shape of the {name}", text=text)
-        draft.line(f"self.{name} = nn.Parameter(torch.randn({argument}))")
+        draft.line(f"self.{name} = nn.Parameter(torch.{rng.choice(('randn', 'randn', 'ones', 'rand'))}({argument}))")
     else:
         if not any(each.name == features for each in draft.arguments):
             raise UnsuitableError("the number of channels is no argument")

@@ -24,15 +24,17 @@ key value anchor positive negative mask states signal image batch hidden tokens 
 """
 LAYER_WORDS = """
 conv layer op module block net proj main inner core stage unit filt mixer branch head stem body fc linear gemm matmul
-norm bn gn ln act pool gamma beta scale shift param lin dense transform kernel_op embed attn loss_fn reduce weight_param
+norm bn gn ln inorm act pool maxpool avgpool deconv transpose gamma beta scale shift param lin dense transform
+kernel_op embed attn loss_fn reduce weight_param
 """
 PREFIXES = ("", "", "", "", "my_", "main_", "input_", "the_", "base_", "_")
 ENDINGS = "1 2 3 _1 _2 _a _b _layer _op _in _out 1d 2d 3d _size _val"
 SUFFIXES = ("", "", "", "", *ENDINGS.split())
 
-SHARE = {"layer": 0.6, "argument": 0.45, "input": 0.5}
+SHARE = {"layer": 0.75, "argument": 0.6, "input": 0.65}
 """Share of the modules in which names are replaced: those of layers, of ``__init__``'s arguments and the sizes, and of
-``forward``'s arguments."""
+``forward``'s arguments. :data:`USUAL` of all modules keep every name."""
+USUAL = 0.3
 
 _TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "nn", "F", "math", "tl", "triton"}
@@ -43,30 +45,32 @@ def renamed(texts: tuple[str, str, str], rng: Random) -> tuple[str, str, str]:
     """Return a reference, its small twin and its solution with other names.
 
     >>> reference = "class Model:\\n    def forward(self, x):\\n        return self.conv(x) * size\\nsize = 3"
-    >>> texts = renamed((reference, reference, reference), Random(4))
+    >>> texts = renamed((reference, reference, reference), Random(7))
     >>> print(texts[0])
     class Model:
-        def forward(self, v3d):
-            return self.conv(v3d) * taps_op
-    taps_op = 3
+        def forward(self, b_in):
+            return self.conv(b_in) * base_q
+    base_q = 3
     """
     body = ast.parse(texts[0]).body
     classes = [node for node in body if isinstance(node, ast.ClassDef)]
     functions = {node.name: node for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
     assigned = [node for node in body if isinstance(node, ast.Assign)]
-    sizes = [target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)]
+    targets = [each for node in assigned for target in node.targets for each in ast.walk(target)]
+    sizes = list(dict.fromkeys(each.id for each in targets if isinstance(each, ast.Name)))
     taken = {*_TAKEN, *(word for text in texts for word in re.findall(r"\w+", text))}
     kept: dict[str, str] = {}  # names that reference and solution share
     more: dict[str, str] = {}
     layers: dict[str, str] = {}
-    if rng.random() < SHARE["argument"]:
+    share = SHARE if rng.random() >= USUAL else dict.fromkeys(SHARE, 0.0)
+    if rng.random() < share["argument"]:
         kept = {name: _free(rng, SIZE_WORDS, taken) for name in _arguments(functions.get("__init__"))}
         more = {name: _free(rng, SIZE_WORDS, taken) for name in sizes if name not in kept}
-    if rng.random() < SHARE["input"]:
+    if rng.random() < share["input"]:
         for name in _arguments(functions.get("forward")):
             if name not in kept:
                 kept[name] = _free(rng, INPUT_WORDS, taken)
-    if rng.random() < SHARE["layer"] and "__init__" in functions:
+    if rng.random() < share["layer"] and "__init__" in functions:
         for node in ast.walk(functions["__init__"]):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node):
                 layers.setdefault(node.attr, _free(rng, LAYER_WORDS, taken))
@@ -85,7 +89,8 @@ def _is_self(node: ast.Attribute) -> bool:
 def _free(rng: Random, words: str, taken: set[str]) -> str:
     """Return a name that no text uses, and note that it is taken. One in five is in capitals, but no layer's."""
     while True:
-        name = rng.choice(PREFIXES) + rng.choice(words.split()) + rng.choice(SUFFIXES)
+        stem = "_".join(rng.sample(words.split(), 2 if rng.random() < 0.2 else 1))
+        name = rng.choice(PREFIXES) + stem + rng.choice(SUFFIXES)
         name = name.upper() if words != LAYER_WORDS and rng.random() < 0.2 else name
         if name not in taken and name.lower() not in taken:
             taken.add(name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
 from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
-from kernel_coder.tasks.generator.repository.draft import Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import Draft, Kernel
 from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
 from kernel_coder.tasks.generator.repository.rows import LOOP, OFFSET, load, row_kernel
 from kernel_coder.tasks.generator.repository.sizes import elements, large, shape
@@ -59,9 +60,18 @@ def _eps(draft: Draft, layer: bool = True, share: float = 0.4) -> str:
     rng = draft.rng
     if rng.random() < share:
         value = rng.choice((1e-5, 1e-5, 1e-6, 1e-3))
-        draft.argument("eps", (value, value), "float", 1e-5, "Number added to the variance")
-        return "eps"
+        return draft.argument(draft.free("eps"), (value, value), "float", 1e-5, "Number added to the variance")
     return ""
+
+
+def _momentum(draft: Draft, eps: str) -> str:
+    """Return the text of epsilon, if it has a name, and in some modules of a momentum, which outputs do not show."""
+    text = eps and f", eps={eps}"
+    if draft.rng.random() < (0.5 if eps else 0.05):
+        value = draft.rng.choice((0.1, 0.1, 0.01))
+        name = draft.argument(draft.free("momentum"), (value, value), "float", 0.1, "Weight of the newest statistics")
+        text += f", momentum={name}"
+    return text
 
 
 def layer_norm(draft: Draft, *, features: str = "") -> None:
@@ -81,13 +91,14 @@ def layer_norm(draft: Draft, *, features: str = "") -> None:
             (pair[0], pair[1]),
             "tuple" if count > 1 else "int",
             doc="Shape of the normalized dimensions",
+            text=f"({', '.join(last)})" if count > 1 else "",
         )
         draft.input("x", dims, is_first=True)
     else:
         argument = features
     eps = _eps(draft, share=0.3)
     layer = draft.free(rng.choice(("norm", "ln", "layer_norm")))
-    draft.line(f"self.{layer} = nn.LayerNorm({argument}{', eps=eps' if eps else ''})")
+    draft.line(f"self.{layer} = nn.LayerNorm({argument}{eps and f', eps={eps}'})")
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("layer_norm", "layer normalization")
     kernel = _rows(
@@ -203,7 +214,7 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
         )
     eps = _eps(draft, share=0.25)
     layer = draft.free(rng.choice(("gn", "group_norm", "norm")))
-    draft.line(f"self.{layer} = nn.GroupNorm({groups}, {argument}{', eps=eps' if eps else ''})")
+    draft.line(f"self.{layer} = nn.GroupNorm({groups}, {argument}{eps and f', eps={eps}'})")
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("group_norm", "group normalization")
     source = draft.value
@@ -235,7 +246,8 @@ def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
         name = next(name for name in draft.constants if draft.constants[name] == (draft.shape[0][1], draft.shape[1][1]))
         features = draft.argument("num_features", draft.constants[name], doc="Number of channels")
     layer = draft.free(rng.choice(("norm", "inorm", "instance_norm")))
-    draft.line(f"self.{layer} = nn.InstanceNorm{ndim}d({features})", is_kept=True)
+    more = _momentum(draft, _eps(draft, share=0.1))
+    draft.line(f"self.{layer} = nn.InstanceNorm{ndim}d({features}{more})", is_kept=True)
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("instance_norm", "instance normalization")
     source = draft.value
@@ -259,7 +271,8 @@ def batch_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
         features = draft.argument("num_features", draft.constants[name], doc="Number of channels")
     eps = _eps(draft, share=0.2)
     layer = draft.free(rng.choice(("bn", "batch_norm", "norm")))
-    draft.line(f"self.{layer} = nn.BatchNorm{max(ndim, 1)}d({features}{', eps=eps' if eps else ''})")
+    more = _momentum(draft, eps)
+    draft.line(f"self.{layer} = nn.BatchNorm{max(ndim, 1)}d({features}{more})")
     draft.steps.append(f"self.{layer}({{x}})")
     draft.op("batch_norm", "batch normalization")
     source = draft.value

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kernel_coder.tasks.generator.repository.draft import Draft, Kernel
 from kernel_coder.tasks.generator.repository.elementwise import apply, flat_kernel
 from kernel_coder.tasks.generator.repository.products import tile_kernel
-from kernel_coder.tasks.generator.repository.rows import _online, partial, rescale, row_kernel
+from kernel_coder.tasks.generator.repository.rows import _online, rescale, row_kernel
 from kernel_coder.tasks.generator.repository.sizes import budget, elements, large, shape, small
+from kernel_coder.tasks.generator.repository.whole import partial
 
 PAIRS = (("predictions", "targets"), ("pred", "target"), ("input", "target"), ("x", "y"), ("outputs", "labels"))
 LOSSES = {
@@ -109,10 +110,14 @@ def loss(draft: Draft, name: str) -> None:
     draft.input(
         x, dims, "torch.rand({shape}).softmax(dim=-1)" if name == "kl_div" else "", "Predictions", is_first=True
     )
-    broadcast = name == "hinge_loss" and len(dims) == 2 and rng.random() < 0.4
+    broadcast = name == "hinge_loss" and len(dims) == 2 and rng.random() < 0.5
+    is_square = broadcast and rng.random() < 0.5
+    if is_square:
+        side = int(max(4, draft.constants[dims[0]][0] * draft.constants[dims[1]][0]) ** 0.5)
+        draft.constants[dims[0]] = draft.constants[dims[1]] = (side, draft.constants[dims[0]][1])
     draft.input(
         y,
-        dims[1:] if broadcast else dims,
+        dims[:1] if is_square else dims[1:] if broadcast else dims,
         "torch.randint(0, 2, ({shape},)).float() * 2 - 1" if broadcast else make.get(name, ""),
         "Targets",
     )

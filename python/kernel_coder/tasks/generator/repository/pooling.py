@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from kernel_coder.tasks.generator.repository.convolutions import EXTENTS, _letters, _positions
-from kernel_coder.tasks.generator.repository.draft import Draft, Kernel, UnsuitableError
+from kernel_coder.tasks.generator.pointwise import UnsuitableError
+from kernel_coder.tasks.generator.repository.convolution_kernels import letters, positions
+from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
+from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel
 from kernel_coder.tasks.generator.repository.sizes import elements, large
 
 
 def pool_kernel(draft: Draft, ndim: int, kind: str, size: str, stride: str, padding: str, dilation: str) -> Kernel:
     """Opens a pooling kernel over the value so far; the four numbers are text of ``forward``, one for all axes."""
-    axes = _letters(ndim)
+    axes = letters(ndim)
     source, out = draft.value, draft.variable()
     space = " * ".join(f"O{axis}" for axis, _ in axes)
-    head = ["i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)", "mask = i < n", *_positions(ndim, "i")]
+    head = ["i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)", "mask = i < n", *positions(ndim, "i")]
     first = f"o{axes[0][1]}"
     head = [line if not line.startswith(f"{first} =") else f"{line} % O{axes[0][0]}" for line in head]
     head += [f"nc = i // ({space})" if ndim > 1 else "nc = i // OL"]
@@ -125,14 +127,17 @@ def _layer(
         call += [] if stride is None else [f"stride={stride}"]
     else:
         given = [("stride", stride, None), ("padding", padding, 0)] + [("dilation", dilation, 1)] * (kind == "max")
+        is_required = stride is not None and rng.random() < 0.3
+        first = rng.choice((None, 1, 2)) if stride is not None else None  # default of the stride
         for name, value, default in given:
             is_default = value == default
+            usual: object = first if name == "stride" else default
             if rng.random() < (0.6 if is_default else 0.9):
                 draft.argument(
                     name,
                     (value, value),
                     "int",
-                    default,
+                    NO_DEFAULT if is_required else usual,
                     {
                         "stride": "Step of the window",
                         "padding": "Padding on each side",
@@ -148,8 +153,8 @@ def _layer(
             else:
                 call += [] if is_default else [f"{name}={value}"]
                 forward[name] = f"self.{argument}" if value is None else str(value)
-        if kind == "max" and rng.random() < 0.2 and draft.arguments[-1].name == "dilation":
-            for name in ("return_indices", "ceil_mode"):
+        if kind == "max" and rng.random() < 0.4 and draft.arguments[-1].name == "dilation":
+            for name in rng.choice((("return_indices", "ceil_mode"), ("return_indices",), ("ceil_mode",))):
                 draft.argument(name, (False, False), "bool", False, name.replace("_", " ").capitalize())
                 call.append(f"{name}={name}")
         forward.setdefault("dilation", "1")

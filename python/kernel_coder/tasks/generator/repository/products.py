@@ -101,7 +101,7 @@ def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
     return tuple(large(rng, max(16, side * factor), 16) for factor in factors)  # type: ignore[return-value]
 
 
-_LEFT = (("A", "B"), ("A", "B"), ("x", "y"), ("a", "b"), ("mat1", "mat2"), ("left", "right"))
+_LEFT = (("A", "B"), ("A", "B"), ("A", "B"), ("x", "y"), ("a", "b"), ("mat1", "mat2"), ("left", "right"))
 
 
 def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str = "any", square: bool = False) -> None:
@@ -115,6 +115,9 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
         sides = _sides(draft, kind)
         names = rng.choice((("M", "N", "K"), ("M", "N", "K"), ("m", "n", "k"), ("rows", "cols", "inner")))
         M, N, K = (draft.size(name, side, small(rng) * 2 + 1) for name, side in zip(names, sides, strict=True))
+        if rng.random() < 0.2:  # two sizes: the result is square
+            del draft.constants[N]
+            N = M
     draft.input(a, (K, M) if left else (M, K), is_first=True, doc="Left matrix")
     draft.input(b, (N, K) if right else (K, N), doc="Right matrix")
     at = rng.choice((f"{a}.T", f"{a}.t()", f"{a}.transpose(0, 1)", f"{a}.transpose(-2, -1)")) if left else a
@@ -122,10 +125,16 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
     draft.before.clear()
     draft.before += [f"{a} = {a}.T"] * left + [f"{b} = {b}.T"] * right
     draft.steps.append(
-        rng.choice((f"torch.matmul({at}, {bt})", f"{at} @ {bt}", f"torch.mm({at}, {bt})", f"{at}.matmul({bt})"))
+        rng.choice(
+            (
+                *[f"torch.matmul({at}, {bt})"] * 3,
+                *(f"{at} @ {bt}", f"torch.mm({at}, {bt})", f"{at}.matmul({bt})"),
+            )
+        )
     )
     if not left and not right and rng.random() < 0.15:
-        draft.steps[-1] = f'torch.einsum("ij,jk->ik", {a}, {b})'
+        i, j, k = rng.choice(("ijk", "mkn", "abc", "ikj"))
+        draft.steps[-1] = f'torch.einsum("{i}{j},{j}{k}->{i}{k}", {a}, {b})'
     name = "matmul" + "_at" * left + "_bt" * right
     draft.op(
         name,
@@ -148,7 +157,7 @@ def deep(draft: Draft) -> None:
     draft.input(a, (M, K), is_first=True, doc="Left matrix")
     draft.input(b, (K, N), doc="Right matrix")
     draft.before.clear()
-    draft.steps.append(rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f"torch.mm({a}, {b})")))
+    draft.steps.append(rng.choice((*[f"torch.matmul({a}, {b})"] * 2, f"{a} @ {b}", f"torch.mm({a}, {b})")))
     draft.op("matmul_large_k", "a matrix product with a long inner dimension")
     kernel = tile_kernel(
         draft,
@@ -183,7 +192,8 @@ def batched(draft: Draft, *, right: bool = False) -> None:
     a, b = rng.choice(_LEFT)
     count = rng.choice((2, 4, 8, 16, 32, 64, 128))
     side = (budget(rng) / 2 / count) ** (1 / 3)
-    names = rng.choice((("batch_size", "m", "n", "k"), ("B", "M", "N", "K"), ("batch", "rows", "cols", "inner")))
+    options = (("batch_size", "m", "n", "k"), ("B", "M", "N", "K"), ("batch", "rows", "cols", "inner"))
+    names = rng.choice([each for each in options if b not in each])
     B = draft.size(names[0], count, rng.choice((2, 3)))
     M, N, K = (
         draft.size(name, large(rng, max(8, side * rng.choice((0.5, 1, 2))), 8), small(rng) * 2 + 1)
@@ -224,9 +234,16 @@ def tensor_matrix(draft: Draft, ndim: int) -> None:
     )
     draft.input(a, (*names, K), is_first=True)
     draft.input(b, (K, L), doc="Matrix")
-    letters = "abcd"[: ndim - 1]
+    letters = "".join(rng.sample("abceghijmnpqst", ndim - 1))
+    inner, outer_ = rng.choice(("lk", "kl", "df", "vw", "uo"))
     draft.steps.append(
-        rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f'torch.einsum("{letters}l,lk->{letters}k", {a}, {b})'))
+        rng.choice(
+            (
+                *[f"torch.matmul({a}, {b})"] * 2,
+                f"{a} @ {b}",
+                f'torch.einsum("{letters}{inner},{inner}{outer_}->{letters}{outer_}", {a}, {b})',
+            )
+        )
     )
     draft.op(f"matmul_{ndim}d", f"a product of a {ndim}-D tensor with a matrix")
     draft.before[0] = f"x2 = {a}.reshape(-1, {a}.shape[-1])"
@@ -246,7 +263,7 @@ def matvec(draft: Draft) -> None:
     draft.input(b, (K, "1") if column else (K,), doc="Vector")
     draft.before.append(f"{b} = {b}.contiguous()")
     draft.steps.append(
-        rng.choice((f"torch.matmul({a}, {b})", f"{a} @ {b}", f"torch.{'mm' if column else 'mv'}({a}, {b})"))
+        rng.choice((*[f"torch.matmul({a}, {b})"] * 2, f"{a} @ {b}", f"torch.{'mm' if column else 'mv'}({a}, {b})"))
     )
     draft.op("matvec", "a matrix-vector product")
     out = draft.variable()
@@ -298,10 +315,14 @@ def diagonal(draft: Draft) -> None:
                 f"torch.matmul(torch.diag({d}), {b})",
                 f"torch.diag_embed({d}) @ {b}",
                 f"torch.mm(torch.diag({d}), {b})",
+                f"{d}.unsqueeze(-1) * {b}",
+                f"{d}[:, None] * {b}",
+                f"{d}.view(-1, 1) * {b}",
+                f"{b} * {d}.unsqueeze(1)",
             )
         )
         if on_left
-        else rng.choice((f"{b} @ torch.diag({d})", f"torch.matmul({b}, torch.diag({d}))"))
+        else rng.choice((f"{b} @ torch.diag({d})", f"torch.matmul({b}, torch.diag({d}))", f"{b} * {d}"))
     )
     draft.op("matmul_diagonal" if on_left else "matmul_diagonal_right", "a product with a diagonal matrix")
 
@@ -360,9 +381,16 @@ def symmetric(draft: Draft) -> None:
     for name in (a, b):
         draft.input(name, (N, N), "torch.rand({shape})", is_first=name == a, doc="Symmetric matrix")
     draft.before.clear()
-    draft.steps.append(rng.choice((f"torch.matmul(({a} + {a}.T) / 2, {b})", f"(0.5 * ({a} + {a}.t())) @ {b}")))
-    draft.op("matmul_symmetric", "a product with a matrix made symmetric")
-    draft.before.append(f"{a} = ({a} + {a}.T) / 2")
+    if rng.random() < 0.6:  # the inputs are symmetric already
+        after = rng.choice(("({x} + {x}.T) / 2", "0.5 * ({x} + {x}.T)", "{x} + {x}.t()", "{x} @ {x}.T"))
+        for each in draft.inputs:
+            each.after = after
+        draft.steps.append(rng.choice((*[f"torch.matmul({a}, {b})"] * 3, f"{a} @ {b}", f"torch.mm({a}, {b})")))
+        draft.op("matmul_symmetric", "a product of symmetric matrices")
+    else:
+        draft.steps.append(rng.choice((f"torch.matmul(({a} + {a}.T) / 2, {b})", f"(0.5 * ({a} + {a}.t())) @ {b}")))
+        draft.op("matmul_symmetric", "a product with a matrix made symmetric")
+        draft.before.append(f"{a} = ({a} + {a}.T) / 2")
     tile_kernel(draft, "matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
 
 
@@ -431,10 +459,20 @@ def linear(draft: Draft) -> str:
     draft.argument(outer_size, draft.constants[outer_size], doc="Size of each output row")
     has_bias = rng.random() < 0.85
     layer = draft.free(rng.choice(("linear", "linear", "gemm", "matmul", "fc", "proj")))
-    draft.line(f"self.{layer} = nn.Linear({inner}, {outer_size}{'' if has_bias else ', bias=False'})")
+    in_parameter = not has_bias and rng.random() < 0.5
+    if in_parameter:
+        draft.line(f"self.{layer} = nn.Parameter(torch.randn({outer_size}, {inner}))")
+    else:
+        draft.line(f"self.{layer} = nn.Linear({inner}, {outer_size}{'' if has_bias else ', bias=False'})")
     draft.input("x", (rows, inner), is_first=True)
     draft.before.clear()
-    draft.steps.append(f"self.{layer}({{x}})")
+    draft.steps.append(
+        rng.choice(
+            (f"torch.matmul({{x}}, self.{layer}.T)", f"{{x}} @ self.{layer}.t()", f"F.linear({{x}}, self.{layer})")
+        )
+        if in_parameter
+        else f"self.{layer}({{x}})"
+    )
     draft.op(
         "linear" if has_bias else "linear_no_bias",
         rng.choice(("a linear layer", "a matrix product with learnt weights", "a fully connected layer")),
@@ -444,7 +482,7 @@ def linear(draft: Draft) -> str:
         "linear",
         "x",
         "w",
-        dims=[f"w = self.{layer}.weight.T", "M, K = x.shape", "N = w.shape[1]"],
+        dims=[f"w = self.{layer}{'' if in_parameter else '.weight'}.T", "M, K = x.shape", "N = w.shape[1]"],
         allocate="(M, N)",
     )
     if has_bias:
