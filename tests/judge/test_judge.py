@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.supervisor.errors import HarnessError
 from kernel_coder.judge.supervisor.examiner import Examiner
 from kernel_coder.judge.supervisor.judge import MAX_PROBES
+from kernel_coder.judge.wire.channel import Channel, ChannelClosed
 from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
+from kernel_coder.judge.wire.messages import Say
 from kernel_coder.judge.wire.module_calls import outputs_of
 from kernel_coder.judge.wire.requests import Message, Prepared, PrepareTask
 from kernel_coder.tasks import Task
@@ -941,8 +944,6 @@ def test_an_unknown_architecture_is_refused() -> None:
 
 def test_what_was_asked_while_a_context_was_made_is_not_lost() -> None:
     from kernel_coder.judge.runner.process import _asked_meanwhile
-    from kernel_coder.judge.wire.channel import Channel, ChannelClosed
-    from kernel_coder.judge.wire.messages import Say
 
     ours, theirs = Channel.pair()
     assert _asked_meanwhile(theirs) is None
@@ -1059,3 +1060,41 @@ def test_life_that_ends_while_the_reference_is_timed_is_the_candidate_s() -> Non
     with Judge("cpu", "torch", config=config) as judge:
         verdicts = [judge.evaluate(reference, f"{candidate}time.sleep({number} * 0.075)\n") for number in (0, 2)]
     assert [one.outcome for one in verdicts] == [Outcome.TIMEOUT] * 2, [one.reason for one in verdicts]
+
+
+def test_a_runner_gives_back_memory_when_it_is_asked_to_prepare_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernel_coder.judge.runner import process
+
+    asked: list[Any] = []
+    candidate = SimpleNamespace(
+        plan={"awake_s": 0.0},
+        make_ready=lambda *calls: asked.append(calls),
+        give_back=lambda: asked.append("gives back"),
+        close=lambda: None,
+    )
+    monkeypatch.setattr(process, "_build", lambda channel: candidate)
+    ours, theirs = Channel.pair()
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(process._serve, theirs, None)
+        ours.send(int(Say.TASK))
+        for values in ((0, 5, 0), (0, 0, 0)):
+            ours.send(int(Say.PING), values=values)
+            assert ours.receive(timeout_s=10.0).kind == Say.PING
+        ours.close()
+        with pytest.raises(ChannelClosed):
+            serving.result(10.0)
+    theirs.close()
+    assert asked == [(0, 5, 0), "gives back"]
+
+
+def test_a_profiled_call_copies_no_outputs() -> None:
+    from kernel_coder.judge.runner.candidate import Candidate
+
+    x, place = torch.arange(4.0), torch.zeros(4)
+    found = Candidate.__new__(Candidate)
+    called: list[Any] = []
+    found.model, found.grad_mode, found.parameters = lambda x: called.append(x) or 2 * x, torch.no_grad, []  # type: ignore[assignment, return-value]
+    found.prepared = {(0, 3): SimpleNamespace(args=[x], cotangents=None, places=[place])}  # type: ignore[dict-item]
+    found._only_model(0, 3)
+    assert called == [x]
+    assert not place.any()

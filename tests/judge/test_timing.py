@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -211,12 +212,37 @@ class FakeRequests:
     def room(self, calls: int) -> int:
         return 1000
 
+    def free_memory(self) -> None:
+        """The task is small."""
+
     def answers(self, parties: list[Party], calls: int, *, timed: bool = True, around: Any = None) -> list[Answer]:
         self.parties += parties
         for _ in range(2 if around else 0):
             around()
         seconds = {"reference": calls * 1.0, "candidate": calls * 0.5, "empty": 0.0, "single": 0.0}
         return [Answer(seconds[party], 0.0) for party in parties]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_after_timing_a_large_task_each_runner_gives_back_its_memory(is_large: bool) -> None:
+    asked: list[Any] = []
+
+    def link(name: str) -> Any:
+        found = Mock()
+        found.ask = lambda *what: asked.append((name, *what))
+        found.answer = lambda say: asked.append(name)
+        return found
+
+    found = Requester.__new__(Requester)
+    found.reference = link("reference")
+    found.checker = SimpleNamespace(link=link("candidate"), task=SimpleNamespace(is_large=is_large))  # type: ignore[assignment]
+    found.free_memory()
+    each = [[(name, Say.PING, 0, 0, 0), name] for name in ("reference", "candidate")]
+    assert asked == ([*each[0], *each[1]] if is_large else [])
+    found.checker.link = found.reference
+    asked.clear()
+    found.free_memory()
+    assert asked == (each[0] if is_large else [])
 
 
 def timer(loads: list[float], turns: GpuTurns, kind: str = "cuda") -> Any:

@@ -131,6 +131,7 @@ class Candidate:
         self.facts = ""
         """Facts about own kernels, from the last call that asked for them."""
         self.returned: list[Tensor] | None = None
+        self.copied = 0  # outputs that were copied to shared memory while they were kept here too
         """In an audit, the outputs of the last call. Otherwise None, so that large outputs are not kept."""
         self.device = torch.device(plan["device"])
         set_math_mode(plan["precision"], plan["threads"])
@@ -258,7 +259,8 @@ class Candidate:
             call allocates at most; for WEIGHED only these bytes. For FOR_TARGET, the number of compiled kernels.
         """
 
-        call = self._copy_only if mode is Mode.EMPTY else self._call
+        without_copies = {Mode.EMPTY: self._copy_only, Mode.PROFILED: self._only_model, Mode.WEIGHED: self._only_model}
+        call = without_copies.get(mode, self._call)
 
         def calls() -> None:
             with self._behind_gate(number):
@@ -302,11 +304,13 @@ class Candidate:
 
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
         """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
+        self.copied = 0
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
             self.returned = [] if mode is Mode.AUDITED else None
             calls()
             reached = sum(seen.reaches(one) for one in self.returned or ())
             self.returned = None
+        seen.library_moves -= self.copied
         if mode is Mode.AUDITED:
             self.libraries.look(self.own.libraries)
             lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
@@ -372,6 +376,13 @@ class Candidate:
             _check(name, tensor, place, spec)
             with torch.no_grad():
                 place.copy_(tensor)
+            self.copied += 1
+
+    def _only_model(self, variant: int, slot: int) -> None:
+        """Call the candidate on a slot without copying its outputs. These copies would count as the library's work."""
+        prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
+        with self.grad_mode():
+            called(self.model, prepared.args, prepared.cotangents, self.parameters)
 
     def _copy_only(self, variant: int, slot: int) -> None:
         """Copy tensors of the outputs' sizes to shared memory, as :meth:`_call` does, without calling the candidate."""

@@ -101,8 +101,10 @@ def _serve(channel: Channel, first: Frame | None) -> None:
             if candidate is None:
                 return
         elif frame.kind == Say.PING:
-            if candidate is not None:
+            if candidate is not None and frame.values[1]:
                 candidate.make_ready(*frame.values[:3])
+            elif candidate is not None:
+                candidate.give_back()
             _say(channel, Say.PING, Status.OK)
         elif frame.kind in (Say.RELOAD, Say.TRAINING):
             if candidate is not None:

@@ -31,6 +31,7 @@ from kernel_coder.judge.gpu.contention import load_probe_of
 from kernel_coder.judge.gpu.stream_gate import GateError, gate_of, wait_for, write_later
 from kernel_coder.judge.wire.channel import Frame
 from kernel_coder.judge.wire.messages import Mode, Say, Status
+from kernel_coder.judge.wire.shared_tensors import free_memory
 
 
 class Answer(NamedTuple):
@@ -67,6 +68,7 @@ class RequestClock:
             if gate_of(self.device) is None:
                 raise GateError("the clock needs stream memory operations, which this CUDA driver does not have")
             with checker.turns.shared():
+                free_memory(self.device)  # otherwise this memory could be cut from a large block, which is then lost
                 self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
                 self._side = torch.cuda.Stream(self.device)
                 self._stamps = [torch.cuda.Event(enable_timing=True) for _ in range(2)]

@@ -86,6 +86,14 @@ class Requester:
                 link.answer(Say.PING)
             self._prepared = calls
 
+    def free_memory(self) -> None:
+        """Have the Runners give back memory that they keep for the next call, if the task is large. After timed calls
+        they keep it, and the Examiner may lack it for the next inputs."""
+        if self.checker.task.is_large:
+            for link in dict.fromkeys((self.reference, self.checker.link)):
+                link.ask(Say.PING, 0, 0, 0)
+                link.answer(Say.PING)
+
     def _requests(self, parties: Sequence[Party], calls: int, turn: Turn) -> list[Request | None]:
         """Make requests beforehand. To save work, the reference gets inputs that the candidate has had before; the
         candidate never gets the reference's."""

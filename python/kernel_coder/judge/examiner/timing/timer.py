@@ -74,6 +74,12 @@ class Timer:
         """Time the reference before a candidate starts."""
         self._measure_gpu()
         self._free_memory()
+        found = self._measured_baseline()
+        self.requester.free_memory()
+        return found
+
+    def _measured_baseline(self) -> Baseline:
+        """Time the reference alone, with as many calls in a request as it takes."""
         known = self.task.known
         if known.calls == 0:
             self.requester.answers(["reference", "empty"], 1, timed=False)  # warm-up
@@ -222,6 +228,7 @@ class Timer:
             if done >= MIN_ROUNDS and time.monotonic() > until:
                 break
             self._measure_rounds(min(rounds - done, self.requester.room(calls), round(CHUNK_S / round_s)))
+        self.requester.free_memory()
         self._refuse_below_floor()
 
     def _measure_rounds(self, count: int) -> None:
