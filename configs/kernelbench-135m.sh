@@ -98,7 +98,7 @@ evaluate() {
       [ -e "$out/summary.json" ] && continue
       timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --nproc "$NPROC" --model "$(newest $R/$model)" --tasks "$tasks" \
         --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
-        --max-new-tokens 2048 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
+        --max-new-tokens 3072 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
         --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
         --judge.checks 3 --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 4 || [ $? -eq 124 ]
     done

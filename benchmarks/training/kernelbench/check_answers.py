@@ -29,7 +29,6 @@ LIMIT_S = 60
 def outcome_of(job: tuple[str, str, int]) -> tuple[str, str]:
     """Return ``correct``, ``format``, ``wrong`` or the name of an exception, and the reason."""
     import torch
-    from kernel_coder.data.sizes import shrunk
     from kernel_coder.ops import parse_response
     from kernel_coder.tasks.verify import check
 
@@ -42,7 +41,7 @@ def outcome_of(job: tuple[str, str, int]) -> tuple[str, str]:
     signal.alarm(LIMIT_S)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            small = shrunk(reference, max_size)
+            small = small_problem(reference, max_size)
             found = check(
                 "Model", small, code, Path(folder), "cpu", new_name="ModelNew", with_nan=False, evaluation=False
             )
@@ -51,6 +50,25 @@ def outcome_of(job: tuple[str, str, int]) -> tuple[str, str]:
     finally:
         signal.alarm(0)
     return ("correct", "") if found.reason is None else ("wrong", found.reason[:200])
+
+
+def small_problem(reference: str, max_size: int) -> str:
+    """Return the problem with sizes of at most `max_size`, or twice or four times that if the problem needs it: an
+    image must be larger than the kernel of its convolution."""
+    import torch
+    from kernel_coder.data.sizes import shrunk
+
+    for size in (max_size, 2 * max_size):
+        small = shrunk(reference, size)
+        namespace: dict[str, Any] = {"__name__": "problem"}
+        try:
+            exec(compile(small, "problem.py", "exec"), namespace)
+            with torch.no_grad():
+                namespace["Model"](*namespace["get_init_inputs"]())(*namespace["get_inputs"]())
+        except Exception:
+            continue
+        return small
+    return shrunk(reference, 4 * max_size)
 
 
 def _out_of_time(*_: Any) -> None:
