@@ -262,3 +262,67 @@ def test_input_functions_run_in_both_sizes_and_have_many_forms() -> None:
 def test_plain_products_are_spelt_with_matmul() -> None:
     references = [drawn(f"spelt {seed}", 1, "matmul").reference for seed in range(60)]
     assert sum(bool(re.search(r"(?:=|return) torch\.matmul\(\w+, \w+\)$", each, re.M)) for each in references) >= 15
+
+
+PLAIN = ("matmul", "matmul_square", "matmul_tall", "matmul_large_k", "matmul_3d", "matmul_4d", "matmul_symmetric")
+
+
+def test_products_with_the_same_text_have_the_same_solution() -> None:
+    kernels, found = set(), 0
+    for kind in (*PLAIN, "matvec"):
+        for seed in range(12):
+            made = drawn(f"same {seed}", 1, kind)
+            if re.search(r"(?:=|return) torch\.matmul\(\w+, \w+\)$", made.reference, re.M):
+                found += 1
+                kernels.add(made.solution.partition("class ModelNew")[0])
+    assert found > 20
+    assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("kind", ["bmm", "bmm_bt"])
+def test_batched_products_say_that_they_are(kind: str) -> None:
+    for seed in range(20):
+        made = drawn(f"batched {seed}", 1, kind)
+        assert re.search(r"bmm|einsum|transpose\(1, 2\)", made.reference), made.reference
+
+
+def _with_inputs(made: Made, forward: str, shapes: list[tuple[int, ...]]) -> Made:
+    """A module whose solution is that of another, with inputs of other shapes."""
+    names = ", ".join("ab"[: len(shapes)])
+    inputs = ", ".join(f"torch.rand({shape!r})" for shape in shapes)
+    reference = (
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+        f"    def forward(self, {names}):\n        return {forward}\n\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    return Made("Model", reference, reference, made.solution, made.thinking, made.composition)
+
+
+def _without_constructor(kind: str, pattern: str) -> Made:
+    for seed in range(200):
+        made = drawn(f"bare {seed}", 1, kind)
+        if "def __init__" not in made.solution and re.search(pattern, made.reference):
+            return made
+    raise AssertionError(f"{kind} always has a constructor")
+
+
+def test_one_product_is_right_for_every_shape(verifier: InterpreterVerifier) -> None:
+    made = _without_constructor("matmul_square", r"torch\.matmul\(")
+    shapes = [((70, 70), (70, 70)), ((5, 9000), (9000, 1)), ((3, 9000), (9000,)), ((2, 3, 33), (33, 70))]
+    shapes += [((2, 3, 4, 33), (33, 9)), ((130, 5), (5, 3)), ((3, 4097), (4097, 20))]
+    check(verifier, [_with_inputs(made, "torch.matmul(a, b)", list(pair)) for pair in shapes])
+
+
+def test_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) -> None:
+    made = _without_constructor("hinge_loss", "clamp")
+    shapes = [((9, 9), (9, 9)), ((9, 9), (9,)), ((7, 9), (9,)), ((7, 9), (7, 1)), ((70, 70), (70,)), ((9,), (9,))]
+    forward = "torch.mean(torch.clamp(1 - a * b, min=0))"
+    check(verifier, [_with_inputs(made, forward, list(pair)) for pair in shapes])
+
+
+def test_chains_have_what_follows_a_layer_in_many_modules() -> None:
+    wanted = {"residual", "mean_rest", "sum_rest", "add_own_input", "instance_norm", "max_pool1d", "layer_norm"}
+    found: set[str] = set()
+    for seed in range(600):
+        found.update(drawn(f"kinds {seed}", 2 + seed % 2).composition)
+    assert wanted <= found, wanted - found

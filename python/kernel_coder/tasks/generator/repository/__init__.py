@@ -31,6 +31,7 @@ from kernel_coder.tasks.generator.repository.chains import chain
 from kernel_coder.tasks.generator.repository.draft import Draft
 from kernel_coder.tasks.generator.repository.names import renamed
 from kernel_coder.tasks.generator.repository.unused import add_unused
+from kernel_coder.tasks.generator.repository.writer import reference
 from kernel_coder.tasks.generator.sketch import Sketch
 
 Kind = Callable[[Draft], object]
@@ -40,7 +41,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "matmul": products.matmul,
         "matmul_square": partial(products.matmul, square=True),
         "matmul_tall": partial(products.matmul, kind="tall"),
-        "matmul_large_k": products.deep,
+        "matmul_large_k": partial(products.matmul, kind="deep"),
         "matmul_at": partial(products.matmul, left=True),
         "matmul_bt": partial(products.matmul, right=True),
         "matmul_at_bt": partial(products.matmul, left=True, right=True),
@@ -123,7 +124,10 @@ SHARES = {
 
 WEIGHTS = {
     **dict.fromkeys(("relu", "sigmoid", "selu", "gelu", "softplus", "softsign", "swish", "elu", "hardtanh"), 1.6),
-    **dict.fromkeys(("sum", "mean", "max", "min", "cross_entropy", "triplet_loss", "matmul_3d", "matmul_4d"), 1.4),
+    **dict.fromkeys(("max", "min", "matmul_square"), 2.2),
+    **dict.fromkeys(("conv1d_plain", "conv2d_asymmetric"), 1.6),
+    **dict.fromkeys(("conv2d_plain", "conv3d_plain"), 2.4),  # most have `groups`, which is not to look like depthwise
+    **dict.fromkeys(("sum", "mean", "cross_entropy", "triplet_loss", "matmul_3d", "matmul_4d"), 1.4),
     **{
         "argmax": 1.6,
         "tanh": 2.0,
@@ -131,7 +135,6 @@ WEIGHTS = {
         "exp": 1.3,
         "log_softmax": 1.6,
         "matmul": 1.8,
-        "matmul_square": 1.4,
         "matmul_tall": 1.4,
     },
     **dict.fromkeys(("hinge_loss", "smooth_l1_loss", "mse_loss", "l2_normalize", "kl_div", "cumsum", "cumprod"), 1.8),
@@ -185,7 +188,7 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     add_unused(draft)
     spell_calls(draft.init, draft.steps, rng)
     draft.entry_point = _class_name(draft)
-    texts = renamed((draft.reference(0), draft.reference(1), draft.solution()), rng)
+    texts = renamed((reference(draft, 0), reference(draft, 1), draft.solution()), rng)
     made = Made(draft.entry_point, *texts, draft.thinking(), tuple(draft.ops))
     if len(made.solution) > LONGEST:
         raise UnsuitableError(f"the solution has {len(made.solution)} characters")

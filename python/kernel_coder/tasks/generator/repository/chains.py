@@ -8,7 +8,9 @@ from kernel_coder.tasks.generator.repository.draft import Draft
 from kernel_coder.tasks.generator.repository.elementwise import (
     ACTIVATIONS,
     ARITHMETIC,
+    SECOND,
     apply,
+    flat_kernel,
     parameter,
     scalar_parameter,
     second_input,
@@ -51,6 +53,9 @@ class Chain:
                 in_chain=True,
                 most=MOST_FLOPS,
             )
+        self.dims = 2 + self.ndim  # number of dimensions of the value so far
+        self.has_column = False  # a linear layer's rows are reduced to one number each
+        self.may_soften = False  # dimension 1 has other things than the features
         self.has_channels = True  # dimension 1 is still that of the features
         self.has_space = self.ndim > 0
         self.has_rows = True  # there is something left to reduce
@@ -65,6 +70,10 @@ class Chain:
         options = [(self._pointwise, 6.0), (lambda: scalar_parameter(self.draft), 0.3)]
         if not self.has_channels and self.has_rows and self.heavy < 3:
             options.append((self._reduce, 1.0))
+        if self.may_soften and self.heavy < 3:
+            options.append((self._softmax, 1.0))
+        if self.ndim == 0 and not self.has_channels and self.has_column:
+            options.append((self._add_input, 2.0))
         if self.has_channels and self.draft.kernels[-1].channel:
             options.append((self._parameter, 2.0))
         if self.ndim == 0 and self.has_channels and len(self.draft.inputs) == 1:
@@ -73,7 +82,10 @@ class Chain:
             options += [(self._norm, 1.6), (self._reduce, 1.6), (self._softmax, 0.6)]
             if self.has_space:
                 options += [(self._pool, 1.2), (self._global, 0.7)]
+            if self.ndim == 0 and len(self.draft.kernels) == 1:
+                options.append((self._pool_rows, 0.5))
             options.append((self._residual, 0.4))
+        options.append((self._kept, 0.7))
         chosen = self.rng.choices([each for each, _ in options], weights=[share for _, share in options])[0]
         chosen()
 
@@ -90,17 +102,31 @@ class Chain:
 
     def _norm(self) -> None:
         self.heavy += 1
-        kind = self.rng.choice(("group", "group", "batch", "batch", "instance" if self.ndim else "layer"))
+        kind = self.rng.choice(("group", "group", "batch", "batch", "instance", "layer"))
         if kind == "group":
             norms.group_norm(self.draft, features=self.features)
         elif kind == "batch":
             norms.batch_norm(self.draft, features=self.features, ndim=self.ndim)
         elif kind == "instance":
-            if min(self.draft.shape[1][2:]) * len(self.draft.shape[1]) < 6 or max(self.draft.shape[0][2:]) < 2:
+            sizes = self.draft.shape
+            if self.ndim and (min(sizes[1][2:]) * len(sizes[1]) < 6 or max(sizes[0][2:]) < 2):
                 raise UnsuitableError("the maps are too small for statistics")
             norms.instance_norm(self.draft, features=self.features, ndim=self.ndim)
+        elif self.ndim:
+            self._last_norm()
         else:
             norms.layer_norm(self.draft, features=self.features)
+
+    def _last_norm(self) -> None:
+        """Append a layer norm over the last dimension of feature maps."""
+        draft = self.draft
+        real, little = draft.shape[0][-1], draft.shape[1][-1]
+        if min(real, little) < 3:
+            raise UnsuitableError("the maps are too small for statistics")
+        pair = ((real,), (little,)) if self.rng.random() < 0.5 else (real, little)
+        kind = "tuple" if isinstance(pair[0], tuple) else "int"
+        name = draft.argument(draft.free("norm_shape"), pair, kind, doc="Size of the last dimension")
+        norms.layer_norm(draft, features=name)
 
     def _softmax(self) -> None:
         self.heavy += 1
@@ -117,13 +143,53 @@ class Chain:
         rescale(self.draft, name, "1")
 
     def _reduce(self) -> None:
+        """Append a reduction of the channels, or of another dimension but the batch, with or without keepdim."""
+        if self.dims > 2 and self.rng.random() < 0.15:
+            self._reduce_all()
+            return
         self.heavy += 1
-        name = self.rng.choice(REDUCED)
-        text = self.rng.choice(TORCH[name]).replace("{d}", "1").replace("{k}", ", keepdim=True")
+        rng = self.rng
+        name = rng.choice(REDUCED)
+        dim = 1 if self.dims == 2 or rng.random() < 0.65 else rng.randrange(2, self.dims)
+        keepdim = rng.random() < 0.7
+        text = rng.choice(TORCH[name]).replace("{d}", str(dim)).replace("{k}", ", keepdim=True" * keepdim)
         self.draft.steps.append(text)
-        self.draft.op(name, f"{PHRASES[name]} over {'the channels' if self.ndim else 'each row'}")
-        reduce(self.draft, name, "1", keepdim=True)
-        self.has_channels = False
+        what = "a spatial dimension" if dim > 1 else "the channels" if self.has_channels else "a dimension"
+        self.draft.op(name, f"{PHRASES[name]} over {what if self.ndim else 'each row'}")
+        reduce(self.draft, name, str(dim), keepdim=keepdim)
+        self.dims -= not keepdim
+        self.has_channels = self.has_space = False
+        self.has_rows = self.dims > 1
+        self.has_column = keepdim
+        self.may_soften = self.dims > 1 and (dim > 1 or not keepdim)
+
+    def _reduce_all(self) -> None:
+        """Append a mean or sum over all dimensions but the batch."""
+        self.heavy += 1
+        axes = tuple(range(1, self.dims))
+        name = self.rng.choice(("mean", "sum"))
+        words = repr(self.rng.choice((axes, list(axes))))
+        self.draft.steps.append(self.rng.choice((f"torch.{name}({{x}}, dim={words})", f"{{x}}.{name}(dim={words})")))
+        self.draft.op(f"{name}_rest", f"{PHRASES[name]} over all dimensions but the batch")
+        source = self.draft.value
+        self._rows(name, "sample", f"R, I = {source}[0].numel(), 1", "{x}.shape[0]")
+        self.has_channels = self.has_space = self.has_rows = self.may_soften = False
+
+    def _rows(self, name: str, what: str, extents: str, out: str) -> None:
+        """Open a kernel that reduces contiguous rows, one for each `what`, to an output of the shape `out`."""
+        start, other, loop, end, _ = rows.REDUCTIONS[name]
+        rows.row_kernel(
+            self.draft,
+            f"{what}_{name}",
+            f"each program reduces one {what} to its {name}",
+            [start, *rows._looped(rows.load(other), *loop), *end],
+            dim="",
+            out=f"torch.empty({out}, device={{x}}.device, dtype={{x}}.dtype)",
+            reduced=True,
+            value="y",
+            tail=["tl.store(out_ptr + o * I + i, y, mask=i < I)"],
+            extents=[extents],
+        )
 
     def _pool(self) -> None:
         self.heavy += 1
@@ -149,22 +215,53 @@ class Chain:
                 )
             )
         draft.op("global_avg_pool", "global average pooling")
-        start, other, loop, end, _ = rows.REDUCTIONS["mean"]
         source = draft.value
         ones = ", ".join(["1"] * ndim)
-        rows.row_kernel(
-            draft,
-            "global_mean",
-            "each program averages one channel of one sample",
-            [start, *rows._looped(rows.load(other), *loop), *end],
-            dim="",
-            out=f"torch.empty(({source}.shape[0], {source}.shape[1], {ones}), device={{x}}.device, dtype={{x}}.dtype)",
-            reduced=True,
-            value="y",
-            tail=["tl.store(out_ptr + o * I + i, y, mask=i < I)"],
-            extents=[f"R, I = {source}[0, 0].numel(), 1"],
-        )
+        self._rows("mean", "channel", f"R, I = {source}[0, 0].numel(), 1", f"(*{source}.shape[:2], {ones})")
         self.has_space, self.has_rows = False, False
+
+    def _pool_rows(self) -> None:
+        """Append max pooling along the rows of a linear layer."""
+        self.heavy += 1
+        pooling.pool_rows(self.draft)
+        self.has_channels = False
+
+    def _kept(self) -> None:
+        """Append operations and the addition of the value before them, all in the last kernel."""
+        draft, rng = self.draft, self.rng
+        kernel = draft.kernels[-1]
+        name = draft.free(rng.choice(("original", "saved", "identity", "shortcut", "x0")))
+        spelt = rng.choice(("{x}", "{x}", "{x}.clone()", "{x}.clone().detach()"))
+        variable = draft.free("kept")
+        draft.steps.append(f"={name} = {spelt}")
+        kernel.steps.append(f"{variable} = {kernel.value}")
+        for _ in range(rng.choice((1, 1, 2))):
+            if self.has_channels and kernel.channel and rng.random() < 0.4:
+                self._parameter()
+            else:
+                self._pointwise()
+        for kind in rng.choice((("add",), ("add",), ("add",), ("mul",), ("add", "mul"), ("add", "mul", "add"))):
+            kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=variable))
+            draft.steps.append(SECOND[kind][0].format(x="{x}", y=name))
+            draft.op("residual" if kind == "add" else "residual_product", f"{SECOND[kind][2]} with the value before")
+        kernel.fused.append("the value before them")
+
+    def _add_input(self) -> None:
+        """Append the addition of the module's input to a column of numbers, one for each row."""
+        draft = self.draft
+        name = draft.free(self.rng.choice(("original", "saved", "identity", "shortcut")))
+        column = draft.value
+        draft.steps.insert(0, f"={name} = {self.rng.choice(('{x}', '{x}.clone()', '{x}.clone().detach()'))}")
+        draft.steps.append(self.rng.choice((f"{{x}} + {name}", f"{name} + {{x}}")))
+        draft.op("add_own_input", "an addition of the input")
+        draft.value = "x"
+        draft.before.append("x = x.contiguous()")
+        kernel = flat_kernel(draft, "add_input", [("y_ptr", column)])
+        kernel.is_flat = False
+        kernel.scalars.append(("D", "x.shape[1]"))
+        kernel.steps.append("x = x + tl.load(y_ptr + i // D, mask=mask)")
+        kernel.thought = "each program adds a row's number to a block of the input"
+        self.has_rows = self.has_column = self.may_soften = False
 
     def _residual(self) -> None:
         """Append a norm, an activation, and the addition of the value before them."""

@@ -9,12 +9,12 @@ TILE = {"BM": 64, "BK": 32}
 """Output positions and depth of a program's tile; the width BN follows the number of channels, up to 64."""
 
 
-def _bias(draft: Draft, kernel: Kernel, layer: str, bias: str) -> None:
+def _bias(kernel: Kernel, layer: str, bias: str) -> None:
     """Adds the layer's bias, if it may have one."""
     if bias == "none":
         return
     add = f"{kernel.value} += {kernel.channel.format(p='b_ptr')}"
-    kernel.pointers.insert(2, ("b_ptr", f"self.{layer}.bias"))
+    kernel.pointers.insert(2, ("b_ptr", f"{layer}.bias"))
     kernel.head += ["if b_ptr is not None:", f"    {add}"] if bias == "argument" else [add]
 
 
@@ -36,29 +36,39 @@ def positions(ndim: int, source: str) -> list[str]:
 
 
 def _setup(ndim: int, layer: str, transposed: bool, out: str, *, grouped: bool) -> list[str]:
-    """Return the lines of ``forward`` that assign every number to a name and make the output."""
+    """Return the lines of ``forward`` that name the sizes and make the output.
+
+    One line gives the output's extents for all axes, since long answers are cut off and have more mistakes.
+    """
     axes = letters(ndim)
+    comma = "," * (ndim == 1)
     lines = [
+        f"c = self.{layer}",
         f"B, C, {', '.join(axis for axis, _ in axes)} = x.shape",
-        f"w = self.{layer}.weight",
-        f"OC = self.{layer}.out_channels",
-        f"{', '.join(f'K{axis}' for axis, _ in axes)}{',' * (ndim == 1)} = self.{layer}.kernel_size",
+        "OC = c.out_channels",
+        f"{', '.join(f'K{axis}' for axis, _ in axes)}{comma} = c.kernel_size",
     ]
-    for letter, attribute in (("s", "stride"), ("p", "padding"), ("d", "dilation")):
-        lines.append(f"{', '.join(f'{letter}{low}' for _, low in axes)}{',' * (ndim == 1)} = self.{layer}.{attribute}")
     if grouped:
-        lines.append(f"G = self.{layer}.groups")
-    for at, (axis, low) in enumerate(axes):
-        if transposed:
-            lines.append(
-                f"O{axis} = ({axis} - 1) * s{low} - 2 * p{low} + d{low} * (K{axis} - 1)"
-                f" + self.{layer}.output_padding[{at}] + 1"
-            )
-        else:
-            lines.append(f"O{axis} = ({axis} + 2 * p{low} - d{low} * (K{axis} - 1) - 1) // s{low} + 1")
+        lines.append("G = c.groups")
     outs = ", ".join(f"O{axis}" for axis, _ in axes)
+    sizes = "x.shape[2:], c.stride, c.padding, c.dilation, c.kernel_size"
+    if transposed:
+        extent = "(n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, s, p, d, k, o"
+        sizes += ", c.output_padding"
+    else:
+        extent = "(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, s, p, d, k"
+    lines.append(f"{outs}{comma} = ({extent} in zip({sizes}))")
     lines.append(f"{out} = torch.empty((B, OC, {outs}), device=x.device, dtype=x.dtype)")
     return lines
+
+
+def _steps(ndim: int) -> list[tuple[str, str]]:
+    """Return the kernel's names of stride, padding and dilation, each with what ``forward`` passes."""
+    return [
+        (f"{name[0]}{low}", f"*c.{name}" * (at == 0))
+        for name in ("stride", "padding", "dilation")
+        for at, (_, low) in enumerate(letters(ndim))
+    ]
 
 
 def implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, grouped: bool) -> Kernel:
@@ -125,17 +135,16 @@ def implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, g
     store = f"(({row})[:, None] * {'(OC * G) + g * OC' if grouped else 'OC'} + {channel}) * {plane} + {rest}[:, None]"
     mask = "(p < P)[:, None] & (oc < OC)[None, :]"
     names = [axis for axis, _ in axes]
-    lows = [low for _, low in axes]
     scalars = [("P", "P"), ("C", "C // G" if grouped else "C"), ("OC", "OC // G" if grouped else "OC")]
     scalars += [("G", "G")] * grouped + [(name, name) for name in names] + [(f"O{name}", f"O{name}") for name in names]
-    scalars += [(f"{letter}{low}", f"{letter}{low}") for letter in "spd" for low in lows]
+    scalars += _steps(ndim)
     setup = _setup(ndim, layer, transposed, out, grouped=grouped)
     setup += [f"P = B * {space}", f"BN = min(64, max(16, triton.next_power_of_2(OC{' // G' if grouped else ''})))"]
     kernel = Kernel(
         name=f"conv{'_transpose' * transposed}{ndim}d_kernel",
         thought="each program computes a tile of output positions and channels as an implicit matrix product over"
         " channels and taps",
-        pointers=[("x_ptr", "x"), ("w_ptr", "w"), ("out_ptr", out)],
+        pointers=[("x_ptr", "x"), ("w_ptr", "c.weight"), ("out_ptr", out)],
         scalars=scalars,
         blocks=[
             *[(f"K{name}", f"K{name}") for name in names],
@@ -156,7 +165,7 @@ def implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, g
         out=out,
     )
     kernel.head += [f"offset = {store}", f"mask = {mask}"]
-    _bias(draft, kernel, layer, bias)
+    _bias(kernel, "c", bias)
     return draft.open(kernel)
 
 
@@ -198,13 +207,13 @@ def depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) 
         f"{indent}x = tl.load(x_ptr + {index}, mask=inside, other=0.0)",
         f"{indent}acc += x * tl.load(w_ptr + {tap}, mask=mask, other=0.0)",
     ]
-    names, lows = [axis for axis, _ in axes], [low for _, low in axes]
+    names = [axis for axis, _ in axes]
     scalars = [("n", "n"), ("C", "C"), *[(name, name) for name in names], *[(f"O{name}", f"O{name}") for name in names]]
-    scalars += [(f"{letter}{low}", f"{letter}{low}") for letter in "spd" for low in lows]
+    scalars += _steps(ndim)
     kernel = Kernel(
         name=f"depthwise_conv{'_transpose' * transposed}{ndim}d_kernel",
         thought="each program computes a block of outputs, each from the taps of its own channel",
-        pointers=[("x_ptr", "x"), ("w_ptr", "w"), ("out_ptr", out)],
+        pointers=[("x_ptr", "x"), ("w_ptr", "c.weight"), ("out_ptr", out)],
         scalars=scalars,
         blocks=[*[(f"K{name}", f"K{name}") for name in names], ("BLOCK", "512")],
         head=head,
@@ -219,7 +228,7 @@ def depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) 
     )
     kernel.setup[-1] = kernel.setup[-1].replace("(B, OC,", "(B, C,")
     kernel.setup.append(f"n = {out}.numel()")
-    _bias(draft, kernel, layer, bias)
+    _bias(kernel, "c", bias)
     return draft.open(kernel)
 
 
@@ -264,5 +273,5 @@ def pointwise(draft: Draft, layer: str, bias: str) -> Kernel:
         grid=f"(triton.cdiv(P, {TILE['BM']}) * triton.cdiv(OC, BN),)",
         out=out,
     )
-    _bias(draft, kernel, layer, bias)
+    _bias(kernel, f"self.{layer}", bias)
     return draft.open(kernel)

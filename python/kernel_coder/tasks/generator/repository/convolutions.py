@@ -138,7 +138,7 @@ def convolution(
     is_alone = style == "depthwise" and not in_chain and rng.random() < 0.55  # one name for both numbers of channels
     cout = cin if is_alone or is_literal else draft.size("out_channels", c_out, s_out)
     space = tuple(draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENTS[ndim]), real, little, strict=True))
-    in_full = {"plain": 0.4, "asymmetric": 0.5, "dilated": 0.3, "depthwise": 0.4}.get(style, 0.0)
+    in_full = {"plain": 0.6, "asymmetric": 0.5, "dilated": 0.3, "depthwise": 0.4}.get(style, 0.0)
     is_full = not in_chain and rng.random() < in_full  # every optional argument, as PyTorch has them
     call = [cin, cout] if not is_literal else [str(c_in), str(c_out)]
     if not is_literal:
@@ -191,7 +191,7 @@ def convolution(
             call[-1] = f"{rng.choice(('kernel_size=', ''))}({', '.join(taps_text)})"
         elif by_axis or is_literal:
             pass
-        elif not is_tuple and ndim > 1 and rng.random() < 0.25:
+        elif not is_tuple and ndim > 1 and rng.random() < (0.6 if is_full and style == "plain" else 0.25):
             keyword = rng.choice(("kernel_size=", ""))
             call[-1] = f"{keyword}({', '.join(['kernel_size'] * ndim)})"
         elif rng.random() < 0.25:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kernel_coder.tasks.generator.repository.writer import INDENT, Writer, listed
-
 Pair = tuple[Any, Any]
 """A value in the real reference, and the corresponding one in the small reference."""
 
 NO_DEFAULT = object()
+INDENT = "    "
 HEADER = "import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"
 
 
@@ -57,7 +56,7 @@ class Kernel:
         name: of the kernel.
         thought: description of what one program does, for the sentence of thinking.
         pointers: the kernel's name of a tensor, and what ``forward`` passes.
-        scalars: the same for numbers.
+        scalars: the same for numbers. What is passed may be ``*tuple``; the tuple's other names then pass nothing.
         blocks: the same for ``tl.constexpr``.
         head: lines before the pointwise operations.
         value: the variable that these work on.
@@ -98,7 +97,7 @@ class Kernel:
         return f"@triton.jit\ndef {self.name}({', '.join(names)}):\n{body}\n"
 
     def launch(self) -> list[str]:
-        values = [value for _, value in (*self.pointers, *self.scalars)]
+        values = [value for _, value in (*self.pointers, *self.scalars) if value]
         values += [f"{name}={value}" for name, value in self.blocks]
         return [*self.setup, f"grid = {self.grid}", f"{self.name}[grid]({', '.join(values)})"]
 
@@ -208,12 +207,6 @@ class Draft:
         self.value = kernel.pointers[0][1]
         return [re.sub(rf"\b{kernel.value}\b", "x", step) for step in kernel.steps]
 
-    # ---- the reference
-
-    def reference(self, side: int) -> str:
-        """Return the reference's text with real constants (0) or small ones (1)."""
-        return Writer(self, Random(self.text_seed)).text(side)
-
     # ---- the solution
 
     def solution(self) -> str:
@@ -255,3 +248,8 @@ class Draft:
             )
         text = "; ".join(parts)
         return text[:1].upper() + text[1:] + "."
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return the words as a list in English."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

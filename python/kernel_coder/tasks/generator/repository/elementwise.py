@@ -189,6 +189,15 @@ SECOND = {
     "sub": ("{x} - {y}", "{x} = {x} - {y}", "a subtraction"),
     "mul": ("{x} * {y}", "{x} = {x} * {y}", "a multiplication"),
 }
+OTHER_NAMES = {
+    "shift": ("add_value", "offset_value"),
+    "scaling_factor": ("scale_factor", "multiply_value", "scale_value"),
+    "subtract_value": ("sub_value", "subtract_amount"),
+    "divisor": ("divide_value", "division_factor"),
+}
+"""Other names of the numbers that operations take. Learnt vectors have none of them, so that a name with ``value``
+means a number."""
+
 BLOCKS = (1024, 1024, 1024, 2048, 4096)
 
 
@@ -234,7 +243,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
         value = rng.choice(values)
         is_argument = style == "argument" or (style == "layer" and rng.random() < 0.5)
         if is_argument:
-            argument = draft.free(argument)
+            argument = draft.free(rng.choice((argument, argument, *OTHER_NAMES.get(argument, (argument,)))))
             draft.argument(argument, (value, value), "float", _default(rng, default, value), _meaning(argument))
             draft.line(f"self.{argument} = {argument}", is_shown=style != "layer")
             short = draft.free(_short(argument))
@@ -293,9 +302,9 @@ def _meaning(argument: str) -> str:
 
 
 PARAMETERS = {
-    "add": ("bias", "shift", "offset", "add_bias", "sum_tensor", "extra_bias", "add_value"),
+    "add": ("bias", "shift", "offset", "add_bias", "sum_tensor", "extra_bias"),
     "mul": ("scale", "multiplier", "weight", "gain", "gamma", "scaling_factor", "multiply_weight"),
-    "sub": ("offset", "subtract", "center", "sub_value", "subtrahend"),
+    "sub": ("offset", "subtract", "center", "subtrahend"),
 }
 """Names of learnt vectors."""
 
@@ -349,20 +358,44 @@ def scalar_parameter(draft: Draft) -> None:
     draft.op(f"{kind}_scalar_parameter", f"{SECOND[kind][2]} with a learnt number")
 
 
-def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "") -> None:
-    """Adds, multiplies or subtracts another input of the output's shape."""
+def broadcast(x: str, y: str) -> str:
+    """Return the line of ``forward`` that gives two inputs one shape, so that a text is right for equal and for
+    broadcast shapes."""
+    return f"{x}, {y} = (t.contiguous() for t in torch.broadcast_tensors({x}, {y}))"
+
+
+def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "", first: str = "") -> None:
+    """Adds, multiplies or subtracts another input, which has the output's shape.
+
+    With `first`, the input that has the output's shape, the other one may also broadcast to it.
+    """
     rng = draft.rng
     kernel = draft.kernels[-1]
     kind = operation or rng.choice(("add", "add", "mul", "sub"))
     name = draft.input(draft.free(rng.choice(("y", "residual", "other", "skip"))), dims, doc="Second tensor")
-    draft.before.append(f"{name} = {name}.contiguous()")
+    if first:
+        draft.before[0] = broadcast(first, name)
+    else:
+        draft.before.append(f"{name} = {name}.contiguous()")
     pointer = draft.free(f"{name}_ptr")
     kernel.pointers.append((pointer, name))
     load = f"tl.load({pointer} + {kernel.offset}, mask={kernel.mask})"
     kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=load))
-    kernel.fused.append({"add": "the addition", "mul": "the product", "sub": "the difference"}[kind])
-    draft.steps.append(SECOND[kind][0].format(x="{x}", y=name))
-    draft.op(f"{kind}_input", f"{SECOND[kind][2]} with a second tensor")
+    kinds = [kind]
+    if not first and rng.random() < 0.3:  # the same tensor twice
+        kinds.append("mul" if kind != "mul" else "add")
+        kernel.steps.append(SECOND[kinds[1]][1].format(x=kernel.value, y=load))
+    for each in kinds:
+        kernel.fused.append({"add": "the addition", "mul": "the product", "sub": "the difference"}[each])
+        draft.steps.append(SECOND[each][0].format(x="{x}", y=name))
+        draft.op(f"{each}_input", f"{SECOND[each][2]} with a second tensor")
+
+
+def narrower(rng: Random, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a shape that broadcasts to `dims`: its last sizes, or with a one."""
+    if len(dims) == 1:
+        return ("1",)
+    return rng.choice((dims[1:], (dims[0], *["1"] * (len(dims) - 1)), (*dims[:-1], "1"), ("1", *dims[1:])))
 
 
 def alone(draft: Draft, name: str) -> None:
@@ -381,6 +414,6 @@ def several(draft: Draft, count: int) -> None:
     place = rng.randrange(count) if rng.random() < 0.4 else -1
     for number, name in enumerate(names):
         if number == place and draft.kernels:
-            second_input(draft, dims)
+            second_input(draft, narrower(rng, dims) if rng.random() < 0.4 else dims, first="x")
         else:
             apply(draft, name)

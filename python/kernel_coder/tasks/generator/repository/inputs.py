@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 from random import Random
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from kernel_coder.tasks.generator.repository.draft import Argument, Draft, Input
+from kernel_coder.tasks.generator.repository.draft import Argument, Draft, Input, Pair
 
 HEADINGS = ("", "", "", "# Test code", "# Sizes", "# Configuration", "# Example inputs")
 NOTES = ("", "", "", "  # no arguments", "  # nothing to configure")
@@ -17,8 +15,6 @@ TAILS = ("input_shape", "input_shape", "input_shape", "shape", "feature_shape", 
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=)")
 """A name that is neither an attribute nor a keyword of a call."""
-
-Pair = tuple[Any, Any]
 
 
 class InputWriter:

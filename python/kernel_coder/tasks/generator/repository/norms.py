@@ -239,7 +239,8 @@ def group_norm(draft: Draft, *, features: str = "") -> None:
 
 
 def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
-    """Generate nn.InstanceNorm, without learnt numbers."""
+    """Generate nn.InstanceNorm, without learnt numbers: alone, over the maps of a chain, or over its rows of `features`
+    (`ndim` is 0), which become a map of one channel."""
     rng = draft.rng
     if not features:
         ndim = _maps(draft, channels=rng.choice((3, 16, 32, 64)), small=3)
@@ -247,10 +248,16 @@ def instance_norm(draft: Draft, *, features: str = "", ndim: int = 0) -> None:
         features = draft.argument("num_features", draft.constants[name], doc="Number of channels")
     layer = draft.free(rng.choice(("norm", "inorm", "instance_norm")))
     more = _momentum(draft, _eps(draft, share=0.1))
-    draft.line(f"self.{layer} = nn.InstanceNorm{ndim}d({features}{more})", is_kept=True)
-    draft.steps.append(f"self.{layer}({{x}})")
+    extra = 0 if ndim else rng.choice((1, 2, 2))
+    draft.line(f"self.{layer} = nn.InstanceNorm{ndim or extra}d({features}{more})", is_kept=True)
+    draft.steps.append(f"self.{layer}({{x}}{'.unsqueeze(1)' * extra}){'.squeeze(1)' * extra}")
     draft.op("instance_norm", "instance normalization")
     source = draft.value
+    if not ndim:
+        thought = "each program normalizes one row, in two passes"
+        kernel = _rows(draft, "instance_norm", [f"R = {source}.shape[1]"], thought, f"self.{layer}.eps")
+        kernel.channel = "tl.load({p} + r, mask=r < R)"
+        return
     kernel = _rows(
         draft,
         "instance_norm",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.repository.draft import Draft, Kernel
-from kernel_coder.tasks.generator.repository.elementwise import apply, flat_kernel
+from kernel_coder.tasks.generator.repository.elementwise import apply, broadcast, flat_kernel, narrower
 from kernel_coder.tasks.generator.repository.products import tile_kernel
 from kernel_coder.tasks.generator.repository.rows import _online, rescale, row_kernel
 from kernel_coder.tasks.generator.repository.sizes import budget, elements, large, shape, small
@@ -93,15 +93,13 @@ LOSSES = {
 
 
 def loss(draft: Draft, name: str) -> None:
-    """Generate a loss of two tensors of one shape, as the mean of a term."""
+    """Generate a loss of two tensors, as the mean of a term; the targets may have to be broadcast."""
     rng = draft.rng
     spellings, layer, term, lines, phrase = LOSSES[name]
     x, y = rng.choice(PAIRS)
     dims = shape(draft, elements(rng) / 2, rng.choice((1, 2, 2, 3)) if name != "kl_div" else 2)
     make = {
-        "hinge_loss": "torch.randint(0, 2, ({shape},)).float() * 2 - 1"
-        if len(dims) == 1
-        else "torch.randint(0, 2, ({shape})).float() * 2 - 1",
+        "hinge_loss": "torch.randint(0, 2, ({shape})).float() * 2 - 1",
         "bce_with_logits": "torch.rand({shape})",
         "kl_div": "torch.rand({shape}).softmax(dim=-1)",
         "poisson_nll": "torch.rand({shape})",
@@ -110,18 +108,22 @@ def loss(draft: Draft, name: str) -> None:
     draft.input(
         x, dims, "torch.rand({shape}).softmax(dim=-1)" if name == "kl_div" else "", "Predictions", is_first=True
     )
-    broadcast = name == "hinge_loss" and len(dims) == 2 and rng.random() < 0.5
-    is_square = broadcast and rng.random() < 0.5
-    if is_square:
-        side = int(max(4, draft.constants[dims[0]][0] * draft.constants[dims[1]][0]) ** 0.5)
-        draft.constants[dims[0]] = draft.constants[dims[1]] = (side, draft.constants[dims[0]][1])
-    draft.input(
-        y,
-        dims[:1] if is_square else dims[1:] if broadcast else dims,
-        "torch.randint(0, 2, ({shape},)).float() * 2 - 1" if broadcast else make.get(name, ""),
-        "Targets",
-    )
-    draft.before.append(f"{y} = {y}.contiguous()")
+    spelling = rng.choice(spellings)
+    in_layer = layer and rng.random() < 0.4
+    others = dims
+    # PyTorch's own losses warn of unequal shapes, or refuse them
+    is_own = in_layer or "loss(" in spelling or "kl_div(" in spelling or "logits(" in spelling
+    if not is_own and len(dims) > 1 and rng.random() < (0.5 if "hinge" in name else 0.3):
+        others = narrower(rng, dims)
+        if len(dims) == 2 and rng.random() < 0.5:  # (B,) with (B, D), where D is B
+            side = int(max(4, draft.constants[dims[0]][0] * draft.constants[dims[1]][0]) ** 0.5)
+            draft.constants[dims[0]] = draft.constants[dims[1]] = (side, draft.constants[dims[0]][1])
+            others = dims[:1]
+    maker = make.get(name, "")
+    if len(others) == 1:
+        maker = maker.replace("({shape}))", "({shape},))")
+    draft.input(y, others, maker, "Targets")
+    draft.before[0] = broadcast(x, y)
     words = "1.0"
     scalar = ""
     if "{a}" in term:
@@ -131,20 +133,18 @@ def loss(draft: Draft, name: str) -> None:
             draft.argument("delta", (value, value), "float", 1.0, "Where the loss becomes linear")
             draft.line("self.delta = delta")
             words, scalar = "self.delta", "delta"
-    if layer and rng.random() < 0.4:
+    if in_layer:
         attribute = draft.free(rng.choice(("loss_fn", "criterion", "loss")))
         draft.line(f"self.{attribute} = nn.{layer.replace('{a}', words.removeprefix('self.'))}", is_kept=False)
         draft.steps.append(f"self.{attribute}({x}, {y})")
     else:
-        draft.steps.append(rng.choice(spellings).replace("{x}", x).replace("{y}", y).replace("{a}", words))
+        draft.steps.append(spelling.replace("{x}", x).replace("{y}", y).replace("{a}", words))
     draft.op(name, phrase)
     draft.value = x
     kernel = partial(draft, x, term.replace("{a}", scalar or words), [("y_ptr", y)])
-    kernel.head += [f"y = tl.load(y_ptr + {'i % D' if broadcast else 'i'}, mask=mask, other=0.0)", *lines]
+    kernel.head += ["y = tl.load(y_ptr + i, mask=mask, other=0.0)", *lines]
     if scalar:
         kernel.scalars.append(("delta", "self.delta"))
-    if broadcast:
-        kernel.scalars.append(("D", f"{y}.numel()"))
     kernel.thought = "each program sums the loss of a block, and the partial sums are averaged at the end"
     draft.result = f"{kernel.out}.sum() / {f'{x}.shape[0]' if name == 'kl_div' else 'n'}"
 

@@ -111,6 +111,18 @@ def pool_after(draft: Draft, ndim: int, kind: str) -> None:
     draft.shape = draft.both(lambda side: [*before[side][:2], *((one - size) // step + 1 for one in before[side][2:])])
 
 
+def pool_rows(draft: Draft) -> None:
+    """Generate max pooling along the rows of a matrix, which become a map of one channel."""
+    rng = draft.rng
+    source = draft.value
+    numbers = _layer(draft, 1, "max", rng.choice((2, 2, 3, 4)), None, 0, 1, in_chain=True)
+    draft.steps[-1] = draft.steps[-1].replace("({x})", "({x}.unsqueeze(1)).squeeze(1)")
+    pool_kernel(draft, 1, "max", *numbers)
+    setup = draft.kernels[-1].setup
+    setup[0] = f"B, L = {source}.shape"
+    setup[-2] = setup[-2].replace("(B, C, OL)", "(B, OL)")
+
+
 def _layer(
     draft: Draft, ndim: int, kind: str, size: int, stride: int | None, padding: int, dilation: int, *, in_chain: bool
 ) -> tuple[str, str, str, str]:

@@ -95,17 +95,56 @@ def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
         return (
             rng.choice((128, 256, 200)),
             rng.choice((128, 256, 100)),
-            large(rng, 4 * side**1.5, 256) * rng.choice((1, 4)),
+            large(rng, 4 * side**1.5, 256) * rng.choice((1, 4, 8, 32)),
         )
     factors = rng.choice(((1.0, 1.0, 1.0), (0.5, 2.0, 1.0), (2.0, 0.5, 1.0), (1.0, 0.5, 2.0)))
     return tuple(large(rng, max(16, side * factor), 16) for factor in factors)  # type: ignore[return-value]
+
+
+SPAN = 4096
+"""Products that one program adds up. A longer sum in one fp32 accumulator loses digits, and a few programs are slow."""
+
+
+def product(draft: Draft, a: str, b: str) -> Kernel:
+    """Open the product of any tensor `a` with a matrix or vector `b`, variables of ``forward``.
+
+    One text is right for every shape that ``torch.matmul(a, b)`` can have here: leading dimensions are rows, and a
+    vector is a matrix of one column. A long inner dimension is divided among programs, whose partial sums are added.
+    """
+    kernel = tile_kernel(
+        draft,
+        "matmul",
+        "a2",
+        "b2",
+        dims=[
+            f"a2, b2 = {a}.reshape(-1, {a}.shape[-1]), {b}.reshape({b}.shape[0], -1)",
+            "M, K = a2.shape",
+            "N = b2.shape[1]",
+            f"split = triton.cdiv(K, {SPAN})",
+            f"BN = min({TILE['BN']}, max(16, triton.next_power_of_2(N)))",
+        ],
+        allocate=f"(split, *{a}.shape[:-1], *{b}.shape[1:])",
+        loop="range(part * SPAN, min(K, part * SPAN + SPAN), BK)",
+    )
+    kernel.head[2:2] = ["part = pid // (tl.cdiv(M, BM) * tiles)", "pid = pid % (tl.cdiv(M, BM) * tiles)"]
+    kernel.blocks[1] = ("BN", "BN")
+    kernel.blocks.append(("SPAN", str(SPAN)))
+    kernel.offset = "(part.to(tl.int64) * M + m[:, None]) * N + n[None, :]"
+    kernel.tail = [f"tl.store(out_ptr + {kernel.offset}, acc, mask=mask)"]
+    kernel.grid = f"(split * triton.cdiv(M, {TILE['BM']}) * triton.cdiv(N, BN),)"
+    kernel.thought = "each program accumulates a tile of the product over a part of the inner dimension"
+    draft.result = f"{kernel.out}[0] if split == 1 else {kernel.out}.sum(0)"
+    return kernel
 
 
 _LEFT = (("A", "B"), ("A", "B"), ("A", "B"), ("x", "y"), ("a", "b"), ("mat1", "mat2"), ("left", "right"))
 
 
 def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str = "any", square: bool = False) -> None:
-    """Generate a product of two matrices; `left` and `right` say which operand comes transposed."""
+    """Generate a product of two matrices; `left` and `right` say which operand comes transposed.
+
+    The kinds ``tall`` and ``deep`` and square matrices have the same text, so they share their solution.
+    """
     rng = draft.rng
     a, b = rng.choice(_LEFT)
     if square:
@@ -135,7 +174,7 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
     if not left and not right and rng.random() < 0.15:
         i, j, k = rng.choice(("ijk", "mkn", "abc", "ikj"))
         draft.steps[-1] = f'torch.einsum("{i}{j},{j}{k}->{i}{k}", {a}, {b})'
-    name = "matmul" + "_at" * left + "_bt" * right
+    name = "matmul" + "_at" * left + "_bt" * right + "_large_k" * (kind == "deep")
     draft.op(
         name,
         "a matrix product"
@@ -145,45 +184,7 @@ def matmul(draft: Draft, *, left: bool = False, right: bool = False, kind: str =
             (False, True): " with the right matrix transposed",
         }.get((left, right), " of two transposed matrices"),
     )
-    tile_kernel(draft, "matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
-
-
-def deep(draft: Draft) -> None:
-    """Generate a product whose inner dimension is much longer than the output's, split among programs."""
-    rng = draft.rng
-    a, b = rng.choice(_LEFT)
-    sides = _sides(draft, "deep")
-    M, N, K = (draft.size(name, side, small(rng) * 2 + 1) for name, side in zip(("M", "N", "K"), sides, strict=True))
-    draft.input(a, (M, K), is_first=True, doc="Left matrix")
-    draft.input(b, (K, N), doc="Right matrix")
-    draft.before.clear()
-    draft.steps.append(rng.choice((*[f"torch.matmul({a}, {b})"] * 2, f"{a} @ {b}", f"torch.mm({a}, {b})")))
-    draft.op("matmul_large_k", "a matrix product with a long inner dimension")
-    kernel = tile_kernel(
-        draft,
-        "split_matmul",
-        a,
-        b,
-        dims=[
-            f"M, K = {a}.shape",
-            f"N = {b}.shape[1]",
-            "split = min(32, triton.cdiv(K, 1024))",
-            "span = triton.cdiv(triton.cdiv(K, split), 32) * 32",
-        ],
-        allocate="(split, M, N)",
-        loop="range(part * span, min(K, part * span + span), BK)",
-    )
-    kernel.head[1:2] = [
-        "pid = tl.program_id(0)",
-        "part = pid // (tl.cdiv(M, BM) * tiles)",
-        "pid = pid % (tl.cdiv(M, BM) * tiles)",
-    ]
-    kernel.scalars.append(("span", "span"))
-    kernel.offset = "(part.to(tl.int64) * M + m[:, None]) * N + n[None, :]"
-    kernel.tail = [f"tl.store(out_ptr + {kernel.offset}, acc, mask=mask)"]
-    kernel.grid = "(split * " + kernel.grid[1:]
-    kernel.thought = "the inner dimension is split among programs, which store partial tiles that are summed at the end"
-    draft.result = f"{kernel.out}.sum(0)"
+    product(draft, a, b)
 
 
 def batched(draft: Draft, *, right: bool = False) -> None:
@@ -202,9 +203,15 @@ def batched(draft: Draft, *, right: bool = False) -> None:
     draft.input(a, (B, M, K), is_first=True, doc="Left matrices")
     draft.input(b, (B, N, K) if right else (B, K, N), doc="Right matrices")
     draft.before.clear()
-    bt = rng.choice((f"{b}.transpose(1, 2)", f"{b}.transpose(-2, -1)", f"{b}.mT")) if right else b
     draft.before += [f"{b} = {b}.transpose(1, 2)"] * right
-    draft.steps.append(rng.choice((f"torch.bmm({a}, {bt})", f"torch.matmul({a}, {bt})", f"{a} @ {bt}")))
+    if right:
+        last = rng.choice((f"{b}.transpose(1, 2)", f"{b}.transpose(-2, -1)", f"{b}.mT"))
+        spelt = [f"torch.bmm({a}, {last})", f"torch.matmul({a}, {b}.transpose(1, 2))", f"{a} @ {b}.transpose(1, 2)"]
+    else:  # not matmul, whose text says nothing of a batch
+        i, j, k, z = rng.choice(("ijkb", "mknz", "ijkn", "qdvb"))
+        spelt = [*[f"torch.bmm({a}, {b})"] * 3, f"{a}.bmm({b})"]
+        spelt.append(f'torch.einsum("{z}{i}{j},{z}{j}{k}->{z}{i}{k}", {a}, {b})')
+    draft.steps.append(rng.choice(spelt))
     draft.op("bmm" + "_bt" * right, "a batched matrix product" + " with the right operand transposed" * right)
     tile_kernel(
         draft, "bmm", a, b, dims=[f"Z, M, K = {a}.shape", f"N = {b}.shape[2]"], allocate="(Z, M, N)", batched="ab"
@@ -246,26 +253,32 @@ def tensor_matrix(draft: Draft, ndim: int) -> None:
         )
     )
     draft.op(f"matmul_{ndim}d", f"a product of a {ndim}-D tensor with a matrix")
-    draft.before[0] = f"x2 = {a}.reshape(-1, {a}.shape[-1])"
-    kernel = tile_kernel(draft, "matmul", "x2", b, dims=["M, K = x2.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
-    draft.result = f"{kernel.out}.view(*{a}.shape[:-1], N)"
+    draft.before.clear()
+    product(draft, a, b)
 
 
 def matvec(draft: Draft) -> None:
-    """Generate a matrix times a vector, or times a matrix of one column."""
+    """Generate a matrix times a vector, or times a matrix of one column.
+
+    Only ``torch.mv`` says that there is a vector; the others have the text of any product, and so its solution.
+    """
     rng = draft.rng
     a, b = rng.choice((("A", "B"), ("A", "x"), ("matrix", "vector"), ("weight", "x")))
     count = elements(rng)
-    K_real = large(rng, max(64, count**0.6), 16)
+    K_real = large(rng, max(64, count**0.6), 16) * rng.choice((1, 1, 8, 64))
     M, K = draft.size("M", large(rng, max(8, count / K_real), 4), small(rng)), draft.size("K", K_real, small(rng) * 7)
     column = rng.random() < 0.6
     draft.input(a, (M, K), is_first=True, doc="Matrix")
     draft.input(b, (K, "1") if column else (K,), doc="Vector")
-    draft.before.append(f"{b} = {b}.contiguous()")
     draft.steps.append(
         rng.choice((*[f"torch.matmul({a}, {b})"] * 2, f"{a} @ {b}", f"torch.{'mm' if column else 'mv'}({a}, {b})"))
     )
     draft.op("matvec", "a matrix-vector product")
+    if "torch.mv" not in draft.steps[-1]:
+        draft.before.clear()
+        product(draft, a, b)
+        return
+    draft.before.append(f"{b} = {b}.contiguous()")
     out = draft.variable()
     draft.open(
         Kernel(
@@ -288,7 +301,7 @@ def matvec(draft: Draft) -> None:
             tail=["tl.store(out_ptr + row, tl.sum(acc, 0))"],
             setup=[
                 f"M, K = {a}.shape",
-                f"{out} = torch.empty({'(M, 1)' if column else 'M'}, device={a}.device, dtype={a}.dtype)",
+                f"{out} = torch.empty(M, device={a}.device, dtype={a}.dtype)",
             ],
             grid="(M,)",
             out=out,
@@ -322,10 +335,9 @@ def diagonal(draft: Draft) -> None:
             )
         )
         if on_left
-        else rng.choice((f"{b} @ torch.diag({d})", f"torch.matmul({b}, torch.diag({d}))", f"{b} * {d}"))
+        else rng.choice((f"{b} @ torch.diag({d})", f"torch.matmul({b}, torch.diag({d}))", f"{b}.mm(torch.diag({d}))"))
     )
     draft.op("matmul_diagonal" if on_left else "matmul_diagonal_right", "a product with a diagonal matrix")
-
     kernel = flat_kernel(draft, "diag_matmul", [("d_ptr", d)])
     kernel.scalars.append(("M", f"{b}.shape[1]"))
     index = "i // M" if on_left else "i % M"
@@ -391,7 +403,7 @@ def symmetric(draft: Draft) -> None:
         draft.steps.append(rng.choice((f"torch.matmul(({a} + {a}.T) / 2, {b})", f"(0.5 * ({a} + {a}.t())) @ {b}")))
         draft.op("matmul_symmetric", "a product with a matrix made symmetric")
         draft.before.append(f"{a} = ({a} + {a}.T) / 2")
-    tile_kernel(draft, "matmul", a, b, dims=[f"M, K = {a}.shape", f"N = {b}.shape[1]"], allocate="(M, N)")
+    product(draft, a, b)
 
 
 def outer(draft: Draft) -> None:
@@ -423,7 +435,6 @@ def outer(draft: Draft) -> None:
 
 def matrix_scalar(draft: Draft) -> None:
     """Generate a matrix times a number that ``forward`` is given."""
-
     rng = draft.rng
     dims = shape(draft, elements(rng), 2)
     a = rng.choice(("A", "x", "matrix"))
@@ -442,14 +453,8 @@ def linear(draft: Draft) -> str:
     rng = draft.rng
     batch = large(rng, 2048, 8)
     side = (budget(rng) / 2 / batch) ** 0.5
-    names = rng.choice(
-        (
-            ("in_features", "out_features"),
-            ("in_features", "out_features"),
-            ("input_size", "hidden_size"),
-            ("in_dim", "out_dim"),
-        )
-    )
+    usual = ("in_features", "out_features")
+    names = rng.choice((usual, usual, ("input_size", "hidden_size"), ("in_dim", "out_dim")))
     groups = rng.choice((2, 3))
     rows = draft.size("batch_size", batch, rng.choice((5, 6, 7, 9)))
     inner = draft.size(names[0], large(rng, max(16, side), 16), small(rng) * 2 + 1)

@@ -6,15 +6,12 @@ import ast
 import re
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel_coder.tasks.generator.pointwise import UnsuitableError
+from kernel_coder.tasks.generator.repository.draft import INDENT, Draft, listed
 from kernel_coder.tasks.generator.repository.inputs import InputWriter
 
-if TYPE_CHECKING:
-    from kernel_coder.tasks.generator.repository.draft import Draft
-
-INDENT = "    "
 LOCALS = """
 out out out result result res ret output y z h t o r C D E tmp temp val value norm total inner outer scaled mean rms
 num denom prod acc act hid part first_half left_part res1 y1 h1 z1 h2 y2 product summed normalized reduced conv_out
@@ -39,6 +36,11 @@ OPENINGS_MANY = (
     "Applies {}.",
 )
 RETURNS = ("Output tensor.", "The result.", "Tensor with the result.", "torch.Tensor: the output.")
+
+
+def reference(draft: Draft, side: int) -> str:
+    """Return the reference's text with real constants (0) or small ones (1)."""
+    return Writer(draft, Random(draft.text_seed)).text(side)
 
 
 class Writer:
@@ -155,7 +157,7 @@ class Writer:
         lines, value = [], first
         for number, step in enumerate(steps):
             if step.startswith("="):  # keeps a value under another name
-                lines.append(f"{step[1:]} = {value}")
+                lines.append(f"{step[1:]} = {value}" if "{x}" not in step else step[1:].format(x=value))
                 continue
             text = step.format(x=value)
             *earlier, last = text.split("\n")
@@ -210,11 +212,6 @@ class _Replaced(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         return ast.Name(self.name, ast.Load()) if node is self.node else self.generic_visit(node)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return the words as a list in English."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _docstring(lines: Sequence[str], indent: str) -> list[str]:
