@@ -56,7 +56,9 @@ build() {
   done
   wait
   [ -e $NAME.parquet ] || join $NAME.parquet $D/shards/*.parquet
-  pairs $NAME-rl.parquet $((COUNT / 20)) 300 "1 1 2 3" train
+  pairs $NAME-rl.parquet $((COUNT / 20)) 300 "1 2 2 3 3" train
+  [ -e $NAME-rl-small.parquet ] || $PYTHON benchmarks/training/kernelbench/small_inputs.py $NAME-rl.parquet \
+    --elements 4194304 --out $NAME-rl-small.parquet
   pairs $NAME-compositions.parquet $((COUNT / 200)) 400 "2 3" heldout_composition
   pairs $NAME-operations.parquet $((COUNT / 200)) 500 "1 1 2" heldout_operation
   pairs $NAME-families.parquet $((COUNT / 400)) 600 "1" heldout_family
