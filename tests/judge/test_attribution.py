@@ -432,6 +432,8 @@ TRITON_TEXT = "import torch\nimport triton\nclass ModelNew(torch.nn.Module): pas
         ("triton", TRITON_TEXT, "double: 20 registers", Audit(1, 0, 0, 0, 1, 0, 0), True),
         ("cuda", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
         ("triton", TRITON_TEXT + "\nf = torch.compile(torch.relu)", ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("triton", TRITON_TEXT + "\nf = torch.jit.script(g)", ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
+        ("triton", TRITON_TEXT + "\nf = torch.autograd.grad", ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
         ("triton", "import ctypes\n" + TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 0, 0), True),
         ("triton", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 1, 0, 1, 0, 9), True),
         ("triton", TRITON_TEXT, ONLY_OWN, Audit(1, 0, 0, 0, 1, 1, 0), True),

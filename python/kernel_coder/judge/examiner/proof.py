@@ -29,6 +29,10 @@ SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
 """If the library does at most this share of the arithmetic, the required share of own kernels in the device time is
 multiplied by the second number. Each launch takes about a microsecond, however little it computes."""
 
+UNSEEN = ("compile", "script", "trace", "grad", "backward")
+"""Text in a candidate that may use the device unseen by an audit: code that torch compiles, fuses, or runs in threads
+of its own."""
+
 REARRANGED = 1 << 16
 """Upper limit of the elements of an output that are searched for among the inputs and parameters."""
 
@@ -91,11 +95,10 @@ class WorkProof:
         """Return whether nothing but own Triton kernels, views and allocations used the device in the audited calls.
         Then all of the device time is theirs, and no profile is needed. A profiler takes seconds to start.
 
-        The report comes from the candidate's process, and compiled code does not show its operators. So a source that
-        could reach the Runner, or that compiles, is profiled.
+        The report comes from the candidate's process. So a source that could reach the Runner is profiled.
         """
         source = self.checker.source
-        if self.backend != "triton" or "compile" in source or reach_reason(source) is not None:
+        if self.backend != "triton" or any(text in source for text in UNSEEN) or reach_reason(source) is not None:
             return False
         return ONLY_OWN in text.splitlines() and not any(one.library_ops or one.replays for one in self.checker.audits)
 
