@@ -70,11 +70,12 @@ def test_that_is_done_while_the_gpu_is_used_alone_and_before_the_candidate_is_th
         found, "_timed_alone", lambda calls: events.append("timed") or SimpleNamespace(call_s=1.0, is_quiet=True)
     )
     monkeypatch.setattr(found, "_wanted_calls", lambda call_s: 1)
+    found.requester = SimpleNamespace(free_memory=lambda: events.append("memory given back"))  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(timer, "gpu_facts", lambda device: events.append("measured"))
     monkeypatch.setattr(timer, "has_much_to_free", lambda device: False)
     found.measure_baseline()
-    assert events == ["alone", "measured", "released", "timed"][0 if name == "NVIDIA H20" else 3 :]
+    assert events == ["alone", "measured", "released", "timed", "memory given back"][0 if name == "NVIDIA H20" else 3 :]
 
 
 # ---- NVML ------------------------------------------------------------------------------------------------------------
