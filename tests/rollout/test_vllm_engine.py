@@ -498,4 +498,4 @@ def test_serve_model_reports_a_server_that_ends(tmp_path: Path, capfd: pytest.Ca
             signal.signal(number, handler)
     assert code == 4
     assert "exit code 5" in capfd.readouterr().err
-    assert "--enforce-eager --seed 3" in log.read_text()
+    assert "--enforce-eager --no-enable-chunked-prefill --seed 3" in log.read_text()

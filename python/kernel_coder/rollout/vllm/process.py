@@ -76,6 +76,8 @@ def command(options: ServeOptions, folder: Path) -> list[str]:
         found.append("--enable-sleep-mode")
     if options.on_cpu:
         found.append("--enforce-eager")  # compilation takes a minute and gains nothing for small models
+        # A prompt that is read in parts takes back a random number of its generator, which torch's cannot on a CPU.
+        found.append("--no-enable-chunked-prefill")
     return [*found, *options.args]
 
 
