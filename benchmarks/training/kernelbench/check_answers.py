@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 60
-"""Time limit for one answer, in seconds. It ends answers whose loops do not end."""
+"""Time limit for one answer, in seconds. It stops an answer that has an endless loop."""
 
 
 def outcome_of(job: tuple[str, str, int]) -> tuple[str, str]:

@@ -93,6 +93,8 @@ def main() -> int:
     flag("--limit-s", type=float, default=120.0, help="time limit of one of those, in seconds")
     flag("--seconds", type=float, default=540.0, help="stop after this many seconds; the same command continues")
     options = parser.parse_args()
+    if not (options.folder / "verdicts.jsonl").is_file():
+        parser.error(f"{options.folder} has no verdicts.jsonl: name the output folder of `kernel-coder evaluate`")
     began = time.monotonic()
     overrides = {"kernelbench_dir": options.kernelbench_dir} if options.kernelbench_dir else {}
     tasks = {task.id: task for task in load_tasks(options.tasks, **overrides)}

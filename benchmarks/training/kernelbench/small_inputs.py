@@ -1,16 +1,17 @@
-"""Keeps the pairs of a table whose inputs have few elements, so that judging them is quick.
+"""Copies those pairs of a table whose tasks have small inputs.
 
     python benchmarks/training/kernelbench/small_inputs.py data/kernelbench-135m-rl.parquet --out FILE.parquet
 
-A step of reinforcement learning judges a hundred answers, and waits for the last one. On inputs of a gigabyte a verdict
-takes ten seconds, and only a few fit into a GPU's memory at the same time. The inputs are drawn on torch's device
-``meta``, which allocates nothing.
+Reinforcement learning needs quick verdicts: a step judges a hundred answers and waits for the slowest. A task with
+inputs of a gigabyte takes about ten seconds, and a GPU has memory for only a few such tasks at a time. The inputs are
+drawn on torch's device ``meta``, which allocates nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 import torch
 from pyarrow import parquet
@@ -36,7 +37,11 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=1 << 25, help="limit of the inputs' elements together")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
+    if not Path(options.pairs).is_file():
+        parser.error(f"pairs must be a file; there is no {options.pairs}")
     table = parquet.read_table(options.pairs)
+    if "python_code" not in table.column_names:
+        parser.error(f"{options.pairs} has no column python_code; its columns are {', '.join(table.column_names)}")
     codes = table["python_code"].to_pylist()
     kept = [at for at, code in enumerate(codes) if elements_of(code) <= options.elements]
     parquet.write_table(table.take(kept), options.out, compression="zstd")

@@ -73,7 +73,7 @@ class JudgeConfig(BaseModel):
         description="whose kernels count as the candidate's own: those of its backend, or any that it brings",
     )
     profile: bool = Field(
-        default=True, description="measure kernel_share on a GPU; takes about two seconds for each candidate"
+        default=True, description="measure kernel_share on a GPU; takes 2 to 20 s if torch's operators run too"
     )
     min_kernel_share: float = Field(
         default=0.5,

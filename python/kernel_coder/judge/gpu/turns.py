@@ -216,12 +216,10 @@ class GpuTurns:
         Returns:
             False if the shares were not free within `patience_s`; then none is reserved.
         """
-        for place in sorted(self._places)[shares:]:
-            self._give_back(place)
+        self._keep(shares)
         if len(self._places) >= shares:
             return True
-        for place in sorted(self._places):
-            self._give_back(place)
+        self._keep(0)
         began = time.monotonic()
         try:
             collect = self._take_few if shares <= FEW_SHARES else self._collect
@@ -234,8 +232,7 @@ class GpuTurns:
     def _take_few(self, shares: int, until: float) -> bool:
         """Take shares once enough are free at the same time. Hold none while they are not."""
         while not self._take_free(shares):
-            for place in sorted(self._places):
-                self._give_back(place)
+            self._keep(0)
             if time.monotonic() > until:
                 return False
             time.sleep(POLL_S)
@@ -251,8 +248,7 @@ class GpuTurns:
         try:
             while not self._take_free(shares):
                 if time.monotonic() > until:
-                    for place in sorted(self._places):
-                        self._give_back(place)
+                    self._keep(0)
                     return False
                 time.sleep(POLL_S)
             return True
@@ -269,10 +265,12 @@ class GpuTurns:
                 self._places.add(place)
         return len(self._places) >= shares
 
-    def _give_back(self, place: int) -> None:
+    def _keep(self, shares: int) -> None:
+        """Give back all shares but this many."""
         assert self.lock is not None
-        _lock(self.lock, MEMORY + place, fcntl.F_UNLCK)
-        self._places.remove(place)
+        for place in sorted(self._places)[shares:]:
+            _lock(self.lock, MEMORY + place, fcntl.F_UNLCK)
+            self._places.remove(place)
 
 
 def synchronise(device: torch.device) -> None:

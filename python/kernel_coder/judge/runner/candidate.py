@@ -310,8 +310,8 @@ class Candidate:
             calls()
             reached = sum(seen.reaches(one) for one in self.returned or ())
             self.returned = None
-        seen.library_moves -= self.copied
         if mode is Mode.AUDITED:
+            seen.library_moves -= self.copied
             self.libraries.look(self.own.libraries)
             lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
             lines += [ONLY_OWN] * seen.are_all

@@ -42,7 +42,7 @@ class Say(IntEnum):
 
     BUILT = 1  # from the Runner: the module is built; values: how the reference's state was loaded (Loaded)
     CALL = 2  # call the module; values: first slot, number of calls, shape variant, mode, 1 if timed, gate number or 0
-    PING = 3  # prepare for calls, make none; values: first slot, number of calls, shape variant
+    PING = 3  # prepare for calls, make none; values: first slot, number of calls (0: give back memory), shape variant
     TRAINING = 7  # switch to another mode; values: 0 eval, 1 train, 2 as it was
     RELOAD = 6  # load the state in shared memory again; values: 1 for another instance first, its seed
     TASK = 4  # the next message carries the descriptors of a task: plan, source, report, inputs, outputs

@@ -139,8 +139,8 @@ WEIGHTS = {
     },
     **dict.fromkeys(("hinge_loss", "smooth_l1_loss", "mse_loss", "l2_normalize", "kl_div", "cumsum", "cumprod"), 1.8),
 }
-"""Frequency of kinds within their group, where it is not 1. Kinds whose plainest modules are dropped, since they equal
-a KernelBench problem, are drawn more often."""
+"""How often a kind is drawn within its group; 1 for kinds that are not listed. For some kinds the contamination check
+drops many modules, because they equal a KernelBench problem. These kinds are drawn more often."""
 
 OPERATIONS = frozenset(name for group in KINDS.values() for name in group)
 

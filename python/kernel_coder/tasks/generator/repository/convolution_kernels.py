@@ -102,12 +102,10 @@ def implicit(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str, g
         )
         if transposed:
             head.append(f"    {low} = (o{low} + p{low})[:, None] - ({tap} * d{low})[None, :]")
-            inside.append(f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})")
-            coordinate = f"{low} // s{low}"
         else:
             head.append(f"    {low} = (o{low} * s{low} - p{low})[:, None] + ({tap} * d{low})[None, :]")
-            inside.append(f"({low} >= 0) & ({low} < {axis})")
-            coordinate = low
+        is_inside, coordinate = _place(axis, low, transposed)
+        inside.append(is_inside)
         before = (
             f"(k // {'(' + taps + ')' if ndim > 1 else taps})[None, :]"
             if at == 0
@@ -195,12 +193,10 @@ def depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) 
         tap = f"({tap}) * K{axis} + k{low}" if " " in tap else f"{tap} * K{axis} + k{low}"
         if transposed:
             head.append(f"{indent}{low} = o{low} + p{low} - k{low} * d{low}")
-            inside.append(f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})")
-            coordinate = f"{low} // s{low}"
         else:
             head.append(f"{indent}{low} = o{low} * s{low} - p{low} + k{low} * d{low}")
-            inside.append(f"({low} >= 0) & ({low} < {axis})")
-            coordinate = low
+        is_inside, coordinate = _place(axis, low, transposed)
+        inside.append(is_inside)
         index = f"({index}) * {axis} + {coordinate}" if " " in index else f"{index} * {axis} + {coordinate}"
     head += [
         f"{indent}inside = {' & '.join(inside)}",
@@ -230,6 +226,13 @@ def depthwise(draft: Draft, ndim: int, layer: str, transposed: bool, bias: str) 
     kernel.setup.append(f"n = {out}.numel()")
     _bias(kernel, "c", bias)
     return draft.open(kernel)
+
+
+def _place(axis: str, low: str, transposed: bool) -> tuple[str, str]:
+    """Return two expressions: whether a tap is inside the input along an axis, and the coordinate that it reads."""
+    if transposed:
+        return f"({low} >= 0) & ({low} % s{low} == 0) & ({low} // s{low} < {axis})", f"{low} // s{low}"
+    return f"({low} >= 0) & ({low} < {axis})", low
 
 
 def pointwise(draft: Draft, layer: str, bias: str) -> Kernel:

@@ -102,14 +102,14 @@ def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
 
 
 SPAN = 4096
-"""Products that one program adds up. A longer sum in one fp32 accumulator loses digits, and a few programs are slow."""
+"""Number of products that one program adds up. A longer sum in one fp32 accumulator would lose digits."""
 
 
 def product(draft: Draft, a: str, b: str) -> Kernel:
     """Open the product of any tensor `a` with a matrix or vector `b`, variables of ``forward``.
 
     One text is right for every shape that ``torch.matmul(a, b)`` can have here: leading dimensions are rows, and a
-    vector is a matrix of one column. A long inner dimension is divided among programs, whose partial sums are added.
+    vector is a matrix of one column. Several programs share a long inner dimension, and ``forward`` adds their sums.
     """
     kernel = tile_kernel(
         draft,
@@ -207,7 +207,7 @@ def batched(draft: Draft, *, right: bool = False) -> None:
     if right:
         last = rng.choice((f"{b}.transpose(1, 2)", f"{b}.transpose(-2, -1)", f"{b}.mT"))
         spelt = [f"torch.bmm({a}, {last})", f"torch.matmul({a}, {b}.transpose(1, 2))", f"{a} @ {b}.transpose(1, 2)"]
-    else:  # not matmul, whose text says nothing of a batch
+    else:  # no ``torch.matmul(a, b)``: its text does not show that there is a batch
         i, j, k, z = rng.choice(("ijkb", "mknz", "ijkn", "qdvb"))
         spelt = [*[f"torch.bmm({a}, {b})"] * 3, f"{a}.bmm({b})"]
         spelt.append(f'torch.einsum("{z}{i}{j},{z}{j}{k}->{z}{i}{k}", {a}, {b})')
