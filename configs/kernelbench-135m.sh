@@ -3,7 +3,7 @@
 #   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge, or all
 # build, base and lengths need CPU cores only; the others need one GPU.
 #   COUNT             pairs of the supervised run (40000)
-#   WORKERS           processes of the build and candidates judged at once
+#   WORKERS           processes that build and read pairs, and candidates judged at once
 #   NPROC             processes of sft, rl and evaluate, one for each GPU
 #   SFT_STEPS, RL_STEPS, SEEDS   updates of both trainings (3000 and 40), and seeds of the evaluation ("0 1 2")
 #   SHARDS            parts of the pairs that are built at the same time
@@ -84,7 +84,7 @@ sft() {
   local resume=()
   [ -e $R/sft/metrics.jsonl ] && resume=(--resume)
   timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --nproc "$NPROC" --config configs/kernelbench-135m-sft.yaml $BASE \
-    --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
+    --data.num_proc "$WORKERS" --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
 rl() {
   local resume=()

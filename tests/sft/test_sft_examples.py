@@ -88,6 +88,13 @@ def test_every_packaged_pair_is_an_example() -> None:
     assert len(examples) == 118
 
 
+def test_two_processes_make_the_same_examples_as_one() -> None:
+    made, tasks = encoder(max_length=600), load_tasks("packaged")
+    alone, together = (encode_tasks(made, tasks, num_proc) for num_proc in (1, 2))
+    assert fingerprint(together[0]) == fingerprint(alone[0])
+    assert together[1] == alone[1] != []
+
+
 def test_thinking_of_a_row_goes_before_that_of_the_config(task: Task) -> None:
     thoughtful = Task(**{**{f: getattr(task, f) for f in task.__slots__}, "metadata": {"thinking": "Mine."}})
     made = encoder(thinking="Ours.")

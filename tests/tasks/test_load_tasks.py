@@ -227,6 +227,16 @@ def test_a_folder_of_tables_is_read_in_the_order_of_names(tmp_path: Path) -> Non
     assert [task.id for task in load_tasks(tmp_path)] == ["Sum/2", "Sum/10"]
 
 
+def test_two_processes_read_the_same_tasks_and_problems_as_one(tmp_path: Path) -> None:
+    rows = [kernelbook_row(i) for i in range(600)]
+    rows[300]["python_code"] = "class Model(:"
+    path = write_parquet(tmp_path / "rows.parquet", rows)
+    alone, together = (load_tasks(path, num_proc=number) for number in (1, 2))
+    assert [task.id for task in together] == [task.id for task in alone]
+    assert together.problems == alone.problems
+    assert [problem.row for problem in together.problems] == [301]
+
+
 def test_kernelbench_itself_loads_where_it_is_at_hand() -> None:
     if not KERNELBENCH.is_dir():
         pytest.skip(f"no copy of KernelBench at {KERNELBENCH}")

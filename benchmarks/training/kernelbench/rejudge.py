@@ -7,6 +7,10 @@ The evaluation (``kernel_coder.evaluate``) used KernelBench's semantics: the tas
 code is judged by the default :class:`JudgeConfig` with hidden shapes, and by KernelBench's
 ``eval_kernel_against_ref`` in a fresh process. ``rejudged.jsonl`` in the same folder gets a line for each answer, so a
 repeated command continues; ``rejudged.md`` counts them and lists each difference.
+
+KernelBench's evaluator draws inputs on the CPU, which takes a minute for those of 6 GB. Here the problem's
+``get_inputs`` runs with the GPU as the default device, so the numbers differ and their distribution does not. An answer
+for which the GPU had no memory beside others is evaluated once more with the GPU to itself.
 """
 
 from __future__ import annotations
@@ -28,6 +32,16 @@ from kernel_coder.judge import JudgeConfig
 from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.tasks import load_tasks
 
+ON_THE_GPU = """
+
+_get_inputs = get_inputs
+def get_inputs():
+    with __import__("torch").device("cuda"):
+        return _get_inputs()
+"""
+
+NO_MEMORY = "out of memory"
+
 THEIRS = """
 import json, sys, torch
 sys.path.insert(0, sys.argv[1])
@@ -46,7 +60,7 @@ def theirs(source: str, reference: str, code: str, limit_s: float, gpu: str) -> 
     """KernelBench's result for one answer, from a process of its own on one GPU."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("run.py", "reference.py", "answer.py")]
-        for path, text in zip(paths, (THEIRS, reference, code), strict=True):
+        for path, text in zip(paths, (THEIRS, reference + ON_THE_GPU, code), strict=True):
             path.write_text(text)
         try:
             done = subprocess.run(
@@ -134,6 +148,9 @@ def main() -> int:
             other: list[dict[str, Any]] = [{}] * len(part)
             if options.kernelbench_src:
                 other = list(pool.map(on_a_gpu, zip(part, codes, strict=True)))
+                for place, found in enumerate(other):
+                    if NO_MEMORY in found["said"].lower():
+                        other[place] = on_a_gpu((part[place], codes[place]))
             with out.open("a") as file:
                 for key, verdict, found in zip(part, ours, other, strict=True):
                     record = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from kernel_coder.prompts.encode import begin_of_prompt, render_prompt
 from kernel_coder.sft.config import SftDataConfig
 from kernel_coder.tasks import Task
 from kernel_coder.tasks.conversations import conversation_rows as conversation_rows
+from kernel_coder.tasks.processes import map_in_processes
 
 ENCODED_TOGETHER = 512
 """Number of tasks that are encoded in one call of the tokenizer. A fast tokenizer divides a call between all cores."""
@@ -152,24 +154,37 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return eos if first is None else written[: first + 1]
 
 
-def encode_tasks(encoder: Encoder, tasks: Iterable[Task]) -> tuple[list[Example], list[str]]:
-    """Return the examples of tasks, and a sentence for each task that was dropped."""
+def encode_tasks(encoder: Encoder, tasks: Iterable[Task], num_proc: int = 1) -> tuple[list[Example], list[str]]:
+    """Return the examples of tasks, and a sentence for each task that was dropped.
+
+    ``num_proc`` processes encode them (:func:`kernel_coder.tasks.processes.map_in_processes`).
+    """
+    remaining = iter(tasks)
+    together = iter(lambda: list(islice(remaining, ENCODED_TOGETHER)), [])
     examples: list[Example] = []
     dropped: list[str] = []
-    remaining = iter(tasks)
-    while some := list(islice(remaining, ENCODED_TOGETHER)):
-        names, texts = [], []
-        for task in some:
-            try:
-                texts.append(encoder.texts_of(task))
-                names.append(task.id)
-            except DroppedError as error:
-                dropped.append(f"task {task.id}: {error}")
-        for name, found in zip(names, encoder.of_texts(names, texts), strict=True):
-            if isinstance(found, Example):
-                examples.append(found)
-            else:
-                dropped.append(f"task {name}: {found}")
+    for some, problems in map_in_processes(partial(_encoded, encoder), together, num_proc):
+        examples += some
+        dropped += problems
+    return examples, dropped
+
+
+def _encoded(encoder: Encoder, tasks: Sequence[Task]) -> tuple[list[Example], list[str]]:
+    """Return the examples of a few tasks, which the tokenizer encodes in one call."""
+    examples: list[Example] = []
+    dropped: list[str] = []
+    names, texts = [], []
+    for task in tasks:
+        try:
+            texts.append(encoder.texts_of(task))
+            names.append(task.id)
+        except DroppedError as error:
+            dropped.append(f"task {task.id}: {error}")
+    for name, found in zip(names, encoder.of_texts(names, texts), strict=True):
+        if isinstance(found, Example):
+            examples.append(found)
+        else:
+            dropped.append(f"task {name}: {found}")
     return examples, dropped
 
 

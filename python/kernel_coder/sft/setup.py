@@ -205,7 +205,7 @@ def load_data(config: SftConfig, encoder: Encoder) -> Data:
         tasks, notes = load_task_set(config.data)
         if config.eval.path is None:
             tasks, held_out = held_out_of(tasks, config.eval.num_tasks)
-        train, dropped = encode_tasks(encoder, tasks)
+        train, dropped = encode_tasks(encoder, tasks, config.data.num_proc)
         notes += [f"{len(dropped):,} tasks were dropped"] if dropped else []
     notes += [f"dropped {why}" for why in dropped[:SHOWN_PROBLEMS]]
     if not train:

@@ -7,17 +7,21 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
+from kernel_coder.tasks.processes import map_in_processes
 from kernel_coder.tasks.rows import ROW_FORMATS, BrokenRowError, Row, row_format, row_uuid
 from kernel_coder.tasks.task import BACKENDS, Task, reference_problem, solution_problem
 from kernel_coder.tasks.task_set import Problem, TaskSet
 
 FORMATS = ("auto", *ROW_FORMATS, "python")
+PARQUET_ROWS = 256
+"""Number of rows of a parquet file that are read at once. A process reads them in about half a second."""
 TABLE_SUFFIXES = (".parquet", ".jsonl", ".json")
 PACKAGED = "packaged"
 PACKAGED_FOLDER = Path(__file__).parent.parent / "data"
@@ -73,12 +77,15 @@ class DataSource:
     exclude_families: Collection[str] | None = None
     max_level: int | None = None
     kernelbench_dir: str | Path | None = None
+    num_proc: int = 1
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ValueError(f"data.format must be one of {', '.join(FORMATS)}; got {self.format!r}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit must be at least 1; got {self.limit}")
+        if self.num_proc < 1:
+            raise ValueError(f"data.num_proc must be at least 1; got {self.num_proc}")
         if self.families is not None and not self.families:
             raise ValueError("data.families is empty; leave it out to use all families")
         if both := sorted(set(self.families or ()) & set(self.exclude_families or ())):
@@ -128,7 +135,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     set; it must be given except for KernelBook and KernelBench, so that a run can be repeated. ``split`` is the split
     of a hub data set. ``families`` keeps tasks with these values in the column ``family``, ``exclude_families`` drops
     them, and ``max_level`` keeps tasks up to this value in the column ``level``. ``limit`` is the highest number of
-    tasks; later rows are not read.
+    tasks; later rows are not read. ``num_proc`` is the number of processes that read a parquet file; with more than
+    one, the calling script needs ``if __name__ == "__main__":``.
 
     Returns:
         The tasks in the order of the source. ``problems`` names the dropped rows: those that do not parse, lack their
@@ -197,20 +205,22 @@ def _data_source(config: DataConfig | str | Path, overrides: Mapping[str, Any]) 
 def _open(source: DataSource) -> tuple[str, Iterable[Attempt]]:
     """Return the source's name for people, and an iterator over its rows."""
     if str(source.path) == PACKAGED:
-        return PACKAGED, _table(_packaged_file(), source.format, PACKAGED)
+        return PACKAGED, _table(_packaged_file(), source.format, PACKAGED, source.num_proc)
     if str(source.path).startswith(f"{PACKAGED}:"):
-        return str(source.path), _table(_packaged_table(str(source.path)), source.format, str(source.path))
+        return str(source.path), _table(
+            _packaged_table(str(source.path)), source.format, str(source.path), source.num_proc
+        )
     if str(source.path).startswith(f"{KERNELBENCH}:"):
         return _kernelbench(source)
     path = Path(source.path).expanduser()
     if path.is_dir():
-        return path.name or str(path), _folder(path, source.format)
+        return path.name or str(path), _folder(path, source.format, source.num_proc)
     if path.is_file():
         if path.suffix == ".py":
             return path.name, _modules([path], source.format)
         if path.suffix not in TABLE_SUFFIXES:
             raise ValueError(f"data.path must end in {', '.join((*TABLE_SUFFIXES, '.py'))} or be a folder; got {path}")
-        return path.name, _table(path, source.format, path.name)
+        return path.name, _table(path, source.format, path.name, source.num_proc)
     hub_id, _, revision = str(source.path).partition("@")
     if _HUB_ID.fullmatch(hub_id) and not hub_id.endswith((*TABLE_SUFFIXES, ".py")):
         return _hub(replace(source, path=hub_id, revision=revision or source.revision))
@@ -235,13 +245,15 @@ def _packaged_table(path: str) -> Path:
     return PACKAGED_FOLDER / f"{name}.parquet"
 
 
-def _table(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
+def _table(path: Path, format_name: str, source: str, num_proc: int = 1) -> Iterator[Attempt]:
     if format_name == "python":
         raise ValueError(f"data.format python reads .py files and folders of them; {path.name} is a table")
-    return (_parquet if path.suffix == ".parquet" else _json_rows)(path, format_name, source)
+    if path.suffix == ".parquet":
+        return _parquet(path, format_name, source, num_proc)
+    return _json_rows(path, format_name, source)
 
 
-def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
+def _parquet(path: Path, format_name: str, source: str, num_proc: int) -> Iterator[Attempt]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
@@ -253,11 +265,17 @@ def _parquet(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
     with file:
         present = file.schema_arrow.names
         chosen = row_format(format_name, present, source)
-        number = 0
-        for batch in file.iter_batches(batch_size=256, columns=[name for name in chosen.columns if name in present]):
-            for row in batch.to_pylist():
-                number += 1
-                yield _attempt(number, row, chosen.make, source)
+        batches = file.iter_batches(PARQUET_ROWS, columns=[name for name in chosen.columns if name in present])
+        first_rows = range(1, file.metadata.num_rows + 1, PARQUET_ROWS)
+        numbered = ((first, batch.to_pylist()) for first, batch in zip(first_rows, batches, strict=True))
+        for attempts in map_in_processes(partial(_attempts, chosen.make, source), numbered, num_proc):
+            yield from attempts
+
+
+def _attempts(make: Callable[[Row, str], Task], source: str, numbered: tuple[int, list[Row]]) -> list[Attempt]:
+    """Return the tasks of consecutive rows, given with the number of the first one."""
+    first, rows = numbered
+    return [_attempt(number, row, make, source) for number, row in enumerate(rows, start=first)]
 
 
 def _json_rows(path: Path, format_name: str, source: str) -> Iterator[Attempt]:
@@ -294,7 +312,7 @@ def _json_values(path: Path) -> Iterator[Row | str]:
                 yield value if isinstance(value, dict) else "not a JSON object"
 
 
-def _folder(path: Path, format_name: str) -> Iterable[Attempt]:
+def _folder(path: Path, format_name: str, num_proc: int = 1) -> Iterable[Attempt]:
     visible = [
         file
         for file in path.rglob("*")
@@ -304,7 +322,7 @@ def _folder(path: Path, format_name: str) -> Iterable[Attempt]:
     if modules := [file for file in visible if file.suffix == ".py"]:
         return _modules(modules, format_name)
     if tables := [file for file in visible if file.suffix in TABLE_SUFFIXES]:
-        return chain.from_iterable(_table(file, format_name, file.name) for file in tables)
+        return chain.from_iterable(_table(file, format_name, file.name, num_proc) for file in tables)
     raise ValueError(f"{path} holds no {', '.join(('.py', *TABLE_SUFFIXES))} file")
 
 

@@ -51,6 +51,7 @@ class DataConfig(Section):
         default=None, ge=0, description="leave out harder tasks (column level); none: all levels"
     )
     limit: int | None = Field(default=None, ge=1, description="use only this many tasks, the first ones; none: all")
+    num_proc: int = Field(default=1, ge=1, description="processes that read a parquet file, and that encode its pairs")
     shuffle: bool = Field(
         default=True, description="a new order of the tasks in every epoch; false: always that of the data"
     )
