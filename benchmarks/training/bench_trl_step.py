@@ -10,8 +10,8 @@ bfloat16 on a GPU. The two kinds of steps alternate. `step_ms` is the median, `p
 weights and AdamW's states. `error` is the largest difference of the two gradients, relative to the largest gradient,
 before the first step. On a GPU it is that of bfloat16.
 
-Only the loss is measured, so the trainers are made without a data set, and the package datasets is replaced by an empty
-one where it is not installed.
+Only the loss is measured, so the trainers are made without a data set, and the packages datasets and pandas are replaced
+by empty ones where they are not installed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,6 +70,10 @@ SHAPES = {
 }
 
 
+UNUSED = {"datasets": ("datasets.fingerprint", "datasets.iterable_dataset", "datasets.distributed"), "pandas": ()}
+"""Packages that trl imports and its loss does not use, with their modules. Missing ones are replaced by empty ones."""
+
+
 def import_trl(wheels: Path | None) -> None:
     """Make ``import trl`` possible."""
     if wheels is not None:
@@ -77,14 +82,20 @@ def import_trl(wheels: Path | None) -> None:
             with zipfile.ZipFile(wheel) as opened:
                 opened.extractall(folder)
         sys.path.append(folder)
-    try:
-        import datasets  # noqa: F401
-    except ModuleNotFoundError:
-        for name in ("datasets", "datasets.fingerprint", "datasets.iterable_dataset", "datasets.distributed"):
-            empty: Any = ModuleType(name)
-            empty.__path__, empty.__spec__, empty.__version__ = [], ModuleSpec(name, None), "0"
-            empty.__getattr__ = lambda missing: type(missing, (), {})
-            sys.modules[name] = empty
+    for package, modules in UNUSED.items():
+        if find_spec(package) is None:
+            for name in (package, *modules):
+                empty: Any = ModuleType(name)
+                empty.__path__, empty.__spec__, empty.__version__ = [], ModuleSpec(name, None), "0"
+                empty.__getattr__ = any_class
+                sys.modules[name] = empty
+
+
+def any_class(name: str) -> type:
+    """An empty class for any name that trl imports from the replaced package."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (), {})
 
 
 class Accelerator:
