@@ -10,8 +10,8 @@ bfloat16 on a GPU. The two kinds of steps alternate. `step_ms` is the median, `p
 weights and AdamW's states. `error` is the largest difference of the two gradients, relative to the largest gradient,
 before the first step. On a GPU it is that of bfloat16.
 
-Only the loss is measured, so the trainers are made without a data set, and the packages datasets and pandas are replaced
-by empty ones where they are not installed.
+Only the loss is measured, so the trainers are made without a data set, and the packages datasets and pandas are
+replaced by empty ones where they are not installed.
 """
 
 from __future__ import annotations
