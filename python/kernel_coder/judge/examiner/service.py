@@ -37,9 +37,15 @@ from kernel_coder.judge.wire.requests import Connection
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 
+MAX_SPLIT_MB = 256
+"""Blocks of GPU memory above this size, in MiB, are never divided. Otherwise a small tensor in a large block that was
+freed keeps the rest of the block from other processes."""
+
+
 def main(fds: list[int]) -> int:
     """Answer the Supervisor's requests until it closes its end of the connection. `fds` holds the Examiner's end."""
     supervisor = Connection(socket.socket(fileno=fds[0]))
+    torch._C._accelerator_setAllocatorSettings(f"max_split_size_mb:{MAX_SPLIT_MB}")
 
     def end_candidate() -> None:
         """Ask the Supervisor to kill the candidate: the Examiner is not permitted to."""

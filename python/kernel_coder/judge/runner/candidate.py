@@ -326,6 +326,7 @@ class Candidate:
 
         The Examiner needs it for the next inputs. Fresh memory from the driver is zero, so some memory is filled again.
         """
+        self.made.clear()
         if free_memory(self.device):
             dirty_for_outputs(self.device, self.outputs.size)
 
