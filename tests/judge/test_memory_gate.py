@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
+from kernel_coder.judge.supervisor.errors import ExaminerLost
 from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory
 
 REFERENCE = """
@@ -117,3 +119,24 @@ def test_a_candidate_that_lacks_memory_is_judged_again_alone(outcome: Outcome, r
     assert [one.outcome for one in found] == [Outcome.CORRECT] * 3
     assert max(beside) > 1
     assert beside[-1] == 1
+
+
+@pytest.mark.parametrize(("is_large", "outcome"), [(True, Outcome.HARNESS_FAILED), (False, Outcome.CRASHED)])
+def test_an_examiner_without_memory_is_asked_once_beside_others_and_a_large_task_is_not_the_candidate_s_fault(
+    monkeypatch: pytest.MonkeyPatch, is_large: bool, outcome: Outcome
+) -> None:
+    asked: list[bool] = []
+
+    def examine(slot: Any, evaluation: Any) -> Verdict:
+        if evaluation.task.id != "probe":
+            asked.append(evaluation.is_alone)
+        slot.prepared, slot.candidate_ran = SimpleNamespace(is_large=is_large), True
+        raise ExaminerLost("the Examiner failed: torch.OutOfMemoryError: CUDA out of memory.")
+
+    with Judge("cpu", "torch", config=JudgeConfig(workers=2, retries=1)) as judge:
+        judge.device = "cuda:0"  # as far as this goes
+        monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
+        found = judge.evaluate(REFERENCE, "class ModelNew: x = 1")
+        judge.device = "cpu"
+    assert found.outcome is outcome
+    assert asked == [False, True] if is_large else [False, True, True]

@@ -36,7 +36,6 @@ from kernel_coder.judge.wire.module_calls import set_math_mode
 from kernel_coder.judge.wire.requests import Connection
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
-
 MAX_SPLIT_MB = 256
 """Blocks of GPU memory above this size, in MiB, are never divided. Otherwise a small tensor in a large block that was
 freed keeps the rest of the block from other processes."""

@@ -43,6 +43,7 @@ class Evaluation:
         is_interpreted: Triton's interpreter runs the candidate's kernels.
         device: the device's name in the verdict, which the Examiner reports.
         task_key: equal for candidates whose task is prepared in the same way.
+        is_alone: no other candidate is being judged.
         stage_s: seconds of the stages before the candidate runs: the task is prepared, the reference is timed without
             a candidate, and the candidate's process starts.
     """
@@ -61,6 +62,7 @@ class Evaluation:
         self.is_interpreted = device == "cpu" and backend == "triton"
         self.task_key = task.reference, task.entry_point, task.precision
         self._began = time.monotonic()
+        self.is_alone = False
         self.stage_s: dict[str, float] = {}
         self._examiner_device = "cpu" if device == "cpu" else "cuda:0"  # the Examiner sees one GPU only
         self._config = config.model_copy(update={"timing": False}) if self.is_interpreted else config

@@ -22,7 +22,7 @@ from kernel_coder.judge.supervisor.admission import Admission
 from kernel_coder.judge.supervisor.batching import askers, verdicts_of
 from kernel_coder.judge.supervisor.errors import ExaminerLost, HarnessError, TaskRefused
 from kernel_coder.judge.supervisor.evaluation import Evaluation, format_problem, installed_versions
-from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory, may_lack_memory
+from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory, may_lack_memory, tells_of_memory
 from kernel_coder.judge.supervisor.processes import Processes
 from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
@@ -283,6 +283,7 @@ class Judge:
             for slot in self._slots:
                 slot.close()
             self._processes.await_retired()
+            evaluation.is_alone = True
             return self._in_a_slot(evaluation)
 
     def _in_a_slot(self, evaluation: Evaluation) -> tuple[Verdict, Prepared | None]:
@@ -297,7 +298,11 @@ class Judge:
             self._queue.give_back(slot)
 
     def _evaluated(self, slot: Slot, evaluation: Evaluation) -> Verdict:
-        """Return the verdict. If the judge itself fails, retry as often as configured."""
+        """Return the verdict. If the judge itself fails, retry as often as configured.
+
+        If GPU memory was short beside other candidates, do not retry here: :meth:`_judged` does it without others. If
+        it is short even then, and the task is large, the candidate is not to blame.
+        """
         if self._out_of_service:
             return evaluation.verdict(Outcome.HARNESS_FAILED, self._out_of_service)
         failures: list[str] = []
@@ -312,9 +317,12 @@ class Judge:
                     LOG.exception("a bug of the judge")
                 failures.append(str(error) or type(error).__name__)
                 lost_with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
+                is_large = slot.prepared is not None and slot.prepared.is_large
                 slot.close()
                 if self._abandoned:
                     return evaluation.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
+                if self.device != "cpu" and tells_of_memory(failures[-1]) and (is_large or not evaluation.is_alone):
+                    return evaluation.verdict(Outcome.HARNESS_FAILED, failures[-1])
         if lost_with_candidate > 1:  # the Examiner was lost twice with this candidate, so the candidate caused it
             reason = f"the judge failed each time it ran: {failures[-1]}"
             return evaluation.verdict(Outcome.CRASHED, reason, compiled=False)

@@ -70,9 +70,14 @@ class MemoryGate:
             self._changed.notify_all()
 
 
+def tells_of_memory(reason: str) -> bool:
+    """Return whether a reason says that too little memory was free."""
+    return _OUT_OF_MEMORY.search(reason) is not None
+
+
 def is_out_of_memory(verdict: Verdict) -> bool:
     """Return whether too little memory was free for the candidate, the task or the Examiner."""
-    return verdict.outcome is Outcome.OUT_OF_MEMORY or _OUT_OF_MEMORY.search(verdict.reason or "") is not None
+    return verdict.outcome is Outcome.OUT_OF_MEMORY or tells_of_memory(verdict.reason or "")
 
 
 def may_lack_memory(verdict: Verdict) -> bool:
