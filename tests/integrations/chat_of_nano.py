@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 from kernel_coder.policy.model import NANO_FOLDER
 from kernel_coder.prompts import encode_prompt
 from kernel_coder.rollout import Sampling, completion_seed
@@ -38,24 +40,21 @@ def nano_served(max_completion_length: int = 384) -> Iterator[str]:
         with one_at_a_time:
             count[0] += 1
             (turn,) = engine.generate([ids], sampling, [completion_seed("chat", count[0])])
-        return {
-            "id": f"chat-{count[0]}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": "nano",
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": "stop" if turn.finish_reason == "stop" else "length",
-                    "message": {"role": "assistant", "content": turn.text},
-                }
-            ],
-            "usage": {
-                "prompt_tokens": len(ids),
-                "completion_tokens": len(turn.completion_ids),
-                "total_tokens": len(ids) + len(turn.completion_ids),
-            },
+        message = {"role": "assistant", "content": turn.text}
+        choice = {"index": 0, "finish_reason": "stop" if turn.finish_reason == "stop" else "length"}
+        about = {"id": f"chat-{count[0]}", "created": int(time.time()), "model": "nano"}
+        usage = {
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(turn.completion_ids),
+            "total_tokens": len(ids) + len(turn.completion_ids),
         }
+        if not body.get("stream"):
+            choices = [choice | {"message": message}]
+            return {**about, "object": "chat.completion", "choices": choices, "usage": usage}
+        about["object"] = "chat.completion.chunk"
+        chunks = [{**about, "choices": [choice | {"delta": message}]}, {**about, "choices": [], "usage": usage}]
+        lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+        return StreamingResponse(iter([*lines, "data: [DONE]\n\n"]), media_type="text/event-stream")
 
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

@@ -49,4 +49,11 @@ def test_vf_eval_scores_nano(turns: int, tmp_path: Path) -> None:
     with judge_served() as judge, nano_served() as model:
         traces = evaluated(tmp_path, model, judge, turns)
     assert len(traces) == TASKS
-    print(json.dumps(traces[0])[:3000])
+    assert all(trace["ok"] for trace in traces), [trace["traces"][0]["errors"] for trace in traces]
+    rollouts = [trace["traces"][0] for trace in traces]
+    assert all(one["rewards"]["kernel"]["score"] >= 0.0 for one in rollouts)
+    assert any(one["metrics"]["compiled"] for one in rollouts)
+    answers = [[node for node in one["nodes"] if node["message"]["role"] == "assistant"] for one in rollouts]
+    assert max(map(len, answers)) == 1 if turns == 1 else max(map(len, answers)) > 1
+    right = sum(one["metrics"]["correct"] for one in rollouts)
+    print(f"{turns} turns: {right:.0f} of {TASKS} right at the end")
