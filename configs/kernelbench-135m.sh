@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Train and evaluate a model for KernelBench, in stages. Each ends within SECONDS_LIMIT seconds and continues when repeated:
-#   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge, or all
-# build, base and lengths need CPU cores only; the others need one GPU.
+#   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge best, or all
+# build, base and lengths need CPU cores only; the others need a GPU. The third run of docs/kernelbench.md was:
+#   COUNT=72000 VERIFIER=none BASE="..." SFT_STEPS=1000 SEEDS=0 GPUS="0 1" configs/kernelbench-135m.sh build sft evaluate rejudge best
 #   COUNT             pairs of the supervised run (40000)
 #   WORKERS           processes that build and read pairs, and candidates judged at once
-#   NPROC             processes of sft, rl and evaluate, one for each GPU
+#   NPROC             processes of sft and rl, one for each GPU
+#   GPUS, TASKS       GPUs of evaluate and rejudge ("0"), and the task sets to evaluate on
+#   STRICT            1: rejudge also with the strict judge
 #   SFT_STEPS, RL_STEPS, SEEDS   updates of both trainings (3000 and 40), and seeds of the evaluation ("0 1 2")
 #   SHARDS            parts of the pairs that are built at the same time
 #   VERIFIER          of the stage build: solutions (the interpreter runs each distinct solution: hours of CPU time), or none
@@ -25,11 +28,13 @@ NPROC=${NPROC:-1}
 SFT_STEPS=${SFT_STEPS:-3000}
 RL_STEPS=${RL_STEPS:-40}
 SEEDS=${SEEDS:-0 1 2}
+GPUS=${GPUS:-0}
 KERNELBENCH_DIR=${KERNELBENCH_DIR:-../shared/data/kernelbench}
 BASE=${BASE:-}
 D=data
 R=runs/kernelbench-135m
 NAME=$D/kernelbench-135m
+TASKS=${TASKS:-kernelbench:level1 kernelbench:level2 $NAME-compositions.parquet $NAME-operations.parquet $NAME-families.parquet}
 
 pairs() {  # FILE COUNT SEED LEVELS SPLIT
   [ -e "$1" ] || $PYTHON -m kernel_coder.data build --families repository --out "$1" --count "$2" --seed "$3" --levels $4 \
@@ -81,10 +86,11 @@ base() {
 }
 lengths() { $PYTHON benchmarks/training/kernelbench/lengths.py $NAME-rl.parquet --tokenizer $R/tokenizer; }
 sft() {
-  local resume=()
+  local resume=() data=$NAME.parquet
   [ -e $R/sft/metrics.jsonl ] && resume=(--resume)
+  for made in $NAME-checked.parquet $NAME-gpu.parquet; do [ -e $made ] && data=$made; done
   timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --nproc "$NPROC" --config configs/kernelbench-135m-sft.yaml $BASE \
-    --data.num_proc "$WORKERS" --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
+    --data.path "$data" --data.num_proc "$WORKERS" --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
 rl() {
   local resume=()
@@ -92,30 +98,44 @@ rl() {
   timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.train --nproc "$NPROC" --config configs/kernelbench-135m-rl.yaml \
     --model.name_or_path "$(newest $R/sft)" --run.max_steps "$RL_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
+on_each_gpu() {  # FUNCTION ITEMS...: items in turn, as many at a time as there are GPUs
+  local function=$1 gpus=($GPUS) at=0
+  shift
+  for item in "$@"; do
+    CUDA_VISIBLE_DEVICES=${gpus[at % ${#gpus[@]}]} "$function" "$item" &
+    at=$((at + 1))
+    [ $((at % ${#gpus[@]})) -ne 0 ] || wait
+  done
+  wait
+}
+evaluate_on() {  # TASKS: answers and verdicts of the newest model
+  local out=$R/evaluations/$MODEL-$(basename "${1/:/-}" .parquet)
+  [ -e "$out/summary.json" ] && return
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --model "$(newest $R/$MODEL)" --tasks "$1" \
+    --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
+    --max-new-tokens 3072 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
+    --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
+    --judge.checks 3 --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 4 || [ $? -eq 124 ]
+}
 evaluate() {
-  for model in sft rl; do
-    [ -e $R/$model ] || continue
-    for tasks in kernelbench:level1 kernelbench:level2 $NAME-compositions.parquet $NAME-operations.parquet $NAME-families.parquet; do
-      out=$R/evaluations/$model-$(basename "${tasks/:/-}" .parquet)
-      [ -e "$out/summary.json" ] && continue
-      timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --nproc "$NPROC" --model "$(newest $R/$model)" --tasks "$tasks" \
-        --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
-        --max-new-tokens 3072 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
-        --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
-        --judge.checks 3 --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 4 || [ $? -eq 124 ]
-    done
+  for MODEL in sft rl; do
+    [ -e $R/$MODEL ] || continue
+    on_each_gpu evaluate_on $TASKS
   done
 }
-rejudge() {
-  for level in level1 level2; do
-    $PYTHON benchmarks/training/kernelbench/rejudge.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-$level 2>/dev/null | head -1)" \
-      --tasks kernelbench:$level --kernelbench-dir "$KERNELBENCH_DIR" --seconds "$SECONDS_LIMIT" \
-      ${KERNELBENCH_SRC:+--kernelbench-src "$KERNELBENCH_SRC"}
-  done
+rejudge_on() {  # TASKS: KernelBench's evaluator, and with STRICT=1 our strict judge
+  local level=${1#kernelbench:}
+  $PYTHON benchmarks/training/kernelbench/rejudge.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-"$level" 2>/dev/null | head -1)" \
+    --tasks "$1" --kernelbench-dir "$KERNELBENCH_DIR" --seconds "$SECONDS_LIMIT" --processes 3 $([ -n "${STRICT:-}" ] || echo --no-strict) \
+    ${KERNELBENCH_SRC:+--kernelbench-src "$KERNELBENCH_SRC"} || [ $? -eq 75 ]
+}
+rejudge() { on_each_gpu rejudge_on kernelbench:level1 kernelbench:level2; }
+best() {
+  $PYTHON benchmarks/judge/remeasure.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-level1 2>/dev/null | head -1)" --out $R/remeasured.csv
 }
 
-[ $# -gt 0 ] || { sed -n '2,15p' "$0"; exit 2; }
-[ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge
+[ $# -gt 0 ] || { sed -n '2,18p' "$0"; exit 2; }
+[ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge best
 for stage in "$@"; do
   echo "== $stage"
   "$stage"

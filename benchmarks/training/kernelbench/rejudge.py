@@ -56,6 +56,12 @@ print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correc
 """
 
 
+def physical(gpu: str) -> str:
+    """The name by which a new process finds a GPU, from its number among the GPUs that this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[int(gpu)] if visible else gpu
+
+
 def theirs(source: str, reference: str, code: str, limit_s: float, gpu: str) -> dict[str, Any]:
     """KernelBench's result for one answer, from a process of its own on one GPU."""
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +78,7 @@ def theirs(source: str, reference: str, code: str, limit_s: float, gpu: str) -> 
                 check=False,
                 env={
                     **os.environ,
-                    "CUDA_VISIBLE_DEVICES": gpu,
+                    "CUDA_VISIBLE_DEVICES": physical(gpu),
                     "TORCH_EXTENSIONS_DIR": folder,
                     "TRITON_CACHE_DIR": f"{folder}/triton",
                 },
@@ -102,7 +108,7 @@ def main() -> int:
     flag("--device", default="cuda:0")
     flag("--workers", type=int, default=6, help="answers judged at once by our judge")
     flag("--processes", type=int, default=2, help="processes of KernelBench's evaluator at once, on each GPU")
-    flag("--gpus", default="0", help="GPUs of KernelBench's evaluator, separated by commas")
+    flag("--gpus", default="0", help="numbers of the visible GPUs for KernelBench's evaluator, separated by commas")
     flag("--no-strict", action="store_true", help="do not judge strictly by our judge")
     flag("--limit-s", type=float, default=120.0, help="time limit of one of those, in seconds")
     flag("--seconds", type=float, default=540.0, help="stop after this many seconds; the same command continues")
