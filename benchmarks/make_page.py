@@ -474,10 +474,9 @@ def kernelbench_on_a_gpu() -> str:
         faster = sum(float(row["speedup_low"] or 0) > 1 for row in found)
         theirs = [row for row in found if row["kernelbench"]]
         agreed = sum(row["kernelbench"] == "correct" for row in theirs)
-        lines.append(
-            [level, str(len(found)), str(waiting), f"{right} ({percent(right / len(found))})", str(faster)]
-            + [f"{agreed} of {len(theirs)}" if theirs else "not run"]
-        )
+        share = f"{right} ({percent(right / len(found))})"
+        by_theirs = f"{agreed} of {len(theirs)}" if theirs else "not run"
+        lines.append([level, str(len(found)), str(waiting), share, str(faster), by_theirs])
     head = ["KernelBench", "answers", "not judged", "right", "surely faster", "right by KernelBench's evaluator"]
     return table(head, *lines)
 
