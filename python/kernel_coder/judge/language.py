@@ -29,7 +29,7 @@ def looks_like(source: str) -> str | None:
 
 
 def other_language(source: str, backend: str) -> str | None:
-    """Return the backend that a candidate looks written for, if it is judged as another one; otherwise None.
+    """Return the backend that the source seems to be written for, if that is not `backend`; otherwise None.
 
     >>> other_language("#include <torch/extension.h>", "triton"), other_language("import triton", "triton")
     ('cpp', None)

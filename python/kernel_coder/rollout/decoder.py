@@ -63,7 +63,12 @@ class Cache:
 
 
 class Decoder:
-    """The decoder of this module. ``kernel``: use the Triton kernel for attention over the cache."""
+    """Runs the layers of a Llama or Qwen2 model on new tokens, with a key-value cache.
+
+    Args:
+        model: the language model.
+        kernel: use the Triton kernel for attention over the cache.
+    """
 
     def __init__(self, model: nn.Module, *, kernel: bool = False) -> None:
         base = causal_lm(model)
