@@ -139,7 +139,7 @@ def learning_curve() -> str:
     parts.append(text(412, bottom - 27, f"{held_out[0][2]} held-out tasks, 95% interval", 14, GREY, "start"))
     parts.append(f"<circle cx='400' cy='{bottom - 12}' r='3.5' fill='{ORANGE}' opacity='0.7'/>")
     parts.append(text(412, bottom - 7, "answers in training", 14, GREY, "start"))
-    return svg(660, 356, "Held-out tasks solved over twenty steps", *parts)
+    return svg(660, 356, "Held-out tasks solved by step", *parts)
 
 
 FIGURES = {"loop.svg": loop, "judge.svg": judge, "learning_curve.svg": learning_curve}

@@ -268,6 +268,7 @@ def test_outputs_are_compared_while_no_process_times(
     task = SimpleNamespace(
         variants=[variant],
         device=torch.device("cpu"),
+        is_large=False,
         null_candidates=lambda: None,
         sample=lambda family, variant: SimpleNamespace(tolerances=[], family=family, magnitudes=[]),
     )

@@ -14,6 +14,7 @@ import torch
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner import memory_estimates, null_candidates, prepared_task
+from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.memory_estimates import SLOT_BYTES, judging_bytes, several_bytes, shares_of, slot_bytes
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
@@ -333,6 +334,34 @@ def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
     filled: list[int] = []
     monkeypatch.setattr(candidate, "free_memory", lambda device: is_much)
     monkeypatch.setattr(candidate, "dirty_for_outputs", lambda device, size: filled.append(size))
-    fake = SimpleNamespace(device=torch.device("cpu"), outputs=SimpleNamespace(size=math.prod((2, 3))))
+    made = {0: [torch.zeros(6)]}
+    fake = SimpleNamespace(device=torch.device("cpu"), outputs=SimpleNamespace(size=math.prod((2, 3))), made=made)
     candidate.Candidate.give_back(fake)  # type: ignore[arg-type]
     assert filled == ([6] if is_much else [])
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("is_large", "is_first", "expected"),
+    [(True, False, ["give back", "sample"]), (True, True, ["sample"]), (False, False, ["sample"])],
+)
+def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
+    is_large: bool, is_first: bool, expected: list[str]
+) -> None:
+    seen: list[str] = []
+
+    class SampledError(Exception):
+        pass
+
+    def sample(family: str, variant: Any) -> None:
+        seen.append("sample")
+        raise SampledError
+
+    variant = SimpleNamespace(slots=1, sizes=None)
+    task = SimpleNamespace(variants=[variant], is_large=is_large, null_candidates=lambda: None, sample=sample)
+    link = SimpleNamespace(ask=lambda say, *values: seen.append("give back"), answer=lambda say: None)
+    checker = Checker(task, link, "", GpuTurns())  # type: ignore[arg-type]
+    checker._called = set() if is_first else {0}
+    with pytest.raises(SampledError):
+        checker.check("own", variant)  # type: ignore[arg-type]
+    assert seen == expected
