@@ -1,4 +1,4 @@
-"""Copies those pairs of a table whose tasks have small inputs.
+"""Copies the pairs with small inputs from one table to another.
 
     python benchmarks/training/kernelbench/small_inputs.py data/kernelbench-135m-rl.parquet --out FILE.parquet
 

@@ -247,7 +247,12 @@ class ShareRejectionConfig(Section):
     threshold: float | None = Field(
         default=None, ge=0, le=1, description="kernel share up to which no answer stays; Dr. Kernel uses 0.3; none: off"
     )
-    width: float = Field(default=0.1, gt=0, le=1, description="width of the range above it in which chance decides")
+    width: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="width of the range of kernel shares above threshold in which chance decides",
+    )
     keep_from_speedup: float | None = Field(
         default=None, gt=0, description="answers with at least this speedup stay in any case; none: no exception"
     )

@@ -300,8 +300,7 @@ class Judge:
     def _evaluated(self, slot: Slot, evaluation: Evaluation) -> Verdict:
         """Return the verdict. If the judge itself fails, retry as often as configured.
 
-        If GPU memory was short beside other candidates, do not retry here: :meth:`_judged` does it without others. If
-        it is short even then, and the task is large, the candidate is not to blame.
+        If GPU memory was short beside other candidates, do not retry here: :meth:`_judged` does it without others.
         """
         if self._out_of_service:
             return evaluation.verdict(Outcome.HARNESS_FAILED, self._out_of_service)
@@ -317,11 +316,10 @@ class Judge:
                     LOG.exception("a bug of the judge")
                 failures.append(str(error) or type(error).__name__)
                 lost_with_candidate += slot.candidate_ran and isinstance(error, ExaminerLost)
-                is_large = slot.prepared is not None and slot.prepared.is_large
                 slot.close()
                 if self._abandoned:
                     return evaluation.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
-                if self.device != "cpu" and tells_of_memory(failures[-1]) and (is_large or not evaluation.is_alone):
+                if self.device != "cpu" and not evaluation.is_alone and tells_of_memory(failures[-1]):
                     return evaluation.verdict(Outcome.HARNESS_FAILED, failures[-1])
         if lost_with_candidate > 1:  # the Examiner was lost twice with this candidate, so the candidate caused it
             reason = f"the judge failed each time it ran: {failures[-1]}"

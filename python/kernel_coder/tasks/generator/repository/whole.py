@@ -53,7 +53,7 @@ def partial(
     lines: list[str] | None = None,
     largest: bool = False,
 ) -> Kernel:
-    """Open a kernel whose programs each store the sum of a block's terms; ``forward`` adds the partial sums."""
+    """Open a kernel in which each program stores the sum of one block. ``forward`` adds these sums."""
     kernel = flat_kernel(draft, "partial_sum" if not largest else "partial_max", pointers)
     kernel.is_flat = False
     kernel.blocks = [("BLOCK", "4096")]
