@@ -5,8 +5,10 @@
 #   COUNT=72000 VERIFIER=none BASE="..." SFT_STEPS=1000 SEEDS=0 GPUS="0 1" configs/kernelbench-135m.sh build sft evaluate rejudge best
 #   COUNT             pairs of the supervised run (40000)
 #   WORKERS           processes that build and read pairs, and candidates judged at once
-#   NPROC             processes of sft and rl, one for each GPU
-#   GPUS, TASKS       GPUs of evaluate and rejudge ("0"), and the task sets to evaluate on
+#   NPROC             processes of sft, rl and evaluate, one for each GPU (1). With several, one task set after the other is
+#                     evaluated on all GPUs
+#   GPUS, TASKS       with NPROC=1: GPUs of evaluate and rejudge ("0"), each for one task set; and the task sets
+#   SAMPLES           answers with each seed (1). A larger number later adds answers to an evaluation
 #   STRICT            1: rejudge also with the strict judge
 #   SFT_STEPS, RL_STEPS, SEEDS   updates of both trainings (3000 and 40), and seeds of the evaluation ("0 1 2")
 #   SHARDS            parts of the pairs that are built at the same time
@@ -29,6 +31,7 @@ SFT_STEPS=${SFT_STEPS:-3000}
 RL_STEPS=${RL_STEPS:-40}
 SEEDS=${SEEDS:-0 1 2}
 GPUS=${GPUS:-0}
+SAMPLES=${SAMPLES:-1}
 KERNELBENCH_DIR=${KERNELBENCH_DIR:-../shared/data/kernelbench}
 BASE=${BASE:-}
 D=data
@@ -90,6 +93,7 @@ sft() {
   [ -e $R/sft/metrics.jsonl ] && resume=(--resume)
   for made in $NAME-checked.parquet $NAME-gpu.parquet; do [ -e $made ] && data=$made; done
   timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.sft --nproc "$NPROC" --config configs/kernelbench-135m-sft.yaml $BASE \
+    --parallel.shard false --optim.per_device_train_batch_size $((16 / NPROC)) --optim.gradient_accumulation_steps "$NPROC" \
     --data.path "$data" --data.num_proc "$WORKERS" --run.max_steps "$SFT_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
 rl() {
@@ -98,9 +102,11 @@ rl() {
   timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.train --nproc "$NPROC" --config configs/kernelbench-135m-rl.yaml \
     --model.name_or_path "$(newest $R/sft)" --run.max_steps "$RL_STEPS" "${resume[@]}" || [ $? -eq 124 ]
 }
+all_gpus() { seq -s, 0 $((NPROC - 1)); }
 on_each_gpu() {  # FUNCTION ITEMS...: items in turn, as many at a time as there are GPUs
   local function=$1 gpus=($GPUS) at=0
   shift
+  [ "$NPROC" -eq 1 ] || gpus=("$(all_gpus)")
   for item in "$@"; do
     CUDA_VISIBLE_DEVICES=${gpus[at % ${#gpus[@]}]} "$function" "$item" &
     at=$((at + 1))
@@ -109,10 +115,10 @@ on_each_gpu() {  # FUNCTION ITEMS...: items in turn, as many at a time as there 
   wait
 }
 evaluate_on() {  # TASKS: answers and verdicts of the newest model
-  local out=$R/evaluations/$MODEL-$(basename "${1/:/-}" .parquet)
-  [ -e "$out/summary.json" ] && return
-  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate --model "$(newest $R/$MODEL)" --tasks "$1" \
-    --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples 1 --seeds $SEEDS \
+  local out=$R/evaluations/$MODEL-$(basename "${1/:/-}" .parquet) several=()
+  [ "$NPROC" -eq 1 ] || several=(--nproc "$NPROC" --judge-device "$(all_gpus | sed 's/[0-9]*/cuda:&/g')")
+  timeout --signal TERM "$SECONDS_LIMIT" $PYTHON -m kernel_coder.evaluate "${several[@]}" --model "$(newest $R/$MODEL)" --tasks "$1" \
+    --kernelbench-dir "$KERNELBENCH_DIR" --prompt-template bare --temperature 1.0 --top-p 0.97 --samples "$SAMPLES" --seeds $SEEDS \
     --max-new-tokens 3072 --batch-size 128 --remember --output "$out" $([ -e "$out/samples.jsonl" ] && echo --resume) \
     --judge.allow library_matmul --judge.families own,normal --judge.hidden-shapes false --judge.null-candidates false --judge.profile false \
     --judge.checks 3 --judge.timed-calls 20 --judge.timing-s 1.0 --judge.timeout-s 60 --judge.workers 4 || [ $? -eq 124 ]
@@ -126,7 +132,7 @@ evaluate() {
 rejudge_on() {  # TASKS: KernelBench's evaluator, and with STRICT=1 our strict judge
   local level=${1#kernelbench:}
   $PYTHON benchmarks/training/kernelbench/rejudge.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-"$level" 2>/dev/null | head -1)" \
-    --tasks "$1" --kernelbench-dir "$KERNELBENCH_DIR" --seconds "$SECONDS_LIMIT" --processes 3 $([ -n "${STRICT:-}" ] || echo --no-strict) \
+    --tasks "$1" --kernelbench-dir "$KERNELBENCH_DIR" --gpus "$(all_gpus)" --seconds "$SECONDS_LIMIT" --processes 3 $([ -n "${STRICT:-}" ] || echo --no-strict) \
     ${KERNELBENCH_SRC:+--kernelbench-src "$KERNELBENCH_SRC"} || [ $? -eq 75 ]
 }
 rejudge() { on_each_gpu rejudge_on kernelbench:level1 kernelbench:level2; }

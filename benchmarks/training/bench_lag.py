@@ -9,8 +9,8 @@
 `simulated`: 16 answers a step, one written after the other in a quarter of a second each; a verdict takes 1 s, and 1,
 2 or 4 are found at a time; an update takes 3 s. `step_s` is the median step, `longest_s` the longest of the three
 stages. `engines`: tokens of answers by the time from prompts to ids and log-probs. `steps`: medians over all steps but
-the first two; `busy` is the mean of nvidia-smi's utilisation of each GPU, asked twice a second. VENV is an interpreter
-that has vLLM.
+the first two; `held_out` is the share of right answers to held-out tasks, if flags ask for it; `busy` is the mean of
+nvidia-smi's utilisation of each GPU, asked twice a second. VENV is an interpreter that has vLLM.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
             command = [sys.executable, "-m", "kernel_coder.train", "--config", arguments.config]
             subprocess.run([*command, *given, *arguments.flags], check=True)
             lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-        steps = [one for one in map(json.loads, lines) if "time/update_s" in one][WARM:]
+        every = [json.loads(line) for line in lines]
+        steps = [one for one in every if "time/update_s" in one][WARM:]
+        held_out = [one["eval/judge/correct"] for one in every if "eval/judge/correct" in one]
 
         def median(name: str, steps: list[dict[str, Any]] = steps) -> float:
             return statistics.median(one.get(name) or 0.0 for one in steps)
@@ -244,6 +246,7 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
             "verdict_wait_share": f"{median('time/verdict_wait_share'):.3f}",
             "staleness": f"{median('sampling/staleness'):.1f}",
             "sampling_kl": f"{median('sampling/kl'):.2g}",
+            "held_out": " ".join(f"{share:.3f}" for share in held_out),
             "busy": " ".join(f"{index}:{statistics.fmean(shares):.0f}%" for index, shares in sorted(busy.items())),
         }
 

@@ -108,6 +108,10 @@ WHOLE = ParallelConfig(shard=False)
 MASTER = ParallelConfig(sync_each_pass=True, param_dtype="bfloat16")
 CASES = {
     "3b": Case("qwen2.5-coder-3b", parallel=DIVIDED, alone=True),
+    "3b_64": Case("qwen2.5-coder-3b", count=64, parallel=DIVIDED, alone=True),
+    "3b_64_whole_copies": Case("qwen2.5-coder-3b", count=64, parallel=WHOLE),
+    "3b_128": Case("qwen2.5-coder-3b", count=128, parallel=DIVIDED, alone=True),
+    "3b_sft": Case("qwen2.5-coder-3b", "sft", 8, 64, parallel=DIVIDED, alone=True),
     "3b_sync_once": Case("qwen2.5-coder-3b", parallel=ParallelConfig()),
     "3b_keep_gathered": Case("qwen2.5-coder-3b", parallel=ParallelConfig(sync_each_pass=True, reshard=False)),
     "3b_reduce_bf16": Case("qwen2.5-coder-3b", parallel=ParallelConfig(sync_each_pass=True, reduce_dtype=None)),

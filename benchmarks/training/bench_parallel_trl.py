@@ -1,4 +1,4 @@
-"""The case `3b` of bench_parallel.py with TRL's loss and accelerate's FSDP2: the same model and batch on several GPUs.
+"""A case of bench_parallel.py with TRL's loss and accelerate's FSDP2: the same model and batch on several GPUs.
 
     torchrun --nproc-per-node 2 benchmarks/training/bench_parallel_trl.py --wheels FOLDER --out two.csv
     torchrun --nproc-per-node 2 benchmarks/training/bench_parallel_trl.py --wheels FOLDER --small   # on the CPU
@@ -63,6 +63,7 @@ def inputs_of(batch: Any, places: range, device: torch.device, tokens: int) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, help="folder with wheels of trl and accelerate")
+    parser.add_argument("--case", default="3b", choices=("3b", "3b_64"), help="name in bench_parallel.py (default 3b)")
     parser.add_argument("--updates", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="tiny shapes on the CPU")
     parser.add_argument("--commit", default=os.environ.get("KC_COMMIT", ""))
@@ -75,8 +76,8 @@ def main() -> None:
 
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cpu") if options.small else torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    case, row = CASES["3b"], dict.fromkeys(FIELDS, "")
-    row |= {"case": "3b, TRL and accelerate", "model": case.model, "ranks": size, "weights": "bfloat16"}
+    case, row = CASES[options.case], dict.fromkeys(FIELDS, "")
+    row |= {"case": f"{options.case}, TRL and accelerate", "model": case.model, "ranks": size, "weights": "bfloat16"}
     model = make_policy(case, device, small=options.small).model.train()
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     with patch.dict(os.environ):
@@ -115,7 +116,8 @@ def main() -> None:
         "device": "cpu" if options.small else torch.cuda.get_device_name(device),
         "torch": torch.__version__,
         "commit": options.commit,
-        "command": f"torchrun --nproc-per-node {size} {Path(sys.argv[0]).name} --updates {options.updates}",
+        "command": f"torchrun --nproc-per-node {size} {Path(sys.argv[0]).name} --case {options.case} "
+        f"--updates {options.updates}",
     }
     if rank == 0:
         print(row, flush=True)

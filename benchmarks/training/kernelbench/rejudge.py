@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ def main() -> int:
     flag("--workers", type=int, default=6, help="answers judged at once by our judge")
     flag("--processes", type=int, default=2, help="processes of KernelBench's evaluator at once, on each GPU")
     flag("--gpus", default="0", help="numbers of the visible GPUs for KernelBench's evaluator, separated by commas")
+    flag("--answers", type=int, help="only so many answers to each task; default: all")
     flag("--no-strict", action="store_true", help="do not judge strictly by our judge")
     flag("--limit-s", type=float, default=120.0, help="time limit of one of those, in seconds")
     flag("--seconds", type=float, default=540.0, help="stop after this many seconds; the same command continues")
@@ -122,7 +123,8 @@ def main() -> int:
     verdicts = {(one["task"], one["sample"]): one["verdict"] for one in lines(options.folder / "verdicts.jsonl")}
     out = options.folder / "rejudged.jsonl"
     known = {(one["task"], one["sample"]): one for one in lines(out)}
-    with_code = [key for key in verdicts if samples.get(key, {}).get("code")]
+    most = options.answers or len(samples)
+    with_code = [key for key in verdicts if samples.get(key, {}).get("code") and key[1] < most]
     todo = [key for key in with_code if key not in known]
     print(f"{len(verdicts)} answers, {len(with_code)} with code, {len(todo)} to judge", flush=True)
     strict = JudgeConfig(workers=options.workers, timing=False, timeout_s=60.0)
@@ -138,38 +140,54 @@ def main() -> int:
         finally:
             free.put(gpu)
 
+    def keep(key: tuple[str, int], verdict: Any, found: dict[str, Any]) -> None:
+        known[key] = {
+            "task": key[0],
+            "sample": key[1],
+            "first": verdicts[key]["outcome"],
+            "strict": None if verdict is None else str(verdict.outcome),
+            "reason": "" if verdict is None else (verdict.reason or "")[:400],
+            "kernelbench": found,
+        }
+        with out.open("a") as file:
+            file.write(json.dumps(known[key]) + "\n")
+
+    def is_over() -> bool:
+        return time.monotonic() - began > options.seconds
+
     with contextlib.ExitStack() as stack:
         judge = None
         if not options.no_strict:
             judge = stack.enter_context(open_judge(options.device, "triton", config=strict))
         pool = stack.enter_context(ThreadPoolExecutor(len(gpus) * options.processes))
-        for at in range(0, len(todo), 24):
-            if time.monotonic() - began > options.seconds:
+        size = 24 if judge is not None else max(len(todo), 1)
+        for at in range(0, len(todo), size):
+            if is_over():
                 break
-            part = todo[at : at + 24]
-            codes = [samples[key]["code"] for key in part]
-            ours: list[Any] = [None] * len(part)
+            part = [(key, samples[key]["code"]) for key in todo[at : at + size]]
+            ours: dict[tuple[str, int], Any] = {}
             if judge is not None:
-                ours = list(judge.evaluate_many((tasks[key[0]], code) for key, code in zip(part, codes, strict=True)))
-            other: list[dict[str, Any]] = [{}] * len(part)
-            if options.kernelbench_src:
-                other = list(pool.map(on_a_gpu, zip(part, codes, strict=True)))
-                for place, found in enumerate(other):
-                    if NO_MEMORY in found["said"].lower():
-                        other[place] = on_a_gpu((part[place], codes[place]))
-            with out.open("a") as file:
-                for key, verdict, found in zip(part, ours, other, strict=True):
-                    record = {
-                        "task": key[0],
-                        "sample": key[1],
-                        "first": verdicts[key]["outcome"],
-                        "strict": None if verdict is None else str(verdict.outcome),
-                        "reason": "" if verdict is None else (verdict.reason or "")[:400],
-                        "kernelbench": found,
-                    }
-                    known[key] = record
-                    file.write(json.dumps(record) + "\n")
-    write_summary(options.folder / "rejudged.md", list(known.values()), len(verdicts))
+                found = judge.evaluate_many((tasks[key[0]], code) for key, code in part)
+                ours = dict(zip([key for key, _ in part], found, strict=True))
+            if not options.kernelbench_src:
+                for key, _ in part:
+                    keep(key, ours.get(key), {})
+                continue
+            asked = {pool.submit(on_a_gpu, pair): pair for pair in part}
+            alone = []
+            for future in as_completed(asked):
+                if is_over():
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    break
+                key = asked[future][0]
+                if NO_MEMORY in future.result()["said"].lower():
+                    alone.append(asked[future])
+                else:
+                    keep(key, ours.get(key), future.result())
+            for pair in alone:
+                if not is_over():
+                    keep(pair[0], ours.get(pair[0]), on_a_gpu(pair))
+    write_summary(options.folder / "rejudged.md", list(known.values()), sum(key[1] < most for key in verdicts))
     print((options.folder / "rejudged.md").read_text())
     return 75 if len(known) < len(with_code) else 0
 
