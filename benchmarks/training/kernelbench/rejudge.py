@@ -129,11 +129,13 @@ def main() -> int:
     print(f"{len(verdicts)} answers, {len(with_code)} with code, {len(todo)} to judge", flush=True)
     strict = JudgeConfig(workers=options.workers, timing=False, timeout_s=60.0)
     gpus = options.gpus.split(",")
-    free = queue.SimpleQueue[str]()
+    free, all_free = queue.SimpleQueue[str](), queue.SimpleQueue[str]()
     for gpu in gpus * options.processes:
         free.put(gpu)
+    for gpu in gpus:
+        all_free.put(gpu)
 
-    def on_a_gpu(pair: tuple[tuple[str, int], str]) -> dict[str, Any]:
+    def on_a_gpu(pair: tuple[tuple[str, int], str], free: queue.SimpleQueue[str] = free) -> dict[str, Any]:
         gpu = free.get()
         try:
             return theirs(options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s, gpu)
@@ -184,9 +186,10 @@ def main() -> int:
                     alone.append(asked[future])
                 else:
                     keep(key, ours.get(key), future.result())
-            for pair in alone:
-                if not is_over():
-                    keep(pair[0], ours.get(pair[0]), on_a_gpu(pair))
+            asked = {} if is_over() else {pool.submit(on_a_gpu, pair, all_free): pair for pair in alone}
+            for future in as_completed(asked):
+                key = asked[future][0]
+                keep(key, ours.get(key), future.result())
     write_summary(options.folder / "rejudged.md", list(known.values()), sum(key[1] < most for key in verdicts))
     print((options.folder / "rejudged.md").read_text())
     return 75 if len(known) < len(with_code) else 0
