@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Train and evaluate a model for KernelBench, in stages. Each ends within SECONDS_LIMIT seconds and continues when repeated:
 #   configs/kernelbench-135m.sh STAGE...      stages: build check verify base lengths sft rl evaluate rejudge best, or all
-# build, base and lengths need CPU cores only; the others need a GPU. The third run of docs/kernelbench.md was:
-#   COUNT=72000 VERIFIER=none BASE="..." SFT_STEPS=1000 SEEDS=0 GPUS="0 1" configs/kernelbench-135m.sh build sft evaluate rejudge best
+# build, base and lengths need CPU cores only; the others need a GPU. The fourth run of docs/kernelbench.md was:
+#   COUNT=72000 VERIFIER=none BASE="..." SFT_STEPS=2000 SEEDS=0 NPROC=4 configs/kernelbench-135m.sh build sft evaluate rejudge
 #   COUNT             pairs of the supervised run (40000)
 #   WORKERS           processes that build and read pairs, and candidates judged at once
 #   NPROC             processes of sft, rl and evaluate, one for each GPU (1). With several, one task set after the other is

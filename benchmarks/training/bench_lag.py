@@ -8,9 +8,11 @@
 
 `simulated`: 16 answers a step, one written after the other in a quarter of a second each; a verdict takes 1 s, and 1,
 2 or 4 are found at a time; an update takes 3 s. `step_s` is the median step, `longest_s` the longest of the three
-stages. `engines`: tokens of answers by the time from prompts to ids and log-probs. `steps`: medians over all steps but
-the first two; `held_out` is the share of right answers to held-out tasks, if flags ask for it; `busy` is the mean of
-nvidia-smi's utilisation of each GPU, asked twice a second. VENV is an interpreter that has vLLM.
+stages. `engines`: tokens of answers by the time from prompts to ids and log-probs. `steps`: means over all steps but
+the first two, since with a lag long and short steps alternate; a stage's time is that in which it worked on the answers
+of any step, and `ratio` is the step by the longest stage; `held_out` is the share of right answers to held-out tasks,
+if flags ask for it; `busy` is the mean of nvidia-smi's utilisation of each GPU, asked twice a second. VENV is an
+interpreter that has vLLM.
 """
 
 from __future__ import annotations
@@ -214,6 +216,15 @@ def busy_gpus() -> Iterator[dict[int, list[float]]]:
             thread.join()
 
 
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """The time that these intervals cover together."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
 def step_rows(arguments: Namespace) -> Iterator[Row]:
     for lag in arguments.lags:
         with tempfile.TemporaryDirectory() as folder, busy_gpus() as busy:
@@ -221,31 +232,38 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
             flags |= {"run.eval_on_start": "false", "run.eval_steps": "null"}
             given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
             command = [sys.executable, "-m", "kernel_coder.train", "--config", arguments.config]
-            subprocess.run([*command, *given, *arguments.flags], check=True)
+            run = subprocess.Popen([*command, *given, *arguments.flags])
+            try:
+                run.wait(arguments.seconds)
+            except subprocess.TimeoutExpired:
+                run.terminate()  # the run saves itself, and the row has the steps that it did
+                run.wait()
             lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
         every = [json.loads(line) for line in lines]
         steps = [one for one in every if "time/update_s" in one][WARM:]
         held_out = [one["eval/judge/correct"] for one in every if "eval/judge/correct" in one]
 
-        def median(name: str, steps: list[dict[str, Any]] = steps) -> float:
-            return statistics.median(one.get(name) or 0.0 for one in steps)
+        def mean(*names: str, steps: list[dict[str, Any]] = steps) -> float:
+            return statistics.fmean(sum(one.get(name) or 0.0 for name in names) for one in steps)
 
-        stages = {
-            "writing_s": [s.get("time/until/sample", 0.0) - s.get("time/from/sample", 0.0) for s in steps],
-            "rollout_s": [s.get("time/rollout_s", 0.0) for s in steps],
-            "judge_s": [s.get("time/until/judge", 0.0) - s.get("time/from/judge", 0.0) for s in steps],
-            "update_s": [s.get("time/update_s", 0.0) + s.get("time/logprobs_s", 0.0) for s in steps],
-        }
+        def span(stage: str, steps: list[dict[str, Any]] = steps) -> float:
+            marks = [(s[f"time/from/{stage}"], s[f"time/until/{stage}"]) for s in steps if f"time/from/{stage}" in s]
+            return covered(marks) / len(steps)
+
+        stages = {"writing_s": span("sample") or mean("time/rollout_s"), "judging_s": span("judge")}
+        stages["updating_s"] = mean("time/update_s", "time/logprobs_s")
+        step_s = mean("time/step_s")
         yield {
             "config": Path(arguments.config).stem,
             "flags": " ".join(arguments.flags),
             "lag": lag,
             "steps": len(steps),
-            "step_s": f"{median('time/step_s'):.2f}",
-            **{name: f"{statistics.median(values):.2f}" for name, values in stages.items()},
-            "verdict_wait_share": f"{median('time/verdict_wait_share'):.3f}",
-            "staleness": f"{median('sampling/staleness'):.1f}",
-            "sampling_kl": f"{median('sampling/kl'):.2g}",
+            "step_s": f"{step_s:.2f}",
+            **{name: f"{seconds:.2f}" for name, seconds in stages.items()},
+            "ratio": f"{step_s / max(stages.values()):.3f}",
+            "verdict_wait_share": f"{mean('time/verdict_wait_share'):.3f}",
+            "staleness": f"{mean('sampling/staleness'):.1f}",
+            "sampling_kl": f"{mean('sampling/kl'):.2g}",
             "held_out": " ".join(f"{share:.3f}" for share in held_out),
             "busy": " ".join(f"{index}:{statistics.fmean(shares):.0f}%" for index, shares in sorted(busy.items())),
         }
@@ -262,6 +280,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--config", default="configs/smollm2-135m.yaml")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--seconds", type=float, help="end a run after so many seconds; its row has the steps so far")
     parser.add_argument("--lags", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="commit in the rows, if there is no git")
