@@ -343,7 +343,7 @@ def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
 
 @pytest.mark.parametrize(
     ("is_large", "is_first", "expected"),
-    [(True, False, ["give back", "sample"]), (True, True, ["sample"]), (False, False, ["sample"])],
+    [(True, False, ["prepare for 0", "sample"]), (True, True, ["sample"]), (False, False, ["sample"])],
 )
 def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
     is_large: bool, is_first: bool, expected: list[str]
@@ -359,7 +359,7 @@ def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
 
     variant = SimpleNamespace(slots=1, sizes=None)
     task = SimpleNamespace(variants=[variant], is_large=is_large, null_candidates=lambda: None, sample=sample)
-    link = SimpleNamespace(ask=lambda say, *values: seen.append("give back"), answer=lambda say: None)
+    link = SimpleNamespace(prepare=lambda calls: seen.append(f"prepare for {calls}"))
     checker = Checker(task, link, "", GpuTurns())  # type: ignore[arg-type]
     checker._called = set() if is_first else {0}
     with pytest.raises(SampledError):

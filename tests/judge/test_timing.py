@@ -229,20 +229,18 @@ def test_after_timing_a_large_task_each_runner_gives_back_its_memory(is_large: b
 
     def link(name: str) -> Any:
         found = Mock()
-        found.ask = lambda *what: asked.append((name, *what))
-        found.answer = lambda say: asked.append(name)
+        found.prepare = lambda calls: asked.append((name, calls))
         return found
 
     found = Requester.__new__(Requester)
     found.reference = link("reference")
     found.checker = SimpleNamespace(link=link("candidate"), task=SimpleNamespace(is_large=is_large))  # type: ignore[assignment]
     found.free_memory()
-    each = [[(name, Say.PING, 0, 0, 0), name] for name in ("reference", "candidate")]
-    assert asked == ([*each[0], *each[1]] if is_large else [])
+    assert asked == ([("reference", 0), ("candidate", 0)] if is_large else [])
     found.checker.link = found.reference
     asked.clear()
     found.free_memory()
-    assert asked == (each[0] if is_large else [])
+    assert asked == ([("reference", 0)] if is_large else [])
 
 
 def timer(loads: list[float], turns: GpuTurns, kind: str = "cuda") -> Any:

@@ -109,7 +109,7 @@ class Checker(OutputChecker):
             mode = Mode.AUDITED
         is_checked = mode in CHECKED
         if self.task.is_large and self._called:
-            self._free_runner_memory()
+            self.link.prepare(0)  # the oracle may need the memory of the last outputs for the next inputs
         with ExitStack() as held:
             turn = held.enter_context(self.turns.shared())
             samples: list[Sample] = []
@@ -156,11 +156,6 @@ class Checker(OutputChecker):
                 pair = (outputs_at(self.link.outputs, variant, place) for place in (slot, slot + calls - 1))
                 self.is_deterministic = all(same_bits(a, b) for a, b in zip(*pair, strict=True))
         return all(kept)
-
-    def _free_runner_memory(self) -> None:
-        """Have the Runner give back the memory of its last outputs. The oracle may need it for the next inputs."""
-        self.link.ask(Say.PING, 0, 0, 0)
-        self.link.answer(Say.PING)
 
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
         """Compare the outputs of one call. In a mode of CHECKED, raise Judged if one is wrong and return True

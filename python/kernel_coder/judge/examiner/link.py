@@ -70,6 +70,12 @@ class Link:
         except (ChannelClosed, ChannelTimeout, OSError):
             raise self.failed(Outcome.CRASHED, "its process ended") from None
 
+    def prepare(self, calls: int) -> None:
+        """Have the Runner get memory for this many calls; for none, give back the memory that it keeps for the next
+        call."""
+        self.ask(Say.PING, 0, calls, 0)
+        self.answer(Say.PING)
+
     def answer(self, say: Say, awake_s: float = 0.0, most_s: float = math.inf) -> Frame:
         """Return the Runner's answer to the last request.
 

@@ -22,7 +22,6 @@ from kernel_coder.judge.examiner.timing_records import Party
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import Say
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
 
 
@@ -82,8 +81,7 @@ class Requester:
         """Ask the Runners to prepare for this many calls."""
         if calls > self._prepared:
             for link in dict.fromkeys((self.reference, self.checker.link)):
-                link.ask(Say.PING, 0, calls, 0)
-                link.answer(Say.PING)
+                link.prepare(calls)
             self._prepared = calls
 
     def free_memory(self) -> None:
@@ -91,8 +89,7 @@ class Requester:
         they keep it, and the Examiner may lack it for the next inputs."""
         if self.checker.task.is_large:
             for link in dict.fromkeys((self.reference, self.checker.link)):
-                link.ask(Say.PING, 0, 0, 0)
-                link.answer(Say.PING)
+                link.prepare(0)
 
     def _requests(self, parties: Sequence[Party], calls: int, turn: Turn) -> list[Request | None]:
         """Make requests beforehand. To save work, the reference gets inputs that the candidate has had before; the
