@@ -60,11 +60,11 @@ END
 build() {
   mkdir -p $D/shards
   for shard in $(seq 1 "$SHARDS"); do
-    pairs "$D/shards/$shard.parquet" $((COUNT / SHARDS)) $((100 + shard)) "1 1 1 2 2 3" train &
+    pairs "$D/shards/$shard.parquet" $((COUNT / SHARDS)) $((100 + shard)) "1 1 2 2 3 3" train &
   done
   wait
   [ -e $NAME.parquet ] || join $NAME.parquet $D/shards/*.parquet
-  pairs $NAME-rl.parquet $((COUNT / 20)) 300 "1 2 2 3 3" train
+  pairs $NAME-rl.parquet $((COUNT / 20)) 300 "2 3 3" train
   [ -e $NAME-rl-small.parquet ] || $PYTHON benchmarks/training/kernelbench/small_inputs.py $NAME-rl.parquet \
     --elements 4194304 --out $NAME-rl-small.parquet
   pairs $NAME-compositions.parquet $((COUNT / 200)) 400 "2 3" heldout_composition

@@ -322,7 +322,32 @@ def test_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) ->
 
 def test_chains_have_what_follows_a_layer_in_many_modules() -> None:
     wanted = {"residual", "mean_rest", "sum_rest", "add_own_input", "instance_norm", "max_pool1d", "layer_norm"}
-    found: set[str] = set()
-    for seed in range(600):
-        found.update(drawn(f"kinds {seed}", 2 + seed % 2).composition)
-    assert wanted <= found, wanted - found
+    wanted |= {"double", "gated_mish", "gated_hardswish", "min_scalar_parameter", "sub_scalar_parameter", "avg_pool3d"}
+    texts = {
+        "pooling with a number": r"Pool\dd\((kernel_size=)?\d\)",
+        "two poolings": r"Pool(\d)d[^)]*\)(.|\n)*Pool\1d",
+        "a layer with its defaults": r"nn\.(Hardtanh|LeakyReLU|ELU)\(\)",
+        "a constant named after its layer": r"leaky_relu_negative_slope|hardtanh_m(in|ax)|elu_alpha",
+        "a mean without its dimensions": r"mean\((\{x\}, |x, )?(dim=)?[\[(]2, 3[\])]\)",
+        "a viewed parameter": r"\.view\(1, -1, 1",
+        "a learnt number in a vector": r"_shape: tuple|_shape = \(1,\)",
+    }
+    missing = set(texts)
+    for seed in range(900):
+        made = drawn(f"kinds {seed}", 2 + seed % 2)
+        wanted -= set(made.composition)
+        missing -= {name for name in missing if re.search(texts[name], made.reference)}
+    assert not wanted
+    assert not missing
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gates_learnt_numbers_and_poolings_are_right(seed: int, verifier: InterpreterVerifier) -> None:
+    forms = ("gated", "double", "min_scalar", "sub_scalar", "global_avg", "max_pool", "avg_pool")
+    inexact = {"tanhshrink", "log_sigmoid", "batch_norm", "instance_norm"}  # small differences of large numbers
+    found: list[Made] = []
+    for number in range(400):
+        made = drawn(f"forms {seed} {number}", 2)
+        if not inexact & set(made.composition) and any(op.startswith(forms) for op in made.composition):
+            found.append(made)
+    check(verifier, found[:6])

@@ -11,6 +11,7 @@ from kernel_coder.tasks.generator.repository.elementwise import (
     SECOND,
     apply,
     flat_kernel,
+    gate,
     parameter,
     scalar_parameter,
     second_input,
@@ -67,7 +68,7 @@ class Chain:
             self._one()
 
     def _one(self) -> None:
-        options = [(self._pointwise, 6.0), (lambda: scalar_parameter(self.draft), 0.3)]
+        options = [(self._pointwise, 6.0), (lambda: scalar_parameter(self.draft), 0.5), (lambda: gate(self.draft), 0.6)]
         if not self.has_channels and self.has_rows and self.heavy < 3:
             options.append((self._reduce, 1.0))
         if self.may_soften and self.heavy < 3:
@@ -81,7 +82,7 @@ class Chain:
         if self.heavy < 2 and self.has_channels and self.has_rows:
             options += [(self._norm, 1.6), (self._reduce, 1.6), (self._softmax, 0.6)]
             if self.has_space:
-                options += [(self._pool, 1.2), (self._global, 0.7)]
+                options += [(self._global, 0.7), *([(self._pool, 3.0)] if pooling.fits(self.draft) else [])]
             if self.ndim == 0 and len(self.draft.kernels) == 1:
                 options.append((self._pool_rows, 0.5))
             options.append((self._residual, 0.4))
@@ -192,33 +193,38 @@ class Chain:
         )
 
     def _pool(self) -> None:
-        self.heavy += 1
-        kernels = len(self.draft.kernels)
-        pooling.pool_after(self.draft, self.ndim, self.rng.choice(("max", "avg")))
-        assert len(self.draft.kernels) == kernels + 1
+        kind = self.rng.choice(("max", "avg"))
+        for number in range(self.rng.choice((1, 1, 2))):
+            if number and not pooling.fits(self.draft):
+                return
+            self.heavy += 1
+            kernels = len(self.draft.kernels)
+            pooling.pool_after(self.draft, self.ndim, kind)
+            assert len(self.draft.kernels) == kernels + 1
 
     def _global(self) -> None:
-        """Append the mean over all positions of a channel."""
+        """Append the mean over all positions of a channel, with or without dimensions of one position."""
         self.heavy += 1
-        draft, ndim = self.draft, self.ndim
+        draft, ndim, rng = self.draft, self.ndim, self.rng
         axes = tuple(range(2, 2 + ndim))
-        if self.rng.random() < 0.35:
-            layer = draft.free(self.rng.choice(("global_avg_pool", "avgpool", "gap")))
+        keepdim = rng.random() < 0.65
+        if rng.random() < 0.35:
+            layer = draft.free(rng.choice(("global_avg_pool", "avgpool", "gap")))
             ones = ", ".join(["1"] * ndim)
             draft.line(f"self.{layer} = nn.AdaptiveAvgPool{ndim}d({f'({ones})' if ndim > 1 else '1'})", is_kept=False)
-            draft.steps.append(f"self.{layer}({{x}})")
+            flat = "" if keepdim else rng.choice((".flatten(1)", ".squeeze(-1)" * ndim))
+            draft.steps.append(f"self.{layer}({{x}}){flat}")
         else:
-            words = repr(self.rng.choice((axes, list(axes)))) if ndim > 1 else "2"
-            draft.steps.append(
-                self.rng.choice(
-                    (f"torch.mean({{x}}, dim={words}, keepdim=True)", f"{{x}}.mean(dim={words}, keepdim=True)")
-                )
-            )
+            words = repr(rng.choice((axes, list(axes)))) if ndim > 1 else "2"
+            words += ", keepdim=True" * keepdim
+            draft.steps.append(rng.choice((f"torch.mean({{x}}, dim={words})", f"{{x}}.mean(dim={words})")))
         draft.op("global_avg_pool", "global average pooling")
         source = draft.value
-        ones = ", ".join(["1"] * ndim)
-        self._rows("mean", "channel", f"R, I = {source}[0, 0].numel(), 1", f"(*{source}.shape[:2], {ones})")
-        self.has_space, self.has_rows = False, False
+        ones = ", 1" * ndim if keepdim else ""
+        self._rows("mean", "channel", f"R, I = {source}[0, 0].numel(), 1", f"(*{source}.shape[:2]{ones},)")
+        self.has_space = self.has_rows = False
+        if not keepdim:  # a matrix, of which each row can be reduced
+            self.dims, self.has_channels, self.has_rows, self.may_soften = 2, False, True, True
 
     def _pool_rows(self) -> None:
         """Append max pooling along the rows of a linear layer."""

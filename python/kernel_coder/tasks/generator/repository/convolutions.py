@@ -127,6 +127,8 @@ def convolution(
     if rng.random() < 0.5:
         real = [max(real)] * ndim
     few = {1: (5, 7, 9), 2: (3, 4, 5), 3: (2, 3)}[ndim]
+    if in_chain and rng.random() < 0.35:  # room for pooling
+        few = {1: (9, 13), 2: (6, 8), 3: (4, 5)}[ndim]
     little = [
         rng.choice(few) + (0 if transposed else dilation[at] * (taps[at] - 1) + stride[at] - 1) for at in range(ndim)
     ]

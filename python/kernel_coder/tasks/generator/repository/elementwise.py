@@ -6,6 +6,7 @@ arguments of ``__init__``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from random import Random
 
@@ -24,7 +25,7 @@ class Operation:
         phrase: in docstrings.
         torch: spellings.
         triton: lines; several are separated by line ends.
-        layer: the class in ``torch.nn`` with its arguments; empty: none.
+        layer: the class in ``torch.nn`` with its arguments, several spellings separated by ``|``; empty: none.
         constants: for each placeholder, the argument's name, PyTorch's default (None: it has none), and values.
     """
 
@@ -93,13 +94,18 @@ ACTIVATIONS = (
         "a hard tanh",
         ("F.hardtanh({x}, {a}, {b})", "F.hardtanh({x}, min_val={a}, max_val={b})"),
         BY_NAME["clamp"].triton,
-        "Hardtanh({a}, {b})",
+        "Hardtanh({a}, {b})|Hardtanh(min_val={a}, max_val={b})",
         (("a", "min_val", -1.0, (-1.0, -2.0, -0.5)), ("b", "max_val", 1.0, (1.0, 2.0, 0.5))),
     ),
     _known("elu", "an ELU activation", "ELU(alpha={a})", ("a", "alpha", 1.0, (1.0, 0.5, 1.5))),
     _known("celu", "a CELU activation", "CELU(alpha={a})", ("a", "alpha", 1.0, (0.5, 2.0))),
     _known("selu", "a SELU activation", "SELU()"),
-    _known("leaky_relu", "a leaky ReLU", "LeakyReLU({a})", ("a", "negative_slope", 0.01, (0.01, 0.05, 0.1, 0.2))),
+    _known(
+        "leaky_relu",
+        "a leaky ReLU",
+        "LeakyReLU({a})|LeakyReLU(negative_slope={a})",
+        ("a", "negative_slope", 0.01, (0.01, 0.05, 0.1, 0.2)),
+    ),
     Operation(
         "mish",
         "a Mish activation",
@@ -189,7 +195,14 @@ SECOND = {
     "sub": ("{x} - {y}", "{x} = {x} - {y}", "a subtraction"),
     "mul": ("{x} * {y}", "{x} = {x} * {y}", "a multiplication"),
 }
+WITH_NUMBER = SECOND | {"min": ("torch.min({x}, {y})", "{x} = tl.minimum({x}, {y})", "a minimum")}
+"""What a learnt number can do."""
+
 OTHER_NAMES = {
+    "min_val": ("hardtanh_min", "lower"),
+    "max_val": ("hardtanh_max", "upper"),
+    "min_value": ("clamp_min", "min_val", "lower_bound"),
+    "max_value": ("clamp_max", "max_val", "upper_bound"),
     "shift": ("add_value", "offset_value"),
     "scaling_factor": ("scale_factor", "multiply_value", "scale_value"),
     "subtract_value": ("sub_value", "subtract_amount"),
@@ -239,21 +252,27 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
     if style == "argument" and not operation.constants:
         style = "call"
     words, numbers = {}, {}
+    defaults = [default for _, _, default, _ in operation.constants]
+    as_usual = style == "layer" and bool(defaults) and None not in defaults and rng.random() < 0.2
+    prefix = f"{name}_" if rng.random() < 0.15 else ""  # of the arguments' names
     for key, argument, default, values in operation.constants:
         value = rng.choice(values)
-        is_argument = style == "argument" or (style == "layer" and rng.random() < 0.5)
+        is_argument = style == "argument" or (style == "layer" and not as_usual and rng.random() < 0.5)
         if is_argument:
-            argument = draft.free(rng.choice((argument, argument, *OTHER_NAMES.get(argument, (argument,)))))
+            others = OTHER_NAMES.get(argument, (argument,))
+            argument = draft.free(f"{prefix}{argument}" if prefix else rng.choice((argument, argument, *others)))
             draft.argument(argument, (value, value), "float", _default(rng, default, value), _meaning(argument))
             draft.line(f"self.{argument} = {argument}", is_shown=style != "layer")
             short = draft.free(_short(argument))
             kernel.scalars.append((short, f"self.{argument}"))
             words[key], numbers[key] = (argument if style == "layer" else f"self.{argument}"), short
         else:
-            words[key] = numbers[key] = repr(value)
+            words[key] = numbers[key] = repr(default if as_usual else value)
     if style == "layer":
         layer = draft.free(rng.choice((name, "activation", "act", "act_fn")))
-        draft.line(f"self.{layer} = nn.{operation.layer.format(**words)}", is_kept=False)
+        made = rng.choice(operation.layer.split("|"))
+        made = f"{made.split('(')[0]}()" if as_usual else made.format(**words)
+        draft.line(f"self.{layer} = nn.{made}", is_kept=False)
         draft.steps.append(f"self.{layer}({{x}})")
     else:
         draft.steps.append(_spelt(rng.choice(operation.torch), words))
@@ -272,8 +291,8 @@ def _short(argument: str) -> str:
         "lambd": "cutoff",
         "subtract": "amount",
     }
-    first = argument.split("_")[0]
-    return known.get(first, f"{first}_")
+    words = argument.split("_")
+    return next((known[word] for word in words if word in known), f"{words[0]}_")
 
 
 def _spelt(text: str, words: dict[str, str]) -> str:
@@ -321,6 +340,9 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
         name = draft.free(rng.choice(PARAMETERS[kind]))
     ones = ", 1" * spatial
     leading = rng.random() < 0.4  # shape (1, C, 1, 1) instead of (C, 1, 1)
+    viewed = f".view(1, -1{ones})" if spatial and rng.random() < 0.12 else ""  # shape (C,)
+    if viewed:
+        ones, leading, spatial = "", False, 0
     if rng.random() < 0.6:
         extents = draft.both(lambda side: [*[1] * leading, draft.constants[features][side], *[1] * spatial])
         text = f"({'1, ' * leading}{features}{ones}{',' if not leading and not spatial else ''})"
@@ -334,7 +356,7 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
     kernel.pointers.append((pointer, f"self.{name}"))
     kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=kernel.channel.format(p=pointer)))
     kernel.fused.append(f"the {name}")
-    draft.steps.append(SECOND[kind][0].format(x="{x}", y=f"self.{name}"))
+    draft.steps.append(SECOND[kind][0].format(x="{x}", y=f"self.{name}{viewed}"))
     draft.op(
         f"{kind}_parameter",
         f"{SECOND[kind][2]} of a learnt {name}" if kind == "add" else f"{SECOND[kind][2]} with a learnt {name}",
@@ -342,20 +364,48 @@ def parameter(draft: Draft, features: str, spatial: int, operation: str = "") ->
 
 
 def scalar_parameter(draft: Draft) -> None:
-    """Adds a learnt number, or multiplies with it."""
+    """Adds or subtracts a learnt number, multiplies with it, or takes the minimum with it."""
     rng = draft.rng
     kernel = draft.kernels[-1]
-    kind = rng.choice(("add", "mul"))
-    name = draft.free({"add": "sum_weight", "mul": "gain"}[kind])
-    value = rng.choice((1.0, 0.5, 2.0))
-    draft.argument(name, (value, value), "float", doc="First value of the learnt number")
-    draft.line(f"self.{name} = nn.Parameter(torch.tensor({name}))")
+    kind = rng.choice(("add", "add", "mul", "mul", "sub", "min"))
+    name = draft.free({"add": "sum_weight", "mul": "gain", "sub": "constant", "min": "constant"}[kind])
+    if rng.random() < 0.35:
+        argument = draft.argument(draft.free(f"{name}_shape"), ((1,), (1,)), "tuple", doc=f"Shape of the {name}")
+        draft.line(f"self.{name} = nn.Parameter(torch.{rng.choice(('randn', 'ones', 'rand'))}({argument}))")
+    else:
+        value = rng.choice((1.0, 0.5, 2.0))
+        draft.argument(name, (value, value), "float", doc="First value of the learnt number")
+        draft.line(f"self.{name} = nn.Parameter(torch.tensor({name}))")
     pointer = draft.free(f"{name}_ptr")
     kernel.pointers.append((pointer, f"self.{name}"))
-    kernel.steps.append(SECOND[kind][1].format(x=kernel.value, y=f"tl.load({pointer})"))
+    kernel.steps.append(WITH_NUMBER[kind][1].format(x=kernel.value, y=f"tl.load({pointer})"))
     kernel.fused.append("the learnt number")
-    draft.steps.append(SECOND[kind][0].format(x="{x}", y=f"self.{name}"))
-    draft.op(f"{kind}_scalar_parameter", f"{SECOND[kind][2]} with a learnt number")
+    draft.steps.append(WITH_NUMBER[kind][0].format(x="{x}", y=f"self.{name}"))
+    draft.op(f"{kind}_scalar_parameter", f"{WITH_NUMBER[kind][2]} with a learnt number")
+
+
+GATES = ("mish", "hardswish", "tanh", "gelu", "softplus", "sigmoid", "relu", "silu")
+"""Activations that a value is multiplied with."""
+
+
+def gate(draft: Draft) -> None:
+    """Multiplies the value with an activation of itself, or adds it to itself."""
+    rng, kernel = draft.rng, draft.kernels[-1]
+    if rng.random() < 0.3:
+        draft.steps.append(rng.choice(("{x} + {x}", "{x} + {x}", "torch.add({x}, {x})")))
+        kernel.steps.append(f"{kernel.value} = {kernel.value} + {kernel.value}")
+        kernel.fused.append("the addition to itself")
+        draft.op("double", "an addition to itself")
+        return
+    operation = TABLE[rng.choice(GATES)]
+    calls = [text for text in operation.torch if re.fullmatch(r"[\w.]+\(\{x\}\)", text)]
+    call, before = rng.choice(calls), draft.free("gated")
+    draft.steps.append(rng.choice((f"{{x}} * {call}", f"{call} * {{x}}")))
+    kernel.steps.append(f"{before} = {kernel.value}")
+    kernel.steps += operation.triton.format(x=kernel.value).split("\n")
+    kernel.steps.append(f"{kernel.value} = {before} * {kernel.value}")
+    kernel.fused.append(f"the product with its {operation.name}")
+    draft.op(f"gated_{operation.name}", f"a multiplication with {operation.phrase} of the same value")
 
 
 def broadcast(x: str, y: str) -> str:

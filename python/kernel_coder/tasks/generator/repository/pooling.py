@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernel_coder.tasks.generator.pointwise import UnsuitableError
 from kernel_coder.tasks.generator.repository.convolution_kernels import letters, positions
 from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
 from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel
@@ -98,11 +97,14 @@ def pool(draft: Draft, ndim: int, kind: str) -> None:
     pool_kernel(draft, ndim, kind, *numbers)
 
 
+def fits(draft: Draft) -> bool:
+    """Return whether the maps so far are large enough for a pooling layer."""
+    return min(*draft.shape[0][2:], *draft.shape[1][2:]) >= 3
+
+
 def pool_after(draft: Draft, ndim: int, kind: str) -> None:
-    """Generate a pooling layer in a chain."""
+    """Generate a pooling layer in a chain; see :func:`fits`."""
     rng = draft.rng
-    if min(draft.shape[1][2:]) < 3 or min(draft.shape[0][2:]) < 3:
-        raise UnsuitableError("the maps are too small to pool")
     size = rng.choice((2, 2, 3))
     stride = None if rng.random() < 0.6 else 2
     pool_kernel(draft, ndim, kind, *_layer(draft, ndim, kind, size, stride, 0, 1, in_chain=True))
@@ -128,14 +130,17 @@ def _layer(
 ) -> tuple[str, str, str, str]:
     """Adds the layer and its arguments; returns size, stride, padding and dilation as text of ``forward``."""
     rng = draft.rng
-    argument = draft.free(
-        rng.choice(("pool_kernel_size", "pool_kernel_size", "pool_size")) if in_chain else "kernel_size"
-    )
-    draft.argument(argument, (size, size), doc="Size of the window")
-    draft.line(f"self.{argument} = {argument}", is_shown=False)
-    call, forward = [f"kernel_size={argument}" if rng.random() < 0.5 else argument], {"K": f"self.{argument}"}
+    if in_chain and rng.random() < 0.4:
+        argument, window = str(size), str(size)
+    else:
+        names = ("pool_kernel_size", "pool_kernel_size", "pool_size", f"{kind}pool_kernel_size")
+        argument = draft.free(rng.choice(names) if in_chain else "kernel_size")
+        draft.argument(argument, (size, size), doc="Size of the window")
+        draft.line(f"self.{argument} = {argument}", is_shown=False)
+        window = f"self.{argument}"
+    call, forward = [f"kernel_size={argument}" if rng.random() < 0.5 else argument], {"K": window}
     if in_chain:
-        forward |= {"stride": f"self.{argument}" if stride is None else str(stride), "padding": "0", "dilation": "1"}
+        forward |= {"stride": window if stride is None else str(stride), "padding": "0", "dilation": "1"}
         call += [] if stride is None else [f"stride={stride}"]
     else:
         given = [("stride", stride, None), ("padding", padding, 0)] + [("dilation", dilation, 1)] * (kind == "max")
