@@ -251,7 +251,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
         style = "call"
     if style == "argument" and not operation.constants:
         style = "call"
-    words, numbers = {}, {}
+    words, numbers, passed = {}, {}, list[str]()
     defaults = [default for _, _, default, _ in operation.constants]
     as_usual = style == "layer" and bool(defaults) and None not in defaults and rng.random() < 0.2
     prefix = f"{name}_" if rng.random() < 0.15 else ""  # of the arguments' names
@@ -265,6 +265,7 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
             draft.line(f"self.{argument} = {argument}", is_shown=style != "layer")
             short = draft.free(_short(argument))
             kernel.scalars.append((short, f"self.{argument}"))
+            passed.append(short)
             words[key], numbers[key] = (argument if style == "layer" else f"self.{argument}"), short
         else:
             words[key] = numbers[key] = repr(default if as_usual else value)
@@ -277,7 +278,8 @@ def apply(draft: Draft, name: str, style: str = "") -> None:
     else:
         draft.steps.append(_spelt(rng.choice(operation.torch), words))
     kernel.steps += operation.triton.format(x=kernel.value, **numbers).split("\n")
-    kernel.fused.append(name.replace("_", " "))
+    given = f" with {' and '.join(passed)}" if passed else ""  # a plan for the kernel's arguments
+    kernel.fused.append(f"{name.replace('_', ' ')}{given}")
     draft.op(name.removesuffix("_spelt"), operation.phrase)
 
 
@@ -379,7 +381,7 @@ def scalar_parameter(draft: Draft) -> None:
     pointer = draft.free(f"{name}_ptr")
     kernel.pointers.append((pointer, f"self.{name}"))
     kernel.steps.append(WITH_NUMBER[kind][1].format(x=kernel.value, y=f"tl.load({pointer})"))
-    kernel.fused.append("the learnt number")
+    kernel.fused.append(f"the learnt {name}")
     draft.steps.append(WITH_NUMBER[kind][0].format(x="{x}", y=f"self.{name}"))
     draft.op(f"{kind}_scalar_parameter", f"{WITH_NUMBER[kind][2]} with a learnt number")
 
@@ -436,7 +438,8 @@ def second_input(draft: Draft, dims: tuple[str, ...], operation: str = "", first
         kinds.append("mul" if kind != "mul" else "add")
         kernel.steps.append(SECOND[kinds[1]][1].format(x=kernel.value, y=load))
     for each in kinds:
-        kernel.fused.append({"add": "the addition", "mul": "the product", "sub": "the difference"}[each])
+        what = {"add": "the addition of", "mul": "the product with", "sub": "the difference to"}[each]
+        kernel.fused.append(f"{what} {name}")
         draft.steps.append(SECOND[each][0].format(x="{x}", y=name))
         draft.op(f"{each}_input", f"{SECOND[each][2]} with a second tensor")
 
