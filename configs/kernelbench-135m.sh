@@ -140,7 +140,8 @@ best() {
   $PYTHON benchmarks/judge/remeasure.py "$(ls -d $R/evaluations/{rl,sft}-kernelbench-level1 2>/dev/null | head -1)" --out $R/remeasured.csv
 }
 
-[ $# -gt 0 ] || { sed -n '2,18p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,/^set /{/^#/p}' "$0"; exit 2; }
+[ $((16 % NPROC)) -eq 0 ] || { echo "NPROC must be 1, 2, 4, 8 or 16, since an update has 16 sequences; got $NPROC" >&2; exit 2; }
 [ "$1" = all ] && set -- build check verify base lengths sft rl evaluate rejudge best
 for stage in "$@"; do
   echo "== $stage"

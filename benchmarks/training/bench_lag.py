@@ -45,6 +45,7 @@ from kernel_coder.rollout.transformers_engine import TransformersEngine
 from kernel_coder.rollout.vllm.config import VllmConfig
 from kernel_coder.rollout.vllm.engine import VllmEngine
 from kernel_coder.rollout.vllm.probe import largest_gap, score_turns
+from kernel_coder.run.errors import EXIT_STOPPED
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
 
@@ -238,9 +239,13 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
             except subprocess.TimeoutExpired:
                 run.terminate()  # the run saves itself, and the row has the steps that it did
                 run.wait()
+            if run.returncode not in (0, EXIT_STOPPED):
+                raise SystemExit(f"the training ended with exit code {run.returncode}")
             lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
         every = [json.loads(line) for line in lines]
         steps = [one for one in every if "time/update_s" in one][WARM:]
+        if not steps:
+            raise SystemExit(f"no step after the first {WARM} has ended: use more --steps or --seconds")
         held_out = [one["eval/judge/correct"] for one in every if "eval/judge/correct" in one]
 
         def mean(*names: str, steps: list[dict[str, Any]] = steps) -> float:

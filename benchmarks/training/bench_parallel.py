@@ -74,7 +74,7 @@ SMALL = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "vocab_size": 512,
+    "vocab_size": 1024,
 }
 
 
@@ -320,12 +320,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 
 def write(path: Path | None, row: dict[str, Any]) -> None:
-    """Appends a row to the CSV file."""
+    """Appends a row to the CSV file, which has the row's columns."""
     if path is None:
         return
     new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, row)
         if new:
             writer.writeheader()
         writer.writerow(row)

@@ -11,7 +11,6 @@ missing. The rows have the columns of bench_parallel.py.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from bench_parallel import CASES, FIELDS, make_batch, make_policy, timed
+from bench_parallel import CASES, FIELDS, make_batch, make_policy, timed, write
 from bench_trl_step import Accelerator, bare, import_trl
 
 
@@ -121,13 +120,7 @@ def main() -> None:
     }
     if rank == 0:
         print(row, flush=True)
-        if options.out is not None:
-            is_new = not options.out.exists()
-            with options.out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if is_new:
-                    writer.writeheader()
-                writer.writerow(row)
+        write(options.out, row)
     sys.stdout.flush()
     os._exit(0)  # gloo's threads sometimes keep an interpreter that shuts down from ending
 

@@ -15,7 +15,6 @@ A row has the medians of all steps but the first: the times of rank 0, and of ea
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import re
@@ -38,7 +37,7 @@ from kernel_coder.train.verdicts import AnswerJudge
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_parallel import SHAPES, SMALL
+from bench_parallel import CASES, make_policy, write
 
 GROUP = 8
 """Answers to a task."""
@@ -71,20 +70,11 @@ def judge_solutions() -> None:
 
 def make_model(folder: Path, tokenizer: str | None, small: bool) -> None:
     """Writes the model with its tokenizer into the folder."""
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoTokenizer
 
     words: Any = tiny_tokenizer() if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
-    shape = SHAPES["qwen2.5-coder-3b"] | (SMALL | {"vocab_size": len(words)} if small else {})
-    config = Qwen2Config(**shape, max_position_embeddings=32768, eos_token_id=words.eos_token_id)
-    torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32 if small else torch.bfloat16)
-    try:
-        with torch.device("cpu" if small else "cuda"):
-            model: Any = Qwen2ForCausalLM(config)
-    finally:
-        torch.set_default_dtype(before)
-    model.save_pretrained(folder)
+    policy = make_policy(CASES["3b"], torch.device("cpu" if small else "cuda"), small=small)
+    policy.model.save_pretrained(folder)
     words.save_pretrained(folder)
 
 
@@ -170,6 +160,8 @@ def main() -> int:
     flag("--commit", default=os.environ.get("KC_COMMIT", ""))
     flag("--out", type=Path, help="CSV file to append to")
     options = parser.parse_args()
+    if options.answers % options.micro or options.answers % GROUP:
+        parser.error(f"--answers must be a multiple of --micro and of {GROUP}; got {options.answers}")
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     folder = options.folder or Path(tempfile.gettempdir()) / f"whole-step-{os.environ.get('TORCHELASTIC_RUN_ID', '')}"
     with distributed.joined():
@@ -183,13 +175,7 @@ def main() -> int:
     if rank == 0 and code == 0:
         row = row_of(folder, options, size)
         print(row, flush=True)
-        if options.out is not None:
-            is_new = not options.out.exists()
-            with options.out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, row)
-                if is_new:
-                    writer.writeheader()
-                writer.writerow(row)
+        write(options.out, row)
     return code
 
 

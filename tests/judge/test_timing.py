@@ -635,6 +635,19 @@ def asked(link: Link, runner: Channel) -> None:
     assert runner.receive(timeout_s=1.0).kind == Say.CALL
 
 
+@pytest.mark.parametrize("calls", [0, 7])
+def test_a_runner_prepares_for_a_number_of_calls_and_the_link_awaits_its_answer(calls: int) -> None:
+    link, runner = link_to_runner()
+    runner.send(Say.PING)
+    link.prepare(calls)
+    frame = runner.receive(timeout_s=1.0)
+    assert frame.kind == Say.PING
+    assert list(frame.values[:3]) == [0, calls, 0]
+    asked(link, runner)  # the answer was taken from the channel
+    runner.send(Say.CALL, values=(3,))
+    assert link.answer(Say.CALL).values[0] == 3
+
+
 def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
     link, runner = link_to_runner()
     for _ in range(2):

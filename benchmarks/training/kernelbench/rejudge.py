@@ -129,18 +129,18 @@ def main() -> int:
     print(f"{len(verdicts)} answers, {len(with_code)} with code, {len(todo)} to judge", flush=True)
     strict = JudgeConfig(workers=options.workers, timing=False, timeout_s=60.0)
     gpus = options.gpus.split(",")
-    free, all_free = queue.SimpleQueue[str](), queue.SimpleQueue[str]()
+    free, whole = queue.SimpleQueue[str](), queue.SimpleQueue[str]()  # places for a process; GPUs with no other process
     for gpu in gpus * options.processes:
         free.put(gpu)
     for gpu in gpus:
-        all_free.put(gpu)
+        whole.put(gpu)
 
-    def on_a_gpu(pair: tuple[tuple[str, int], str], free: queue.SimpleQueue[str] = free) -> dict[str, Any]:
-        gpu = free.get()
+    def on_a_gpu(pair: tuple[tuple[str, int], str], places: queue.SimpleQueue[str] = free) -> dict[str, Any]:
+        gpu = places.get()
         try:
             return theirs(options.kernelbench_src, tasks[pair[0][0]].reference, pair[1], options.limit_s, gpu)
         finally:
-            free.put(gpu)
+            places.put(gpu)
 
     def keep(key: tuple[str, int], verdict: Any, found: dict[str, Any]) -> None:
         known[key] = {
@@ -178,15 +178,15 @@ def main() -> int:
             asked = {pool.submit(on_a_gpu, pair): pair for pair in part}
             alone = []
             for future in as_completed(asked):
-                if is_over():
-                    pool.shutdown(wait=True, cancel_futures=True)
-                    break
                 key = asked[future][0]
                 if NO_MEMORY in future.result()["said"].lower():
                     alone.append(asked[future])
                 else:
                     keep(key, ours.get(key), future.result())
-            asked = {} if is_over() else {pool.submit(on_a_gpu, pair, all_free): pair for pair in alone}
+                if is_over():
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    break
+            asked = {} if is_over() else {pool.submit(on_a_gpu, pair, whole): pair for pair in alone}
             for future in as_completed(asked):
                 key = asked[future][0]
                 keep(key, ours.get(key), future.result())

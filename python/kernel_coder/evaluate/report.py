@@ -125,6 +125,7 @@ def summary_record(results: Results) -> dict[str, Any]:
         "samples_per_task": config.answers,
         "seeds": list(config.all_seeds),
         "backend": config.backend,
+        # The verdict on code that does not parse has the device's number, not its name.
         "devices": sorted({v.device for v in judged if v.compiled} or {v.device for v in judged}),
         "interpreted": any(verdict.interpreted for verdict in verdicts.values()),
         "versions": dict(judged[-1].versions) if judged else {},

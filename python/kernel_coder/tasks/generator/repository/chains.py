@@ -223,7 +223,7 @@ class Chain:
         ones = ", 1" * ndim if keepdim else ""
         self._rows("mean", "channel", f"R, I = {source}[0, 0].numel(), 1", f"(*{source}.shape[:2]{ones},)")
         self.has_space = self.has_rows = False
-        if not keepdim:  # a matrix, of which each row can be reduced
+        if not keepdim:  # The value is a matrix now. Its rows can be reduced.
             self.dims, self.has_channels, self.has_rows, self.may_soften = 2, False, True, True
 
     def _pool_rows(self) -> None:
