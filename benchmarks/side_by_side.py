@@ -281,7 +281,10 @@ def share_of_full(rows: list[Row]) -> None:
 
 
 def about_this_run(arguments: argparse.Namespace) -> dict[str, str]:
-    command = " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *words_to_repeat(sys.argv[1:])])
+    folder = Path(__file__).resolve().parent
+    script = Path(sys.argv[0]).resolve()
+    name = script.relative_to(folder) if script.is_relative_to(folder) else script.name
+    command = " ".join(["python", f"benchmarks/{name}", *words_to_repeat(sys.argv[1:])])
     cuda = arguments.device == "cuda"
     return {
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),

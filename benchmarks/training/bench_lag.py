@@ -228,8 +228,9 @@ def covered(spans: Sequence[tuple[float, float]]) -> float:
 
 def step_rows(arguments: Namespace) -> Iterator[Row]:
     for lag in arguments.lags:
-        with tempfile.TemporaryDirectory() as folder, busy_gpus() as busy:
-            flags = {"run.output_dir": f"{folder}/run", "run.max_steps": arguments.steps, "rollout.lag": lag}
+        with tempfile.TemporaryDirectory() as temporary, busy_gpus() as busy:
+            folder = Path(arguments.folder or temporary) / f"lag-{lag}"
+            flags = {"run.output_dir": folder, "run.max_steps": arguments.steps, "rollout.lag": lag}
             flags |= {"run.eval_on_start": "false", "run.eval_steps": "null"}
             given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
             command = [sys.executable, "-m", "kernel_coder.train", "--config", arguments.config]
@@ -241,7 +242,7 @@ def step_rows(arguments: Namespace) -> Iterator[Row]:
                 run.wait()
             if run.returncode not in (0, EXIT_STOPPED):
                 raise SystemExit(f"the training ended with exit code {run.returncode}")
-            lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+            lines = (folder / "metrics.jsonl").read_text().splitlines()
         every = [json.loads(line) for line in lines]
         steps = [one for one in every if "time/update_s" in one][WARM:]
         if not steps:
@@ -286,6 +287,7 @@ def main() -> None:
     parser.add_argument("--config", default="configs/smollm2-135m.yaml")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seconds", type=float, help="end a run after so many seconds; its row has the steps so far")
+    parser.add_argument("--folder", type=Path, help="folder in which the runs of `steps` are kept; default: a temporary one")
     parser.add_argument("--lags", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="commit in the rows, if there is no git")
