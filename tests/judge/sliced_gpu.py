@@ -149,9 +149,9 @@ class SlicedTimer(Timer):
     def __init__(
         self, gpu: SlicedGpu, call_s: float, copying_s: float, slots: int, candidate: float = 1.0, burns: bool = False
     ) -> None:
-        self.gpu, self.burns, self.kind, self.could_reach_runner = gpu, burns, "cuda", False
+        self.gpu, self.burns, self.kind, self.could_reach_runner, self.launches = gpu, burns, "cuda", False, 1
         self.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
-        self.task = SimpleNamespace(known=ReferenceTiming())  # type: ignore[assignment]
+        self.task = SimpleNamespace(known=ReferenceTiming(), launches=lambda: 1)  # type: ignore[assignment]
         self.config = SimpleNamespace(timed_calls=100, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]
         self.requests = SlicedRequests(gpu, {"reference": call_s, "candidate": candidate * call_s}, copying_s)
         self.requester, self.turns = self.requests, GpuTurns()  # type: ignore[assignment]

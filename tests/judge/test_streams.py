@@ -97,7 +97,7 @@ def test_a_stream_that_nobody_waits_for_is_found_out_whichever_it_is(device: str
         verdicts = list(judge.evaluate_many((TASK, source, "torch") for source in sources))
     outcomes = {one: verdict.outcome for one, verdict in zip(whose, verdicts, strict=True)}
     assert set(outcomes.values()) == {Outcome.WRONG_OUTPUT}, outcomes
-    assert all("streams of its own" in verdict.feedback for verdict in verdicts)
+    assert all("Streams of its own" in verdict.feedback for verdict in verdicts)
 
 
 @pytest.mark.gpu

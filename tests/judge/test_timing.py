@@ -246,10 +246,11 @@ def test_after_timing_a_large_task_each_runner_gives_back_its_memory(is_large: b
 def timer(loads: list[float], turns: GpuTurns, kind: str = "cuda") -> Any:
     found = Timer.__new__(Timer)
     found.kind, found.turns, found.requester = kind, turns, FakeRequests(loads)  # type: ignore[assignment]
-    found.task = SimpleNamespace(known=ReferenceTiming(calls=9))  # type: ignore[assignment]
+    found.task = SimpleNamespace(known=ReferenceTiming(calls=9), launches=lambda: 1)  # type: ignore[assignment]
     found.config = SimpleNamespace(timed_calls=100, timing_s=10.0)  # type: ignore[assignment]
     found.variant = SimpleNamespace(slots=64)  # type: ignore[assignment]
     found.afterwards, found.compiled_s, found.could_reach_runner, found.rounds = None, None, False, Rounds()
+    found.launches = 1
     found._free_memory = lambda: None  # type: ignore[method-assign]
     found._refuse_below_floor = lambda: None  # type: ignore[method-assign]
     return found
@@ -354,6 +355,16 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     on_cpu = speedup(call_s, call_s, call_s, kind="cpu").findings()
     names = ("speedup_low", "speedup", "speedup_high")
     assert [on_cpu[name] for name in names] == pytest.approx([own.low, own.median, own.high], rel=1e-12)
+
+
+def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
+    call_s = 14e-6
+    one = speedup(call_s, call_s, call_s)
+    assert replace(one, launches=1).findings() == one.findings()
+    six = replace(one, launches=6).findings()
+    noise = GPU.call_noise + (GPU.request_noise_s / 9 + 6 * GPU.launch_noise_s) / call_s
+    assert six["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
+    assert six["speedup"] == one.findings()["speedup"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class PreparedTask:
         self.known = ReferenceTiming()
         self._work: int | None = None
         self._reference_bytes: int | None = None
-        self._flops: int | None = None
+        self._counter: WorkCounter | None = None
         self._has_eval_mode: bool | None = None
         self.is_large = whole
         """Whether the task takes so much of the GPU's memory that it must be closed after each candidate."""
@@ -260,11 +260,19 @@ class PreparedTask:
             return None
         variant = self.variants[0]
         size = sum(spec.nbytes for spec in [*variant.input_specs, *variant.output_specs])
-        if self._flops is None:
+        return gpu_facts(self.device).floor_s(size, self._counted().work, self.precision)
+
+    def launches(self) -> int:
+        """Return the approximate number of kernels that a call of the reference launches on a GPU: its operators."""
+        return max(1, self._counted().operators)
+
+    def _counted(self) -> WorkCounter:
+        """Return the operations of products, and the operators, in a call of the reference."""
+        if self._counter is None:
             with self.turns.shared(), self.draws.aside(), WorkCounter(others=False) as counter:
                 self.reference.outputs(self.reference.module, self.reference.own_inputs(), [])
-            self._flops = counter.work
-        return gpu_facts(self.device).floor_s(size, self._flops, self.precision)
+            self._counter = counter
+        return self._counter
 
     def has_eval_mode(self) -> bool:
         """Return whether the module is in training mode and its eval mode can be checked too."""

@@ -56,6 +56,10 @@ class DeviceTiming:
     """Upper limit of a further difference between them in each call (benchmarks/results: clock_cuda.csv, kernels of 2.6
     and 4.2 us). Its cause is not known."""
 
+    launch_noise_s: float
+    """The same for each launch, in calls of several launches: calls of six launches and 14 us differed by up to 1.5 us
+    (clock_cuda.csv)."""
+
     call_noise: float
     """Upper limit of a further difference, as a share of a call's time (judge_itself_cpu.csv)."""
 
@@ -71,6 +75,7 @@ TIMING = {
         slow=1.7,
         request_noise_s=0.0,
         call_noise_s=0.0,
+        launch_noise_s=0.0,
         call_noise=0.15,
     ),
     "cuda": DeviceTiming(
@@ -83,6 +88,7 @@ TIMING = {
         slow=1.2,
         request_noise_s=2e-6,
         call_noise_s=0.3e-6,
+        launch_noise_s=0.2e-6,
         call_noise=0.005,
     ),
 }

@@ -64,13 +64,13 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 class WorkCounter(TorchDispatchMode):
-    """Adds up the work of all operators that run in its context.
+    """Adds up the work of all operators that run in its context, and counts the operators that compute something.
 
     >>> import torch
     >>> with WorkCounter() as counter:
     ...     _ = torch.ones(2, 3) @ torch.ones(3, 4) + 1
-    >>> counter.work
-    56
+    >>> counter.work, counter.operators
+    (56, 2)
     """
 
     @classmethod
@@ -79,11 +79,12 @@ class WorkCounter(TorchDispatchMode):
 
     def __init__(self, products: bool = True, others: bool = True) -> None:
         super().__init__()
-        self.products, self.others, self.work = products, others, 0
+        self.products, self.others, self.work, self.operators = products, others, 0, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         self.work += work_of(func, args, kwargs or {}, result, self.products, self.others)
+        self.operators += not (func.is_view or only_moves_data(func._schema.name))
         return result

@@ -22,7 +22,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         torch.cuda.synchronize()
         out = torch.empty_like(x)
-        size = 256 if x.max().item() > 0 else 128
+        size = 256 if x.flatten()[0].item() > 0 else 128
         swish_kernel[(triton.cdiv(x.numel(), size),)](x, out, x.numel(), BLOCK=size)
         torch.cuda.synchronize()
         return out

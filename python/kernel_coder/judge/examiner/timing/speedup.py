@@ -106,6 +106,9 @@ class Speedup:
     could_reach_runner: bool = False
     """Whether the candidate's code could reach the Runner in its process (``source_checks.reaches_out``)."""
 
+    launches: int = 1
+    """Number of kernels that a call of the reference launches."""
+
     # ---- what a request costs by itself
 
     @property
@@ -170,7 +173,8 @@ class Speedup:
         launching = self.rounds.launching_s
         late_s = max(statistics.median(launching[party] or [0.0]) for party in ("reference", "candidate"))
         host = HOST_NOISE * min(1.0, late_s / (calls * call_s))
-        return host + device.call_noise + (device.request_noise_s / calls + device.call_noise_s) / call_s
+        of_call_s = max(device.call_noise_s, device.launch_noise_s * self.launches)
+        return host + device.call_noise + (device.request_noise_s / calls + of_call_s) / call_s
 
     def findings(self) -> dict[str, Any]:
         """Return fields of the verdict.

@@ -67,6 +67,7 @@ class Timer:
         self.afterwards: Baseline | None = None
         self.compiled_s: float | None = None
         self.could_reach_runner = reaches_out(checker.source)
+        self.launches = 1
 
     # ---- without a candidate
 
@@ -211,6 +212,8 @@ class Timer:
             Judged: an output was wrong, or the candidate is faster than its outputs can be written.
         """
         self.before = before
+        if self.kind == "cuda":
+            self.launches = self.task.launches()
         self._free_memory()
         # Warm-up. Other processes may use the device meanwhile, so the candidate may be faster later.
         parties: list[Party] = ["empty", "reference", "candidate", "candidate", "candidate"]
@@ -275,7 +278,8 @@ class Timer:
     def speedup(self) -> Speedup:
         """The speedup according to the times measured so far."""
         assert self.before is not None
-        return Speedup(self.rounds, self.before, self.afterwards, self.task.known.fastest_s, self.could_reach_runner)
+        fastest_s = self.task.known.fastest_s
+        return Speedup(self.rounds, self.before, self.afterwards, fastest_s, self.could_reach_runner, self.launches)
 
     @property
     def needs_reference_alone(self) -> bool:
