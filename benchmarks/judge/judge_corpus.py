@@ -20,14 +20,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from kernel_coder.judge import Judge, Outcome, Verdict
-from kernel_coder.judge.supervisor.batching import parallel
+from kernel_coder.judge.supervisor.batching import askers, parallel
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "results"
@@ -77,10 +76,10 @@ def main() -> int:
         with path.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in facts.items())]
     known = {row["candidate"] for row in rows}
-    everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
-    random.Random(0).shuffle(everybody)
-    everybody = everybody[int(first) :: int(shards)]
-    left = [one for one in everybody if one.name not in known]
+    candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
+    random.Random(0).shuffle(candidates)
+    candidates = candidates[int(first) :: int(shards)]
+    left = [one for one in candidates if one.name not in known]
     until = time.monotonic() + arguments.seconds
     failures: list[str] = []
     writing = threading.Lock()
@@ -114,18 +113,18 @@ def main() -> int:
             judge_some(is_built, workers, allow)
 
     def judge_some(is_built: bool, workers: int | None, allow: str | None) -> None:
-        def in_time() -> Iterator[tuple[Any, str, str]]:
-            for pair in pairs(some):
-                if time.monotonic() > until:
-                    return
-                yield pair
-
         some = [one for one in left if bool(one.slow) == is_built and one.allow == allow]
         config = limits(device, is_built).model_copy(update={"workers": workers, "allow": (allow,) if allow else ()})
-        with Judge(device, config=config) as judge:
-            for one, verdict in zip(some, judge.evaluate_many(in_time()), strict=False):
+
+        def judge_one(one: corpus.Candidate) -> None:
+            if time.monotonic() < until:
+                verdict = judge.evaluate(*next(iter(pairs([one]))))
                 with writing:
                     take(one, verdict)
+
+        with Judge(device, config=config) as judge, ThreadPoolExecutor(askers(device, config)) as threads:
+            for _ in threads.map(judge_one, some):  # a row is written when its verdict is there, whatever the order
+                pass
 
     if arguments.beside:
         others = max(1, parallel(device, limits(device, False)) - arguments.beside)
@@ -137,7 +136,7 @@ def main() -> int:
             judge_all(is_built, None)
     found = Counter((row["kind"], str(row["good"]) == "True") for row in rows)
     for kind in ("hostile", "honest"):
-        of = sum(one.is_hostile == (kind == "hostile") for one in everybody)
+        of = sum(one.is_hostile == (kind == "hostile") for one in candidates)
         print(f"{kind}: {found[kind, True] + found[kind, False]} of {of} judged, {found[kind, False]} wrongly")
     for failure in failures:
         print(f"the harness failed: {failure}")

@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--config", default="configs/smollm2-135m.yaml")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seconds", type=float, help="end a run after so many seconds; its row has the steps so far")
-    parser.add_argument("--folder", type=Path, help="folder in which the runs of `steps` are kept; default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="folder for the runs of `steps`; default: a temporary one")
     parser.add_argument("--lags", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="commit in the rows, if there is no git")
