@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 INTEGRATIONS := .venv-integrations
 
-.PHONY: train test test-all test-vllm test-gpu test-integrations lint format docs bench cuda wheel clean
+.PHONY: train test test-long test-all test-vllm test-gpu test-integrations lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/kernel-coder train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
@@ -25,9 +25,10 @@ test: $(VENV)/.built $(VENV)/.dev  ## the CPU tests but the long ones: modules s
 	$(SIDE_BY_SIDE) -m 'not alone and not long'
 	$(PYTEST) -m 'alone and not long'
 
-test-all: $(VENV)/.built $(VENV)/.dev  ## every CPU test
-	$(SIDE_BY_SIDE) -m 'not alone'
-	$(PYTEST) -m alone
+test-long: $(VENV)/.built $(VENV)/.dev  ## the CPU tests that `make test` leaves out; CI runs them after it
+	$(SIDE_BY_SIDE) -m long
+
+test-all: test test-long  ## every CPU test
 
 test-vllm: $(VENV)/.built $(VENV)/.dev $(VENV)-vllm/.ready  ## the tests with a real vLLM server, which has an environment of its own
 	KC_VLLM_PYTHON=$(CURDIR)/$(VENV)-vllm/bin/python $(PYTEST) -s tests/vllm_server

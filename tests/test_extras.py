@@ -81,7 +81,7 @@ def test_what_is_missing_is_named(tmp_path: Path, command: list[str], sentence: 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["train", "sft", "evaluate", "refine", "judge", "report", "serve", "env", "data"])
 def test_help_needs_no_extra(tmp_path: Path, command: str) -> None:
     done = run(tmp_path, command, "--help")

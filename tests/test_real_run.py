@@ -173,6 +173,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert again == {}
 
 
+@pytest.mark.long
 def test_a_command_is_asked_to_end_when_its_time_is_over(tmp_path: Path) -> None:
     from real_run.stages import Driver
 
@@ -251,6 +252,7 @@ def test_only_faster_answers_are_timed_again_the_surest_first(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.long
 def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

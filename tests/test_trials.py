@@ -47,6 +47,7 @@ def test_trials_run_on_cores_of_their_own_and_those_that_fail_give_nothing(
     assert "broken failed with exit code 1:\nno such thing" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_what_still_runs_at_the_deadline_is_killed_with_its_children(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # builds the core once more
+
 ROOT = Path(__file__).parent.parent
 
 

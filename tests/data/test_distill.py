@@ -366,6 +366,7 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.long
 def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_rows(tmp_path: Path) -> None:
     arguments = ("--implement", write_ops(tmp_path, 10), "--samples", 2, "--concurrency", 2, "--workers", 1)
     answered: Counter[tuple[str, int]] = Counter()

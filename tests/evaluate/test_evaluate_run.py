@@ -530,6 +530,7 @@ def started(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_a_killed_process_goes_on_where_it_was(tasks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["--model", "m", "--tasks", str(tasks), "--samples", "2", "--output", str(out), "--device", "cpu"]

@@ -2,7 +2,7 @@
 
 One judge gets hostile and honest candidates in a mixed order. On a GPU, and with KC_CORPUS=all, it gets all candidates
 that make sense on the device. Otherwise it gets one form of each hack and as many honest ones as the test asks for.
-Those that wait for a compiler have a judge of their own, and only `make test-all` runs it.
+Those that wait for a compiler have a judge of their own, and only `make test-long` runs it.
 """
 
 from __future__ import annotations

@@ -154,6 +154,7 @@ def test_a_tensor_that_does_not_fit_is_refused(script: Script) -> None:
     """)
 
 
+@pytest.mark.long
 def test_a_tensor_outlives_its_buffer(script: Script) -> None:
     script("""
         buffer = DeviceBuffer(1 << 20)
@@ -170,6 +171,7 @@ def test_a_tensor_outlives_its_buffer(script: Script) -> None:
     """)
 
 
+@pytest.mark.long
 def test_a_hundred_buffers_leave_no_memory_and_no_descriptor(script: Script) -> None:
     script("""
         def descriptors():

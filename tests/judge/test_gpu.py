@@ -117,8 +117,8 @@ SECOND = "GPU-2000-abcd | 6 | Memory(used=101, total=1000)"
     [
         (None, [FIRST, SECOND, NEITHER]),
         ("1,0", [SECOND, FIRST, NEITHER]),
-        ("GPU-2000", [SECOND, NEITHER, NEITHER]),
-        ("", [NEITHER, NEITHER, NEITHER]),
+        pytest.param("GPU-2000", [SECOND, NEITHER, NEITHER], marks=pytest.mark.long),
+        pytest.param("", [NEITHER, NEITHER, NEITHER], marks=pytest.mark.long),
     ],
 )
 def test_gpus_are_counted_as_cuda_counts_them(fake_nvml: str, visible: str | None, expected: list[str]) -> None:

@@ -411,7 +411,10 @@ class ModelNew(nn.Module):
 """
 
 
-@pytest.mark.parametrize("what", ["while not int(steps): pass", "if not int(steps): os.abort()"])
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param("while not int(steps): pass", marks=pytest.mark.long), "if not int(steps): os.abort()"],
+)
 def test_a_candidate_that_hangs_or_dies_without_its_kernels_results_is_correct(judge: Judge, what: str) -> None:
     source = SOFTMAX_KERNEL.replace("class ModelNew(nn.Module):\n    def forward(self, x):\n", STEPS)
     verdict = judge.evaluate(SOFTMAX, f"import os\n{source.replace('HERE', what)}", "triton")
@@ -912,6 +915,7 @@ class ModelNew(nn.Module):
 )
 
 
+@pytest.mark.long
 def test_what_ends_a_candidate_only_where_it_is_compiled_for_a_gpu_is_a_compile_error() -> None:
     """Whatever its Runner says; its death, a lack of memory and a hang keep their names."""
     ends = [
@@ -1042,6 +1046,7 @@ def test_a_call_that_hangs_keeps_no_other_candidate_from_being_timed_for_long(tm
     assert HELD_S - 1 < longest < HELD_S + 5
 
 
+@pytest.mark.long
 def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(tmp_path: Path) -> None:
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, checks=1, timed_calls=400, timeout_s=60)) as judge:
         judge._processes.lock_path = str(tmp_path / "lock")
@@ -1052,6 +1057,7 @@ def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(t
     assert verdict.stage_s["all"] < 40
 
 
+@pytest.mark.long
 def test_life_that_ends_while_the_reference_is_timed_is_the_candidate_s() -> None:
     reference = rewritten(SOFTMAX, ("def forward(self, x):", "def forward(self, x):\n        time.sleep(0.15)"))
     reference = f"import time\n{reference}".replace("class ModelNew(", "class Model(")

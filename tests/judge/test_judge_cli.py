@@ -402,6 +402,7 @@ def test_signal_keeps_what_is_done(
 # ---- the real judge ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_real_verdicts_on_the_cpu(one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     honest = REFERENCE.replace("class Model", "class ModelNew").replace("torch.relu(x)", "x.clamp(min=0)")
     arguments = one(honest, "--backend", "torch", "--no-timing", "--workers", "1", "-v")

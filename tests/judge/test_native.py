@@ -145,6 +145,7 @@ def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(devi
     assert without.reason == "the file defines no function forward"
 
 
+@pytest.mark.long
 def test_a_compiler_s_message_is_the_reason(device: str) -> None:
     (broken,) = native_verdicts(device, ("return out;", "return ou;"))
     assert broken.outcome is Outcome.COMPILE_ERROR

@@ -48,6 +48,7 @@ def linked_package(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["pth", "PYTHONPATH"])
 def test_torch_may_lie_outside_of_the_interpreters_folders(how: str, tmp_path: Path) -> None:

@@ -305,6 +305,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.mark.long
 def test_what_a_call_has_returned_is_not_held() -> None:
     with Judge("cpu", config=JudgeConfig(timed_calls=20)) as judge:
         verdict = judge.evaluate(source("torch.softmax(x, 1)")["reference"], FORGETS, "torch")

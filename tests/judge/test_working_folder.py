@@ -69,7 +69,13 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [["-m", "kernel_coder.judge"], ["-W", "default", "-m", "kernel_coder.cli", "judge"]])
+@pytest.mark.parametrize(
+    "start",
+    [
+        ["-m", "kernel_coder.judge"],
+        pytest.param(["-W", "default", "-m", "kernel_coder.cli", "judge"], marks=pytest.mark.long),
+    ],
+)
 def test_the_judge_imports_nothing_from_the_current_folder(folder: Path, start: list[str]) -> None:
     done = run(folder, *start, "task.py", "candidate.py", "--device", "cpu", "--checks", "2")
     assert not (folder / "imported").exists()
@@ -77,8 +83,14 @@ def test_the_judge_imports_nothing_from_the_current_folder(folder: Path, start: 
     assert done.stdout.startswith("correct: task")
 
 
+COMMANDS = ("sft", "evaluate", "refine", "report", "env", "serve", "data")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["train", "sft", "evaluate", "refine", "report", "env", "serve", "data"])
+@pytest.mark.parametrize(
+    "command",
+    ["train", *(pytest.param(name, marks=pytest.mark.long) for name in COMMANDS)],
+)
 def test_no_command_imports_from_the_current_folder(folder: Path, command: str) -> None:
     done = run(folder, "-m", f"kernel_coder.{command}", "--help")
     assert not (folder / "imported").exists()

@@ -82,6 +82,7 @@ def test_the_verdict_is_a_test_that_passes(exported: Path) -> None:
     assert "14 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_the_test_fails_if_a_source_was_changed(exported: Path, tmp_path: Path) -> None:
     with Library(":memory:") as library:
         library.add(made_task(), RELU_KERNEL, verdict_on(RELU_KERNEL, made_task()))

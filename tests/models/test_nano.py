@@ -43,6 +43,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(path.iterdir()))).hexdigest()
 
 
+@pytest.mark.long
 def test_same_corpus_gives_the_same_bytes_in_another_process(folder: Path, tmp_path: Path) -> None:
     command = ["tokenizer", "packaged", "--output", str(tmp_path / "tokenizer"), "--vocab-size", "1024"]
     subprocess.run([sys.executable, "-m", "kernel_coder.models.nano", *command], check=True, capture_output=True)

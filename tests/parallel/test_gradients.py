@@ -170,7 +170,9 @@ CASES = {
 @pytest.mark.parametrize(
     ("ranks", "dtype"),
     [
-        pytest.param(ranks, dtype, marks=[pytest.mark.long] * (dtype == torch.float32), id=f"{ranks}-{dtype}")
+        pytest.param(
+            ranks, dtype, marks=[pytest.mark.long] * (dtype == torch.float32 or ranks == 4), id=f"{ranks}-{dtype}"
+        )
         for ranks in (2, 4)
         for dtype in TOLERANCE
     ],

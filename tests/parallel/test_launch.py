@@ -48,6 +48,7 @@ def test_nproc_is_read_and_removed() -> None:
         nproc_of(["--nproc", "none"])
 
 
+@pytest.mark.long
 def test_nproc_runs_the_command_and_returns_its_exit_code(tasks: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kernel_coder.train", "--nproc", "2"]
     good = [*command, *flags(tasks, tmp_path / "run", run__max_steps=1)]

@@ -304,6 +304,7 @@ def same(found: list[Any], wanted: list[Any]) -> None:
     assert largest_gap(found, [turn.logprobs for turn in wanted]) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_own_server_is_started_anew_after_any_failure(python: str, tmp_path: Path) -> None:
     model = new_model()

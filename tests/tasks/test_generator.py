@@ -423,6 +423,7 @@ def test_no_generated_task_is_a_kernelbench_problem(capsys: pytest.CaptureFixtur
     assert report.matches == ()
 
 
+@pytest.mark.long
 def test_findings_are_in_order_and_a_hang_or_a_crash_ends_one_candidate_alone() -> None:
     task = generate(0, "elementwise", 0).task
     good = task.solution or ""

@@ -61,6 +61,7 @@ def test_inputs_that_are_no_tensors_are_refused():
         lower(code, "ClampedAffine")
 
 
+@pytest.mark.long
 @needs_triton
 def test_lowering_gives_the_same_bytes_here_again_and_in_another_process():
     code = (
