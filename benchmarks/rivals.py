@@ -1,4 +1,4 @@
-"""What Kernel Coder's losses are measured against: the same batch, log-probs and losses as others compute them."""
+"""The batch of the loss benchmarks, and log-probs and losses as other libraries compute them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Pair = tuple[Tensor, Tensor | None]
 
 
 class Batch:
-    """Answers of equal length with one advantage each: what every contender can take.
+    """Answers of equal length with one advantage each, a form that every contender supports.
 
-    Old log-probs are up to 0.15 away, for one token in fifty 0.5: some are clipped, and none lies so near to a bound
-    that rounding decides.
+    Old log-probs differ from the present ones by up to 0.15, and by 0.5 for one token in fifty. So some ratios are
+    clipped, and none is so close to a bound that rounding decides.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Batch:
         self.old = logprobs + self.noise if self.off_policy else None
 
     def loss(self, logprobs: Tensor) -> Tensor:
-        """The loss as one writes it in torch."""
+        """The loss, written in plain torch."""
         ratio = (logprobs - (logprobs.detach() if self.old is None else self.old)).exp()
         clipped = ratio.clamp(1 - EPSILON[0], 1 + EPSILON[1])
         loss = -torch.minimum(ratio * self.by_token, clipped * self.by_token)
@@ -67,7 +67,7 @@ class Batch:
         return weights
 
     def exact(self, logprobs: Tensor, weights: Tensor) -> tuple[float, Tensor]:
-        """The loss of these log-probs, and its gradient, in float64."""
+        """Returns the loss of these log-probs and its gradient, in float64."""
         leaf = logprobs.to("cpu", torch.float64, copy=True).requires_grad_()
         loss, _ = reference.policy_loss(
             leaf,
@@ -80,7 +80,7 @@ class Batch:
         return float(loss.detach()), torch.autograd.grad(loss, leaf)[0].to(logprobs.device)
 
     def error_of_loss(self, found: Tensor, exact: float) -> float:
-        """Over the mean of the tokens' advantages without sign: the loss itself may be about 0."""
+        """Returns the error of the loss, divided by the mean size of the advantages: the loss itself may be near 0."""
         scale = float((self.by_token.abs() * self.weights).sum() / self.count)
         return abs(float(found) - exact) / scale
 
@@ -95,12 +95,12 @@ def eager(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def verl_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
-    """log-prob as logit less logsumexp, in the dtype of the logits."""
+    """Returns the log-prob: the logit minus the logsumexp, in the dtype of the logits."""
     return logits.gather(1, ids[:, None])[:, 0] - torch.logsumexp(logits, -1)
 
 
 def verl(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """... and entropy as logsumexp less the mean logit."""
+    """Also returns the entropy: the logsumexp minus the mean logit."""
     entropy = torch.logsumexp(logits, -1) - (logits.softmax(-1) * logits).sum(-1)
     return verl_logprobs(logits, ids), entropy
 
@@ -118,7 +118,7 @@ def trl_chunked() -> Callable[..., tuple[Tensor, ...]]:
 
 
 def liger_logprobs(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> Pair:
-    """Of all rows but the last one, which its layout leaves out."""
+    """Returns the log-probs of all rows but the last one, which Liger's layout leaves out."""
     from liger_kernel.ops.grpo_loss import fused_selective_log_softmax
 
     rows = None if mask is None else mask[None, :-1]
@@ -126,7 +126,7 @@ def liger_logprobs(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> P
 
 
 class Through(torch.autograd.Function):
-    """The identity, whose backward drops the gradient: a leaf would copy it, which is no part of what is measured."""
+    """The identity, whose backward pass drops the gradient. A leaf would copy it, and that is not to be measured."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -138,6 +138,6 @@ class Through(torch.autograd.Function):
 
 
 def relative(x: Tensor, wanted: Tensor) -> float:
-    """||x - wanted|| / ||wanted||; how far x is from 0 where that is wanted."""
+    """Returns ||x - wanted|| / ||wanted||, or ||x|| if ``wanted`` is 0."""
     scale = wanted.double().norm()
     return float((x.double() - wanted).norm() / (scale if scale > 0 else 1))

@@ -1,15 +1,16 @@
 """Timing contenders side by side in one process, for the benchmarks in this folder.
 
-A time is that of a device kept busy, as in training: each contender runs without pause until the card has settled in
-its clocks (--settle seconds; a card at its power limit is slower than a cold one), then --runs calls are timed by CUDA
-events. Contenders take turns, --rounds times, and the median, 20% and 80% quantiles are over all rounds; a slow one is
-run less often (--limit seconds a turn). `peak_mib` is what one call allocates beyond its inputs, less what it returns.
-`first_call_s` is the first call's wall-clock time, compilation included where nothing before it has compiled the same.
+The device is kept busy, as in training. Each contender runs without a pause for --settle seconds, until the GPU's clock
+rates have settled: a GPU at its power limit is slower than a cold one. Then --runs calls are timed by CUDA events. The
+contenders take turns, --rounds times. The median and the 20% and 80% quantiles are over all rounds. A slow contender
+runs less often (--limit seconds a turn). `peak_mib` is the memory that one call allocates, without its results.
+`first_call_s` is the wall-clock time of the first call. It includes compilation, unless an earlier contender has
+compiled the same code.
 
-Before it is timed each contender is checked: its errors against float64 must be within TOLERANCE, which tells another
-loss from bfloat16's rounding (how exact a contender is, the error columns say). A contender that fails is a row with
-the error in the column `failure` and without times. --quick measures what the targets of the project are about alone;
---shapes small are shapes for a CPU, to see that everything runs: with --out alone do they leave rows.
+Each contender is checked before it is timed: its errors against float64 must be within TOLERANCE. That distinguishes a
+different loss from the rounding of bfloat16; the error columns say how exact a contender is. A contender that fails has
+a row with the error in the column `failure` and no times. --quick measures only what the project's targets need.
+--shapes small has shapes for a CPU, to check that everything runs; its rows are written only with --out.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ import torch
 Run = Callable[[], object]
 Row = dict[str, Any]
 MIB = 2.0**20
-#: Relative norms; error columns that are not here are only reported. A bfloat16 log-sum-exp is off by 0.03 nats.
+#: Largest errors, as relative norms. Other errors are only reported. A log-sum-exp in bfloat16 is off by 0.03 nats.
 TOLERANCE = {"loss": 0.01, "logprobs": 0.01, "entropy": 0.02, "gradient": 0.1, "grad_hidden": 0.1, "grad_weight": 0.1}
-#: What makes two rows the same measurement but for the share of tokens that carry a gradient.
+#: Columns that are equal in rows which differ only in the share of tokens that carry a gradient.
 SAME = ("work", "implementation", "tokens", "vocab", "hidden", "policy", "logits_dtype", "weight_grad_dtype")
 
 
 @dataclass
 class Contender:
-    """One way to do the work. ``run`` does it once; ``prepare``, untimed, comes before it."""
+    """One way to do the work. ``run`` does it once. ``prepare`` runs before it and is not timed."""
 
     name: str
     version: str
@@ -66,7 +67,7 @@ def version_of(package: str) -> str:
 
 @functools.cache
 def module_alone(package: str, path: str, *stubs: str) -> ModuleType:
-    """One file of an installed package, without the package's own imports; ``stubs`` are contexts that do nothing."""
+    """Imports one file of a package without the package's other imports. ``stubs`` names contexts that do nothing."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"No module named {package!r}")
@@ -92,7 +93,7 @@ class _Nothing:
 
 
 def timed(contender: Contender, arguments: argparse.Namespace) -> list[float]:
-    """Milliseconds of each call, the device never idle in between."""
+    """Returns the milliseconds of each call. The device is never idle between calls."""
 
     def on_gpu(count: int) -> list[float]:
         events = []
@@ -144,7 +145,7 @@ def wanted(contender: Contender, arguments: argparse.Namespace) -> bool:
 
 
 def compare(contenders: Iterable[Contender], arguments: argparse.Namespace, more: Mapping[str, Any]) -> list[Row]:
-    """A row for each contender; those with errors() have been checked before they are timed."""
+    """Returns a row for each contender. Contenders with ``errors`` are checked before they are timed."""
     rows: list[Row] = []
     alive: list[tuple[Contender, Row, list[float]]] = []
     cuda = arguments.device == "cuda"
@@ -208,7 +209,7 @@ def free(cuda: bool) -> None:
 
 
 def median_of(rows: list[Row], name: str) -> float:
-    """NaN if it was not measured."""
+    """Returns the median, or NaN if there are no values."""
     found = (row["median_ms"] for row in rows if row["implementation"] == name and "median_ms" in row)
     return float(next(found, math.nan))
 
@@ -243,7 +244,7 @@ def measure(
     points: Iterable[Mapping[str, Any]],
     rows_of: Callable[[Mapping[str, Any]], list[Row]],
 ) -> None:
-    """Rows of each point into results/, written after each point; a point that fails is a row."""
+    """Measures all points and writes their rows after each point. A point that fails has a row, too."""
     out = arguments.out
     if out is None and arguments.shapes != "small":
         kind = "quick" if arguments.quick else "sweep" if arguments.shapes == "sweep" else arguments.device
@@ -264,7 +265,7 @@ def measure(
 
 
 def share_of_full(rows: list[Row]) -> None:
-    """`of_full`: time over that of the same work with a gradient on every token."""
+    """Adds `of_full`: the time divided by that of the same work with a gradient on every token."""
 
     def key(row: Row) -> tuple[object, ...]:
         same = {**row, "implementation": str(row.get("implementation", "")).partition(", zero advantages skipped")[0]}
@@ -311,7 +312,7 @@ def _output(command: list[str], cwd: Path | None = None) -> str:
 
 
 def words_to_repeat(words: list[str]) -> list[str]:
-    """Without the commit, which is a column, and without the place of the file."""
+    """Returns the command line without the commit, which has a column of its own, and without the output file."""
     kept, skip = [], False
     for word in words:
         if not skip and word not in ("--commit", "--out") and not word.startswith(("--commit=", "--out=")):
@@ -321,7 +322,7 @@ def words_to_repeat(words: list[str]) -> list[str]:
 
 
 def write(path: Path, rows: list[Row], last: Iterable[str] = ()) -> None:
-    """Rows may have different columns; those named in ``last`` stand at the end."""
+    """Writes the rows, which may have different columns. The columns in ``last`` come last."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     columns = [name for name in columns if name not in last] + [name for name in last if name in columns]
     path.parent.mkdir(parents=True, exist_ok=True)

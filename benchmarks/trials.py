@@ -1,8 +1,7 @@
-"""Runs of whole commands, for the benchmarks in this folder: several at a time on cores of their own, rows as they end.
+"""Runs whole commands for the benchmarks in this folder, several at a time, and gives a row as soon as one ends.
 
-A trial is a process, as a user starts it. With --parallel N so many run at once, each pinned to --cores of the cores
-that this process may use; with N x cores at most as many as there are, none takes time from another. At --seconds
-whatever still runs is killed, with all that it has started, and leaves no row.
+A trial is a process that a user could start. --parallel trials run at the same time, each on --cores cores of its own
+if there are enough. After --seconds, trials that still run are killed with their child processes, and have no row.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Trial:
-    """A command, and the folder in which it works: its output goes to ``log`` there."""
+    """A command and its working folder. Its output goes to ``log`` in that folder."""
 
     name: str
     command: Sequence[str]
     folder: Path
-    fine: tuple[int, ...] = (0,)  # exit codes of a trial that came to its end
+    fine: tuple[int, ...] = (0,)  # exit codes of a trial that ended well
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,7 +60,7 @@ def add_flags(parser: argparse.ArgumentParser, out: Path) -> None:
 def run_all(
     trials: Sequence[Trial], *, parallel: int = 1, cores: int = 2, deadline: float = float("inf")
 ) -> Iterator[tuple[Trial, float]]:
-    """Each trial that came to its end, as soon as it has, and its seconds; a line is printed for every other one.
+    """Yields each trial with its seconds as soon as it has ended well. Prints a line for each other trial.
 
     ``deadline`` is a time of ``time.monotonic()``.
     """
@@ -69,7 +68,7 @@ def run_all(
     mine = sorted(os.sched_getaffinity(0))
     free = [mine[start : start + cores] for start in range(0, len(mine) - cores + 1, cores)][:parallel]
     if len(free) < parallel:
-        free = [mine] * parallel  # more than there is room for: they share
+        free = [mine] * parallel  # there are too few cores, so trials share them
     try:
         while (waiting or running) and time.monotonic() < deadline:
             while waiting and free:
@@ -94,7 +93,7 @@ def run_all(
 def _start(trial: Trial, cores: list[int], mine: Sequence[int]) -> _Running:
     trial.folder.mkdir(parents=True, exist_ok=True)
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **trial.environment}
-    os.sched_setaffinity(0, cores)  # what is started now inherits it
+    os.sched_setaffinity(0, cores)  # processes that are started now inherit it
     try:
         with (trial.folder / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -111,7 +110,7 @@ def _start(trial: Trial, cores: list[int], mine: Sequence[int]) -> _Running:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 8.0) -> None:
-    """First asked, so that they end what they have started in sessions of their own."""
+    """Ends processes. SIGTERM comes first, so that they can end their own child processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             if process.poll() is None:
@@ -126,7 +125,7 @@ def _end_of(trial: Trial, lines: int = 12) -> str:
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """A row of a CSV file, with a header if the file is new; beside it, as ``name-2.csv``, if it has other columns."""
+    """Appends a row to a CSV file. If the file has other columns, the row goes to ``name-2.csv`` beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     number, target = 1, path
     while target.exists() and next(csv.reader(target.read_text().splitlines()), []) != list(row):
@@ -141,7 +140,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def over_seeds(values: Sequence[float], sign: str = "+") -> str:
-    """Mean, and the 95% interval of Student's t over runs where there are several.
+    """Returns the mean and, for several runs, the 95% interval of Student's t.
 
     >>> over_seeds([0.1, 0.2, 0.3])
     '+0.200 (95% interval -0.048 to +0.448, 3 runs)'
@@ -163,7 +162,7 @@ def commit() -> str:
 
 
 def fresh(folder: Path) -> Path:
-    """The folder, empty."""
+    """Empties a folder and returns it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -1,12 +1,12 @@
-"""compare against what one writes in torch, on CUDA: time and memory beside the inputs.
+"""Measures ``compare`` beside the same comparison in plain torch, on a GPU: time, and memory without the inputs.
 
     python benchmarks/ops/bench_compare.py                    # rows into results/compare_cuda.csv
     python benchmarks/ops/bench_compare.py --shapes sweep     # more sizes and dtypes
 
-"copy" moves 256 Mi float32 from one tensor into another; `of_bound` is the time that the copy's rate allows for reading
-output and expected once, over the time taken. torch.allclose says yes or no, and waits for the device to do so; "torch
-eager" finds what compare finds, but for the first wrong element. A strided case is a transposed output against
-contiguous expected values; a wrong one misses the tolerance everywhere.
+"copy" copies 256 Mi float32 from one tensor to another. `of_bound` is the time that reading output and expected values
+once would take at the copy's rate, divided by the measured time. torch.allclose only says yes or no, and waits for the
+device. "torch eager" finds all that ``compare`` finds except the first wrong element. In a strided case the output is
+transposed and the expected values are contiguous. In a wrong case every element misses the tolerance.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""The GRPO loss from logits, forward and backward, against a copy and other libraries.
+"""Measures the GRPO loss from logits, forward and backward, beside a copy and other libraries.
 
     python benchmarks/ops/bench_grpo_loss.py                    # rows into results/grpo_loss_cuda.csv
     python benchmarks/ops/bench_grpo_loss.py --shapes sweep     # rows into results/grpo_loss_sweep.csv
 
-side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
-clipped ratio, mean over tokens), bfloat16 logits; their gradient goes into a new tensor, or over the logits ("in
-place"). "copy" moves the logits from one tensor into another; `of_bound` is the time that the copy's rate allows for
-the bytes that must move (each logit read once, its gradient written once; of a masked row the gradient alone) over the
-time taken. `of_full` is time over that of the same work without masked tokens and zero advantages.
+side_by_side.py explains how contenders are timed. All of them have the same batch in bfloat16: 16 answers of equal
+length, and DAPO's loss (clipped ratio, mean over tokens). The gradient is written to a new tensor, or over the logits
+("in place"). "copy" copies the logits to another tensor. `of_bound` is the time that the necessary bytes would take at
+the copy's rate, divided by the measured time: each logit is read once and its gradient written once; for a masked row
+only the gradient is written. `of_full` is the time divided by that of the same work without masked tokens and zero
+advantages.
 
-Errors are against float64: the loss relative to the mean size of the advantages, the rest relative norms on 64 rows:
-log-probs, the gradient of the logits, and of it the sampled tokens and all others apart. Liger's kernel takes
-[sequences, length + 1, vocab] and leaves out the last row of each sequence: it has less work by 16 rows, and is checked
-against the loss of the others. torch.compile takes part at the first shape.
+Errors are against float64. That of the loss is relative to the mean size of the advantages. The others are relative
+norms on 64 rows: log-probs, and the gradient of the logits, for the sampled tokens and for all other tokens. Liger's
+kernel takes [sequences, length + 1, vocab] and leaves out the last row of each sequence. So it has 16 rows less to do,
+and is checked against the loss of the other rows. torch.compile is measured at the first shape only.
 """
 
 from __future__ import annotations

@@ -1,24 +1,26 @@
-"""The GRPO loss from hidden states, forward and backward, against the matrix products alone and other libraries.
+"""Measures the GRPO loss from hidden states, forward and backward, beside its matrix products and other libraries.
 
     python benchmarks/ops/bench_linear_grpo_loss.py                    # rows into results/linear_grpo_loss_cuda.csv
     python benchmarks/ops/bench_linear_grpo_loss.py --shapes sweep     # rows into results/linear_grpo_loss_sweep.csv
 
-side_by_side.py says how it is timed. All contenders take the same batch (16 answers of equal length, DAPO's loss:
-clipped ratio, mean over tokens), bfloat16 hidden states and head. "three products" is the floor: logits, gradient of
-hidden, gradient of weight, each one cuBLAS product over all rows, with the gradient of the loss as data (a card at its
-power limit is faster or slower with other numbers); "two products" is the floor of a frozen head. `of_floor` is time
-over that of the three (two) products, `of_full` over that of the same work without masked tokens and zero advantages.
-`peak_mib` is beyond inputs and the gradients of hidden and weight in bfloat16; `workspace_mib` of it are the logits.
-"copy" moves all logits from one tensor into another.
+side_by_side.py explains how contenders are timed. All of them have the same batch, with hidden states and head in
+bfloat16: 16 answers of equal length, and DAPO's loss (clipped ratio, mean over tokens). "three products" is the lower
+limit of the time: logits, gradient of the hidden states, and gradient of the weight, each as one cuBLAS product over
+all rows. They use the real gradient of the loss, since the speed of a GPU at its power limit depends on the numbers.
+"two products" is the lower limit for a frozen head. `of_floor` is the time divided by that of the three (two) products,
+`of_full` the time divided by that of the same work without masked tokens and zero advantages. `peak_mib` is the memory
+without inputs and without the two gradients in bfloat16; `workspace_mib` is the part of it for logits. "copy" copies the
+logits to another tensor.
 
-Errors are against float64: the loss relative to the mean size of the advantages, the rest relative norms: log-probs,
-the gradient of 64 rows of hidden, of the rows of the weight of 32 sampled tokens, and of 32 other rows.
+Errors are against float64. That of the loss is relative to the mean size of the advantages. The others are relative
+norms: log-probs, the gradient of 64 rows of the hidden states, and the gradient of the weight for 32 sampled tokens and
+for 32 other tokens.
 
-Rivals: torch eager and torch.compile with all logits; TRL's chunked log-probs;
-cut-cross-entropy's log-probs, as it comes (it leaves tiles of small probabilities out of the gradient; how many, ids
-and data decide: here ids are drawn evenly) and with all gradients; each with the loss in torch. Liger's fused linear
-GRPO loss, its float32 products in float32 (torch's default) and in tf32. Frozen heads, torch.compile and the table
-against the workspace's size are measured at the first two shapes, and not in the sweep.
+Rivals, each with the loss in plain torch: torch eager and torch.compile with all logits; TRL's chunked log-probs; the
+log-probs of cut-cross-entropy with its defaults and with all gradients. By default it leaves tiles of small
+probabilities out of the gradient; their number depends on ids and data, and here ids are drawn evenly. Also Liger's
+fused linear GRPO loss, with its float32 products in float32 (torch's default) and in TF32. Frozen heads, torch.compile
+and different sizes of the workspace are measured at the first two shapes, and not in the sweep.
 """
 
 from __future__ import annotations

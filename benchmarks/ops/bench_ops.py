@@ -1,14 +1,13 @@
-"""The ops beside today's rivals at the vocabularies of common models, in one command and one table.
+"""Measures the ops beside other libraries at the vocabularies of common models, with one command and one table.
 
     python benchmarks/ops/bench_ops.py                          # rows into results/ops_cuda.csv
     python benchmarks/ops/bench_ops.py --rivals none            # ours and the bounds alone
     python benchmarks/ops/bench_ops.py --rivals Liger,TRL       # these rivals only
 
-Vocabularies: Llama 2 (32,000), SmolLM2 (49,152), Llama 3 (128,256), Qwen (151,936), Gemma (262,144); 8,192 tokens. The
-three benchmarks that this one calls say what each row is and how it is timed: bench_token_logprobs.py,
-bench_grpo_loss.py and bench_linear_grpo_loss.py. `of_bound` is the share of a copy's bandwidth,
-`of_floor` the time over that of the three matrix products. A rival that is not installed is a row with the failure in
-it.
+Vocabularies: Llama 2 (32,000), SmolLM2 (49,152), Llama 3 (128,256), Qwen (151,936), Gemma (262,144), with 8,192 tokens.
+This script calls bench_token_logprobs.py, bench_grpo_loss.py and bench_linear_grpo_loss.py. These explain their rows
+and how contenders are timed. `of_bound` is the share of a copy's bandwidth, `of_floor` the time divided by that of the three
+matrix products. A rival that is not installed has a row with the failure.
 """
 
 from __future__ import annotations

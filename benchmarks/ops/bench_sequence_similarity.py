@@ -2,10 +2,10 @@
 
     python benchmarks/ops/bench_sequence_similarity.py        # benchmarks/results/sequence_similarity.csv
 
-The files are the first ones by name in CPython's standard library with 64,000 characters; the texts are their middle.
-"edited" compares a text with itself after changes to an eighth of its lines, "unrelated" with the next file. A number
-is the median over the pairs of the median CPU time over repetitions; p20 and p80 are over the pairs. The speedup is the
-median of the pairs' speedups. All results are compared: a rival with another ratio ends the run.
+The texts are from the middle of the first files of CPython's standard library, by name, that have 64,000 characters.
+"edited" compares a text with a copy in which an eighth of the lines were changed, "unrelated" with the next file. A
+time is the median over pairs of the median CPU time of the repetitions; p20 and p80 are over pairs. The speedup is the
+median of the pairs' speedups. The results are compared, too: a rival that returns another ratio ends the run.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""token_logprobs with entropy against other libraries, torch eager and torch.compile: time, memory and error.
+"""Measures token_logprobs with entropy beside other libraries, torch eager and torch.compile: time, memory and error.
 
     python benchmarks/ops/bench_token_logprobs.py --device cpu  # results/token_logprobs_cpu.csv
     python benchmarks/ops/bench_token_logprobs.py --device cuda                   # ... token_logprobs_cuda.csv
     python benchmarks/ops/bench_token_logprobs.py --device cuda --shapes sweep    # ... token_logprobs_sweep.csv
 
-"forward" is log-prob and entropy under no_grad; "forward and backward" also their gradient, into a new tensor. torch
-eager and torch.compile are what one writes: log_softmax in float32, gather, -(p log p).sum.
+"forward" computes log-prob and entropy under no_grad. "forward and backward" also computes their gradient, into a new
+tensor. torch eager and torch.compile use log_softmax in float32, gather, and -(p log p).sum.
 
-CUDA: bfloat16 logits; side_by_side.py says how it is timed. Liger's and TRL's kernels and verl's formula take part too,
-and a copy of the logits: `of_bound` is the time that the copy's rate allows for the bytes that must move (2 a logit
-forward, 6 with the gradient; of a masked row its gradient alone) over the time taken. Only ours, TRL's and Liger's know
-a mask. Errors are relative norms against float64 on 64 unmasked rows.
+CUDA: the logits are bfloat16; side_by_side.py explains how contenders are timed. Liger's and TRL's kernels, verl's
+formula and a copy of the logits are measured as well. `of_bound` is the time that the necessary bytes would take at the
+copy's rate, divided by the measured time: 2 bytes a logit forward, 6 with the gradient; for a masked row only those of
+the gradient. Only this project, TRL and Liger support a mask. Errors are relative norms against float64 on 64 unmasked
+rows.
 
-CPU: the repetitions of the contenders take turns: whatever else the machine does falls on all of them. Memory is the
-peak of the resident set during a call, less what was resident before it. Errors are against float64 of the same logits,
-relative to the norm, on the first 32 rows; "confident" is the log-prob of rows whose token leads by 25 nats.
+CPU: the contenders take turns, so that other load on the machine affects all of them. Memory is the largest resident
+set during a call minus that before it. Errors are against float64 of the same logits, relative to the norm, on the
+first 32 rows. "confident" is the log-prob of rows whose token leads by 25 nats.
 """
 
 from __future__ import annotations
