@@ -9,7 +9,7 @@ limit of the time: logits, gradient of the hidden states, and gradient of the we
 all rows. They use the real gradient of the loss, since the speed of a GPU at its power limit depends on the numbers.
 "two products" is the lower limit for a frozen head. `of_floor` is the time divided by that of the three (two) products,
 `of_full` the time divided by that of the same work without masked tokens and zero advantages. `peak_mib` is the memory
-without inputs and without the two gradients in bfloat16; `workspace_mib` is the part of it for logits. "copy" copies the
+without inputs and without the two gradients in bfloat16; `workspace_mib` is the part for logits. "copy" copies the
 logits to another tensor.
 
 Errors are against float64. That of the loss is relative to the mean size of the advantages. The others are relative
