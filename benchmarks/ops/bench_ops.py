@@ -6,8 +6,8 @@
 
 Vocabularies: Llama 2 (32,000), SmolLM2 (49,152), Llama 3 (128,256), Qwen (151,936), Gemma (262,144), with 8,192 tokens.
 This script calls bench_token_logprobs.py, bench_grpo_loss.py and bench_linear_grpo_loss.py. These explain their rows
-and how contenders are timed. `of_bound` is the share of a copy's bandwidth, `of_floor` the time divided by that of three
-matrix products. A rival that is not installed has a row with the failure.
+and how contenders are timed. `of_bound` is the share of a copy's bandwidth, `of_floor` the time divided by that
+of three matrix products. A rival that is not installed has a row with the failure.
 """
 
 from __future__ import annotations
