@@ -149,7 +149,7 @@ class SlicedTimer(Timer):
     def __init__(
         self, gpu: SlicedGpu, call_s: float, copying_s: float, slots: int, candidate: float = 1.0, burns: bool = False
     ) -> None:
-        self.gpu, self.burns, self.kind, self.could_reach_runner, self.launches = gpu, burns, "cuda", False, 1
+        self.gpu, self.burns, self.kind, self.could_reach_runner = gpu, burns, "cuda", False
         self.variant = SimpleNamespace(slots=slots)  # type: ignore[assignment]
         self.task = SimpleNamespace(known=ReferenceTiming(), launches=lambda: 1)  # type: ignore[assignment]
         self.config = SimpleNamespace(timed_calls=100, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]

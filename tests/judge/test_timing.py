@@ -250,7 +250,6 @@ def timer(loads: list[float], turns: GpuTurns, kind: str = "cuda") -> Any:
     found.config = SimpleNamespace(timed_calls=100, timing_s=10.0)  # type: ignore[assignment]
     found.variant = SimpleNamespace(slots=64)  # type: ignore[assignment]
     found.afterwards, found.compiled_s, found.could_reach_runner, found.rounds = None, None, False, Rounds()
-    found.launches = 1
     found._free_memory = lambda: None  # type: ignore[method-assign]
     found._refuse_below_floor = lambda: None  # type: ignore[method-assign]
     return found

@@ -13,6 +13,7 @@ import secrets
 import statistics
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,6 @@ class Timer:
         self.afterwards: Baseline | None = None
         self.compiled_s: float | None = None
         self.could_reach_runner = reaches_out(checker.source)
-        self.launches = 1
 
     # ---- without a candidate
 
@@ -212,8 +212,6 @@ class Timer:
             Judged: an output was wrong, or the candidate is faster than its outputs can be written.
         """
         self.before = before
-        if self.kind == "cuda":
-            self.launches = self.task.launches()
         self._free_memory()
         # Warm-up. Other processes may use the device meanwhile, so the candidate may be faster later.
         parties: list[Party] = ["empty", "reference", "candidate", "candidate", "candidate"]
@@ -278,8 +276,7 @@ class Timer:
     def speedup(self) -> Speedup:
         """The speedup according to the times measured so far."""
         assert self.before is not None
-        fastest_s = self.task.known.fastest_s
-        return Speedup(self.rounds, self.before, self.afterwards, fastest_s, self.could_reach_runner, self.launches)
+        return Speedup(self.rounds, self.before, self.afterwards, self.task.known.fastest_s, self.could_reach_runner)
 
     @property
     def needs_reference_alone(self) -> bool:
@@ -289,7 +286,8 @@ class Timer:
     def findings(self) -> dict[str, Any]:
         """Return fields of the verdict."""
         compiled_ms = None if self.compiled_s is None else self.compiled_s * 1e3
-        return {**self.speedup.findings(), "reference_compile_ms": compiled_ms}
+        launches = self.task.launches() if self.kind == "cuda" else 1
+        return {**replace(self.speedup, launches=launches).findings(), "reference_compile_ms": compiled_ms}
 
 
 def least_time_s(written: int, l2_bytes: int, bandwidth: float) -> float:
