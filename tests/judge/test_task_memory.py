@@ -366,3 +366,11 @@ def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
     with pytest.raises(SampledError):
         checker.check("own", variant)  # type: ignore[arg-type]
     assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("result", "launches"),
+    [("x", 1), ("torch.relu(x)", 1), ("torch.tanh(x * 2).T.contiguous() - 0.3", 3)],
+)
+def test_a_reference_launches_a_kernel_for_each_operator_that_computes(result: str, launches: int) -> None:
+    assert made(source(result, shape="4, 8"), null_candidates=False).launches() == launches

@@ -269,8 +269,10 @@ class PreparedTask:
     def _counted(self) -> WorkCounter:
         """Return the operations of products, and the operators, in a call of the reference."""
         if self._counter is None:
-            with self.turns.shared(), self.draws.aside(), WorkCounter(others=False) as counter:
-                self.reference.outputs(self.reference.module, self.reference.own_inputs(), [])
+            with self.turns.shared(), self.draws.aside():
+                inputs = self.reference.own_inputs()
+                with WorkCounter(others=False) as counter:
+                    self.reference.outputs(self.reference.module, inputs, [])
             self._counter = counter
         return self._counter
 
