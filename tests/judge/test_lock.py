@@ -176,6 +176,24 @@ def test_a_process_that_shares_the_device_for_long_lets_others_time_in_between(
     assert turns.waited_s > waited_s
 
 
+def test_all_that_wait_to_time_do_so_before_another_process_shares_the_device(files: list[int]) -> None:
+    seen: list[str] = []
+
+    def use(fd: int, kind: str) -> None:
+        with getattr(GpuTurns(fd), kind)():
+            seen.append(kind)
+
+    with GpuTurns(files[0]).alone():
+        waiting = [threading.Thread(target=use, args=pair) for pair in zip(files[1:], ("shared", "alone"), strict=True)]
+        for thread in waiting:
+            thread.start()
+            time.sleep(0.1)
+        seen.append("alone")
+    for thread in waiting:
+        thread.join()
+    assert seen == ["alone", "alone", "shared"]
+
+
 def test_what_was_asked_of_the_device_is_done_before_it_is_released(files: list[int]) -> None:
     """Otherwise another process would be timed beside that work."""
     one, two, _ = files

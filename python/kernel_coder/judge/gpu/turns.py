@@ -20,9 +20,12 @@ import torch
 from kernel_coder.judge.gpu import nvml
 
 GATE, DEVICE, MEMORY_GATE, MEMORY = 0, 1, 2, 16
-"""Bytes of the lock file: the gate, the device, the gate of the memory, and the first share of the memory. A process
-holds the gate while it waits for the device. So processes that share the device cannot keep out one that needs it
-alone."""
+"""Bytes of the lock file: the gate, the device, the gate of the memory, and the first share of the memory.
+
+Processes that time, or wait to time, hold the gate together. A process that wants to share the device needs the gate
+for itself, for a moment. So processes that share the device cannot keep out one that needs it alone, and all processes
+that wait to time do so one after another. Otherwise the others would use the device between two of them, and each would
+wait anew until they have finished."""
 
 SHARES = 64
 """Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`: about a gigabyte each."""
@@ -93,15 +96,19 @@ class Turn:
 
     def __init__(self, turns: GpuTurns, kind: int) -> None:
         self._turns, self._lock, self._kind, self._until = turns, turns.lock, kind, 0.0
+        self._is_alone = kind == fcntl.F_WRLCK
 
     def begin(self) -> None:
         """Wait for the device."""
         if self._lock is not None:
             asked = time.monotonic()
-            _lock(self._lock, GATE, fcntl.F_WRLCK)
+            _lock(self._lock, GATE, fcntl.F_RDLCK if self._is_alone else fcntl.F_WRLCK)
             try:
                 _lock(self._lock, DEVICE, self._kind)
-            finally:
+            except BaseException:
+                _lock(self._lock, GATE, fcntl.F_UNLCK)
+                raise
+            if not self._is_alone:
                 _lock(self._lock, GATE, fcntl.F_UNLCK)
             self._turns.add_wait(time.monotonic() - asked)
             self._until = time.monotonic() + TURN_S
@@ -113,6 +120,7 @@ class Turn:
                 self._turns.finish_work()
             finally:
                 _lock(self._lock, DEVICE, fcntl.F_UNLCK)
+                _lock(self._lock, GATE, fcntl.F_UNLCK)
 
     def pause(self) -> None:
         """Let waiting processes go first, if this turn has lasted more than :data:`TURN_S`."""
