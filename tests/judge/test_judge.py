@@ -20,10 +20,11 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import HELD_S, MIN_LIMIT_S
+from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.supervisor.errors import HarnessError
 from kernel_coder.judge.supervisor.examiner import Examiner
-from kernel_coder.judge.supervisor.judge import MAX_PROBES
+from kernel_coder.judge.supervisor.judge import MAX_PROBES, _with_workers_that_fit
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed
 from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
 from kernel_coder.judge.wire.messages import Say
@@ -855,6 +856,19 @@ def test_nothing_is_left_when_a_judge_is_closed() -> None:
 def test_mistakes_are_named(arguments: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Judge(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_gpu_gets_only_as_many_workers_as_its_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "memory", lambda device: nvml.Memory(0, 80 << 30))
+    with pytest.raises(ValueError, match=r"workers must be at most 21 on a GPU with 80 GiB of memory.* got 28"):
+        Judge("cuda", config=JudgeConfig(workers=28))
+    as_asked = JudgeConfig(workers=21)
+    assert _with_workers_that_fit(as_asked, "cuda:0") is as_asked
+    monkeypatch.setattr(JudgeConfig, "parallel", lambda self: self.workers or 12)
+    monkeypatch.setattr(nvml, "memory", lambda device: nvml.Memory(0, 24 << 30))
+    assert _with_workers_that_fit(JudgeConfig(), "cuda:0").workers == 6
+    monkeypatch.setattr(nvml, "memory", lambda device: None)
+    assert _with_workers_that_fit(JudgeConfig(workers=99), "cuda:0").workers == 99
 
 
 @pytest.mark.long

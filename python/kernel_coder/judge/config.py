@@ -112,7 +112,8 @@ class JudgeConfig(BaseModel):
     workers: int | None = Field(
         default=None,
         ge=1,
-        description="number of candidates judged at the same time; None: one for each core, at most 12",
+        description="number of candidates judged at the same time; None: one for each core, at most 12, and on a GPU at"
+        " most as many as its memory allows",
     )
     prestart: bool | None = Field(
         default=None,

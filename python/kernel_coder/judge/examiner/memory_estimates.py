@@ -28,6 +28,10 @@ WORKER_BYTES = 5 << 29
 """Memory of a GPU that each worker takes beside its task: the CUDA contexts of the Examiner, of the reference's Runner,
 and of two candidates' Runners, about 0.6 GB each."""
 
+WORKERS_PART = 2 / 3
+"""Upper limit of the part of a GPU's memory that all workers take beside their tasks. On a GPU of 80 GB, 28 workers
+took 70 GB, and tasks of a few gigabytes found no memory."""
+
 
 @contextmanager
 def most_allocated(device: torch.device) -> Iterator[Callable[[], int]]:
@@ -79,6 +83,15 @@ def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2, slots: 
     """
     sample = inputs + max(longer * (inputs + outputs + call), (1 + 2 * longer) * outputs)
     return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs, slots)
+
+
+def most_workers(total: int) -> int:
+    """Return how many candidates can be judged at the same time on a GPU with `total` bytes of memory.
+
+    >>> [most_workers(gigabytes << 30) for gigabytes in (4, 24, 80, 141)]
+    [1, 6, 21, 37]
+    """
+    return max(int(WORKERS_PART * total) // WORKER_BYTES, 1)
 
 
 def shares_of(wanted: int, total: int, workers: int) -> int:

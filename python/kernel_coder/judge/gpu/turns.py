@@ -39,7 +39,8 @@ TURN_S = 0.01
 notice a wait of 10 ms; with shorter turns more time would be spent on the lock."""
 
 POLL_S = 0.02
-"""Interval, in seconds, between two attempts to take memory shares."""
+"""Interval, in seconds, between two attempts to take memory shares. It shrinks with the time that a process has waited
+(:func:`interval_s`)."""
 
 PATIENCE_S = 240.0
 """Time limit, in seconds, of the wait for memory shares. A task that needs the whole GPU takes about 10 s, and each of
@@ -231,34 +232,34 @@ class GpuTurns:
         began = time.monotonic()
         try:
             collect = self._take_few if shares <= FEW_SHARES else self._collect
-            return collect(shares, began + patience_s)
+            return collect(shares, began, began + patience_s)
         finally:
             waited_s = time.monotonic() - began  # the Supervisor allows for this wait when it asks for the task
             self.waited_s += waited_s
             self._told_s += waited_s
 
-    def _take_few(self, shares: int, until: float) -> bool:
+    def _take_few(self, shares: int, began: float, until: float) -> bool:
         """Take shares once enough are free at the same time. Hold none while they are not."""
         while not self._take_free(shares):
             self._keep(0)
             if time.monotonic() > until:
                 return False
-            time.sleep(POLL_S)
+            time.sleep(interval_s(time.monotonic() - began))
         return True
 
-    def _collect(self, shares: int, until: float) -> bool:
+    def _collect(self, shares: int, began: float, until: float) -> bool:
         """Take shares one by one as they become free, and hold them meanwhile. One process at a time does this."""
         assert self.lock is not None
         while not _try(self.lock, MEMORY_GATE):
             if time.monotonic() > until:
                 return False
-            time.sleep(POLL_S)
+            time.sleep(interval_s(time.monotonic() - began))
         try:
             while not self._take_free(shares):
                 if time.monotonic() > until:
                     self._keep(0)
                     return False
-                time.sleep(POLL_S)
+                time.sleep(interval_s(time.monotonic() - began))
             return True
         finally:
             _lock(self.lock, MEMORY_GATE, fcntl.F_UNLCK)
@@ -279,6 +280,18 @@ class GpuTurns:
         for place in sorted(self._places)[shares:]:
             _lock(self.lock, MEMORY + place, fcntl.F_UNLCK)
             self._places.remove(place)
+
+
+def interval_s(waited_s: float) -> float:
+    """Return the seconds until the next attempt of a process that has waited so long.
+
+    The process that asks most often is the likeliest to be the next. With equal intervals one of six processes waited
+    for 263 s, and the others for at most 60 s.
+
+    >>> [interval_s(waited_s) for waited_s in (0.0, 1.0, 9.0, 1000.0)]
+    [0.02, 0.01, 0.002, 0.0005]
+    """
+    return max(POLL_S / (1.0 + waited_s), POLL_S / 40)
 
 
 def synchronise(device: torch.device) -> None:

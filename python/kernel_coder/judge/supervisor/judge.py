@@ -15,6 +15,8 @@ from typing import Any
 
 from kernel_coder import interpreter
 from kernel_coder.judge.config import JudgeConfig
+from kernel_coder.judge.examiner.memory_estimates import WORKER_BYTES, most_workers
+from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.sandbox.config import SandboxConfig
 from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.supervisor import audit
@@ -90,6 +92,19 @@ def as_task(task: Task | str) -> Task:
     return Task(id=sha256_text(task)[:12], source="text", reference=task)
 
 
+def _with_workers_that_fit(config: JudgeConfig, device: str) -> JudgeConfig:
+    """Return the configuration with as many workers as a GPU's memory allows. Raise ValueError if it asks for more."""
+    memory = nvml.memory(device)
+    if memory is None or config.parallel() <= (most := most_workers(memory.total)):
+        return config
+    if config.workers is not None:
+        raise ValueError(
+            f"workers must be at most {most} on a GPU with {memory.total / 2**30:.0f} GiB of memory, because the CUDA"
+            f" contexts of each take {WORKER_BYTES / 2**30:.1f} GiB; got {config.workers}"
+        )
+    return config.model_copy(update={"workers": most})
+
+
 class Judge:
     """Judges candidates against tasks.
 
@@ -121,7 +136,7 @@ class Judge:
 
     Raises:
         ValueError: an unknown device or backend; the backend is Triton, and Triton is not installed, or its interpreter
-            fails with the installed numpy.
+            fails with the installed numpy; more workers than the GPU has memory for.
         SandboxError: this machine lacks a required layer of the sandbox, or the GPU does not exist. On entering the
             context: the probe cannot be judged.
     """
@@ -146,6 +161,8 @@ class Judge:
             raise ValueError(self._triton_problem)
         self.device = kind if kind == "cpu" else f"cuda:{index or 0}"
         self.backend = backend
+        if kind == "cuda":
+            self.config = _with_workers_that_fit(self.config, self.device)
         self._processes = Processes(self.device, self.config, sandbox)
         self.profile = self._processes.profile
         if log is not None:
