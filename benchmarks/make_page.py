@@ -204,6 +204,7 @@ def updates() -> str:
 RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "084198f"), "") | {
     "24699a6": ", an H100, while a model was trained on the same host",
     "6247d39": ", an H100",
+    "8ad3cb3": ", an H100",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 

@@ -53,8 +53,8 @@ class DeviceTiming:
     """Upper limit of the difference between the times of one request in two processes that run the same code."""
 
     call_noise_s: float
-    """Upper limit of a further difference between them in each call (benchmarks/results: clock_cuda.csv, kernels of 2.6
-    and 4.2 us). Its cause is not known."""
+    """Upper limit of a further difference between them in each call. Each process repeats its own time, but fresh
+    processes differ (benchmarks/results: clock_processes_cuda.csv; clock_cuda.csv, kernels of 2.6 and 4.2 us)."""
 
     launch_noise_s: float
     """The same for each launch, in calls of several launches: calls of six launches and 14 us differed by up to 1.5 us
