@@ -5,8 +5,8 @@
 
 Each process times batches of 27 calls of a chain of six launches on [64, 256] behind a gate, with a cold cache. A time
 is the median of 40 batches, in microseconds a call. `inputs_us`: with three other sets of inputs, the median of the
-three. `temporaries_us`: after other allocations, so that the calls' own memory lies elsewhere. `stream_us`: on four other
-streams. `again_us`: once more on the first stream, now that the others exist.
+three. `temporaries_us`: after other allocations, so that the memory of the calls lies elsewhere. `stream_us`: on four
+other streams. `again_us`: once more on the first stream, now that the others exist.
 """
 
 from __future__ import annotations
