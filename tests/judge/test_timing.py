@@ -369,7 +369,7 @@ def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
-        ("cuda", 2e-6, 64, 18),  # at most so many
+        ("cuda", 2e-6, 64, 22),  # at most so many
         ("cuda", 2e-6, 16, 16),
         ("cuda", 40e-6, 64, 13),  # half a millisecond of calls
         ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
@@ -387,7 +387,7 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
     assert found._wanted_calls(call_s) == expected
 
 
-@pytest.mark.parametrize(("room", "expected"), [(1000, 18), (16, 16), (4, 9), (0, 9)])
+@pytest.mark.parametrize(("room", "expected"), [(1000, 22), (16, 16), (4, 9), (0, 9)])
 def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(
     turns: GpuTurns, room: int, expected: int
 ) -> None:

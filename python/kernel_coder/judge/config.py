@@ -51,12 +51,13 @@ class JudgeConfig(BaseModel):
         default=5,
         ge=1,
         le=100,
-        description="number of calls on fresh inputs whose outputs are compared with the float64 reference",
+        description="number of calls on fresh inputs whose outputs are compared with the float64 reference; unless it is"
+        " 1, there is at least one for each family",
     )
     families: tuple[Family, ...] = Field(
         default=FAMILIES,
         min_length=1,
-        description="families of inputs, one for each check; with more than one check, others share one more request",
+        description="families of inputs, used in turn",
     )
     hidden_shapes: Literal["require", "flag", "off"] = Field(
         default="flag",

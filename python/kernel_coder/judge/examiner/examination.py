@@ -29,6 +29,10 @@ SECOND_BYTES = 1 << 30
 """Upper limit of the parameters' size, in bytes, at which a second instance of the candidate is made. With larger
 parameters only the first instance is checked with other ones."""
 
+ONE_BY_ONE = 2
+"""Number of checks on inputs of the task's own sizes that have a request of their own: the first call, which compiles,
+and one that is observed by itself. The others share a request, which saves waits for the device."""
+
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
 That creation would disturb the times."""
@@ -156,22 +160,24 @@ class Examination:
         raise failure(Outcome.COMPILE_ERROR, text, self.checker.source, compiled=False)
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
-        """Return family and sizes of each check before the timed calls, without the families that share a request. The
-        very first call may have other sizes: what a candidate keeps from it may be wrong for the next one."""
+        """Return family and sizes of each check that has a request of its own. The very first call may have other
+        sizes: what a candidate keeps from it may be wrong for the next one."""
         plain, *hidden = self.task.variants
-        families = self.task.families
-        wanted = [(families[i % len(families)], plain) for i in range(self.config.checks)]
+        wanted = [(family, plain) for family in self._families()[:ONE_BY_ONE]]
         others = [("own", variant) for variant in hidden]
         first = 1 if self.config.checks > 1 and self.rng.random() < 0.5 else 0
         return [*others[:first], *wanted[:1], *others[first:], *wanted[1:]]
+
+    def _families(self) -> list[str]:
+        """Return the family of each check before the timed calls: every family, or more checks if they are wanted."""
+        families, checks = self.task.families, self.config.checks
+        return [families[i % len(families)] for i in range(1 if checks == 1 else max(checks, len(families)))]
 
     def _check_other_families(self) -> None:
         """Check all remaining families in one request, or in several if there are too few slots. The first of these
         calls is repeated, to see whether its result has the same bits."""
         plain = self.task.variants[0]
-        if self.config.checks == 1:
-            return
-        left = list(self.task.families[self.config.checks :])
+        left = self._families()[ONE_BY_ONE:]
         self.rng.shuffle(left)
         most = max(plain.slots - 1, 1)
         for start in range(0, len(left), most):

@@ -81,7 +81,7 @@ TIMING = {
     "cuda": DeviceTiming(
         rounds=24,
         min_rounds=12,
-        max_calls=216,
+        max_calls=264,
         least_s=0.5e-3,
         staged_bytes=1 << 30,
         baseline_life_s=60.0,

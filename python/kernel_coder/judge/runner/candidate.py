@@ -25,6 +25,7 @@ from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
+from kernel_coder.judge.runner.launches import Launches
 from kernel_coder.judge.runner.library_symbols import BuiltLibraries
 from kernel_coder.judge.runner.native import is_native, native_model
 from kernel_coder.judge.runner.own_kernels import OwnKernels
@@ -130,9 +131,10 @@ class Candidate:
         self.plan, self.report, self.say_queued = plan, report, say_queued
         self.facts = ""
         """Facts about own kernels, from the last call that asked for them."""
-        self.returned: list[Tensor] | None = None
-        self.copied = 0  # outputs that were copied to shared memory while they were kept here too
-        """In an audit, the outputs of the last call. Otherwise None, so that large outputs are not kept."""
+        self.seen: Launches | None = None
+        """What is observed in an audit; otherwise None."""
+        self.reached = 0  # outputs of the audited calls that may contain own kernels' data
+        self.copied = 0  # outputs that were copied to shared memory
         self.device = torch.device(plan["device"])
         set_math_mode(plan["precision"], plan["threads"])
         self.inputs = Arena(os.fstat(inputs).st_size or plan["input_bytes"], self.device, inputs)
@@ -230,7 +232,6 @@ class Candidate:
         self.hooks.close()
         self.prepared.clear()
         self.made.clear()
-        self.returned = None
         if self.compiled is not None:
             torch._dynamo.reset()
         del self.modes, self.model, self.first_model, self.model_class, self.module, self.compiled, self.parameters
@@ -304,12 +305,14 @@ class Candidate:
 
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
         """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
-        self.copied = 0
+        self.copied = self.reached = 0
+        self.is_aliased = False
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
-            self.returned = [] if mode is Mode.AUDITED else None
-            calls()
-            reached = sum(seen.reaches(one) for one in self.returned or ())
-            self.returned = None
+            self.seen = seen if mode is Mode.AUDITED else None
+            try:
+                calls()
+            finally:
+                self.seen = None
         if mode is Mode.AUDITED:
             seen.library_moves -= self.copied
             self.libraries.look(self.own.libraries)
@@ -319,7 +322,7 @@ class Candidate:
         if mode is not Mode.AUDITED:
             return (seen.count, seen.moving)
         work = min(seen.library_work, MAX_WORK)
-        return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), reached, seen.replays, work)
+        return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), self.reached, seen.replays, work)
 
     def give_back(self) -> None:
         """Give unused GPU memory of this process back to the GPU if there is much of it.
@@ -353,7 +356,7 @@ class Candidate:
     def _call(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot, check the structure of its outputs, and copy them to shared memory."""
         prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
-        if prepared.cotangents is None and self.returned is None:
+        if prepared.cotangents is None and self.seen is None:
             with self.grad_mode():
                 made = self.model(*prepared.args)
                 if torch.is_grad_enabled() is not self.has_gradients:
@@ -369,10 +372,10 @@ class Candidate:
             found = [result]
         else:
             found = _taken_apart(result, prepared.outputs)
-        if self.returned is not None:
-            self.returned = found
+        if self.seen is not None:
+            self.reached += sum(map(self.seen.reaches, found))
             given = {one.untyped_storage().data_ptr() for one in tensors_of(prepared.args) if one.numel()}
-            self.is_aliased = any(one.untyped_storage().data_ptr() in given for one in found if one.numel())
+            self.is_aliased |= any(one.untyped_storage().data_ptr() in given for one in found if one.numel())
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             _check(name, tensor, place, spec)
             with torch.no_grad():
