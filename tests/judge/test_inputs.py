@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from kernel_coder.judge.config import FAMILIES
@@ -13,6 +15,7 @@ from kernel_coder.judge.examiner.input_families import (
     of_family,
     pattern_of,
 )
+from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 
 
 def test_every_family_that_can_be_asked_for_can_be_made() -> None:
@@ -48,6 +51,34 @@ def test_a_pattern_that_an_input_has_to_keep_is_kept(family: str) -> None:
         made = of_family(family, own, rng)
         assert torch.equal(made, made.sort(dim=-1).values)
         assert not torch.equal(made, own)
+
+
+@pytest.mark.parametrize(
+    ("inexact", "reaches", "kept"),
+    [
+        ([], [1.0], 1.0),
+        ([0], [1.0, 1.0], 1.0),  # by chance
+        ([0, 1], [1.0, 1.0, 0.6], 0.6),
+        ([0, 1, 2, 3], [1.0, 1.0, 0.6, 0.3, 0.0], 0.0),
+    ],
+)
+def test_a_family_reaches_less_far_only_if_the_reference_is_inexact_twice(
+    monkeypatch: pytest.MonkeyPatch, inexact: list[int], reaches: list[float], kept: float
+) -> None:
+    """Otherwise one softmax task in ten would lose the rows below -10,000, and a wrong padding would pass."""
+    maker, asked, sample = SampleMaker(SimpleNamespace(), "fp32"), list[float](), object.__new__(Sample)  # type: ignore[arg-type]
+
+    def try_sample(family: str, get_inputs: None, reach: float) -> Sample | str:
+        asked.append(reach)
+        return "the reference is inexact" if len(asked) - 1 in inexact else sample
+
+    monkeypatch.setattr(maker, "try_sample", try_sample)
+    assert maker.sample("negative") is sample
+    assert asked == reaches
+    inexact.clear()
+    asked.clear()
+    maker.sample("negative")
+    assert asked == [kept]
 
 
 def test_one_number_is_not_always_an_outlier() -> None:

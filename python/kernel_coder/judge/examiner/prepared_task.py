@@ -44,7 +44,7 @@ WEIGHED_ELEMENTS = 1 << 24
 on the result. The test takes memory and many calls."""
 
 TRIES = {"normal": 2, "scaled": 2, "shifted": 2, "structured": 2}
-"""Samples of a family that are drawn before it is left out. Other families get 4, since their size is random."""
+"""Samples of a family that are drawn before it is left out. Other families get 5, since their size is random."""
 
 
 class PreparedTask:
@@ -191,7 +191,7 @@ class PreparedTask:
                 continue
             try:
                 with self.turns.shared() as turn:
-                    sample = self.samples.sample(family, tries=TRIES.get(family, 4))
+                    sample = self.samples.sample(family, tries=TRIES.get(family, 5))
                     if nulls is not None:
                         turn.pause()
                         nulls.try_on(sample)
