@@ -31,7 +31,10 @@ parameters only the first instance is checked with other ones."""
 
 ONE_BY_ONE = 2
 """Number of checks on inputs of the task's own sizes that have a request of their own: the first call, which compiles,
-and one that is observed by itself. The others share a request, which saves waits for the device."""
+and one that is observed by itself. The others share requests, which saves waits for the device."""
+
+CALLS_TOGETHER = 5
+"""Upper limit of the calls of such a request, but for one that is repeated. No other candidate is timed meanwhile."""
 
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
@@ -174,12 +177,12 @@ class Examination:
         return [families[i % len(families)] for i in range(1 if checks == 1 else max(checks, len(families)))]
 
     def _check_other_families(self) -> None:
-        """Check all remaining families in one request, or in several if there are too few slots. The first of these
-        calls is repeated, to see whether its result has the same bits."""
+        """Check all remaining families, several in a request. The first of these calls is repeated, to see whether its
+        result has the same bits."""
         plain = self.task.variants[0]
         left = self._families()[ONE_BY_ONE:]
         self.rng.shuffle(left)
-        most = max(plain.slots - 1, 1)
+        most = min(max(plain.slots - 1, 1), CALLS_TOGETHER)
         for start in range(0, len(left), most):
             self.checker.check_all(left[start : start + most], plain, repeats=start == 0)
 
