@@ -51,8 +51,8 @@ class JudgeConfig(BaseModel):
         default=5,
         ge=1,
         le=100,
-        description="number of calls on fresh inputs whose outputs are compared with the float64 reference; unless it"
-        " is 1, there is at least one for each family",
+        description="number of calls on fresh inputs whose outputs are compared with the float64 reference. 1 means a"
+        " single call; with more, every family has at least one",
     )
     families: tuple[Family, ...] = Field(
         default=FAMILIES,

@@ -85,8 +85,8 @@ def eval_kernel_against_ref(
         original_model_src: the reference, as in a file of KernelBench. It is trusted.
         custom_model_src: the candidate. It is not trusted.
         seed_num: not used, because a candidate could know it. The verdict has the seeds that were drawn.
-        num_correct_trials: number of calls whose outputs are compared. Unless it is 1, there is at least one for each
-            family of inputs.
+        num_correct_trials: number of calls whose outputs are compared. 1 means a single call. With more, every family
+            of inputs has at least one.
         num_perf_trials: number of calls that are timed.
         measure_performance: whether to time the candidate.
         timing_method: not used, but it must be one of KernelBench's names.

@@ -34,7 +34,8 @@ ONE_BY_ONE = 2
 and one that is observed by itself. The others share requests, which saves waits for the device."""
 
 CALLS_TOGETHER = 5
-"""Upper limit of the calls of such a request, but for one that is repeated. No other candidate is timed meanwhile."""
+"""Upper limit of the families that share a request. While the candidate answers it, no other candidate is timed, so
+the request must be short."""
 
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.

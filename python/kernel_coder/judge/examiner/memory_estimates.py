@@ -30,7 +30,7 @@ and of two candidates' Runners, about 0.6 GB each."""
 
 WORKERS_PART = 2 / 3
 """Upper limit of the part of a GPU's memory that all workers take beside their tasks. On a GPU of 80 GB, 28 workers
-took 70 GB, and tasks of a few gigabytes found no memory."""
+and their tasks took 75 GB, and further tasks found no memory."""
 
 
 @contextmanager

@@ -94,8 +94,8 @@ class SampleMaker:
         Args:
             family: name of the input family.
             get_inputs: draws inputs of other sizes; None: the task's own function.
-            tries: how often inputs are drawn until the reference is exact enough, each time but the second with a
-                smaller range of row sizes. One softmax in a hundred is inexact by chance.
+            tries: how often inputs are drawn until the reference is exact enough. The present range of row sizes is
+                tried twice, because one softmax in a hundred is inexact by chance. Then smaller ranges are tried.
 
         Raises:
             Refused: the reference was too inexact on all of them.
