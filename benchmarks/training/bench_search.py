@@ -7,9 +7,10 @@
 share of solved tasks and, where something was timed, the geometric mean of the best speedup (an unsolved task counts as
 1). Interpreted kernels have no speed, so there a search ends with its first correct kernel.
 
-`loop` runs configs/nano-loop.yaml, and reinforcement learning with the same recipe and the same number of judged
-answers; both are evaluated on the same held-out tasks. A row is one policy: before, after each round, and after the
-plain run. `--filters concise random longest` repeats the loop with each filter, at the same number of kept answers.
+`loop` runs configs/nano-loop.yaml or another --config, and reinforcement learning with the same recipe and the same
+number of judged answers; both are evaluated on the same held-out tasks. A row is one policy: before, after each round,
+and after the plain run. `--filters concise random longest` repeats the loop with each filter, at the same number of
+kept answers. `--ways loop` or `--ways plain` runs only one of the two.
 
 --keep FOLDER keeps the runs; the same command then continues them.
 """
@@ -51,6 +52,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="number of tasks of strategies")
     parser.add_argument("--evaluations", type=int, default=64, help="budget of each search, in judged candidates")
     parser.add_argument("--flags", default="", help="more flags: of refine, or of kernel_coder.loop")
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "nano-loop.yaml", help="recipe of the loop")
+    parser.add_argument("--ways", nargs="+", choices=("loop", "plain"), default=["loop", "plain"])
     parser.add_argument("--filters", nargs="+", default=["concise"], help="filters of the loop")
     parser.add_argument("--workers", type=int, default=1, help="candidates judged at a time")
     parser.add_argument("--keep", type=Path, help="folder for the runs; default: they are removed")
@@ -99,7 +102,10 @@ def loops(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in options.seeds:
         for way in options.filters:
             flags = ["--run.output_dir", str(root / f"loop-{way}-{seed}"), "--run.seed", str(seed), "--keep.by", way]
-            config = load_config(ROOT / "configs" / "nano-loop.yaml", [*flags, *shlex.split(options.flags)])
+            flags += ["--model", options.model]
+            config = load_config(options.config, [*flags, *shlex.split(options.flags)])
+            if "loop" not in options.ways:
+                break
             loop = Loop(config, lambda line: print(line, flush=True))
             loop.open(resume=options.keep is not None)
             if loop.run() == "stopped":
@@ -112,7 +118,8 @@ def loops(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     yield {"way": f"loop, {way}", "seed": seed, "round": one.number, "judged": judged, "kept": kept} | (
                         columns(one.evaluate)
                     )
-        yield plain(root / f"plain-{seed}", config, seed)
+        if "plain" in options.ways:
+            yield plain(root / f"plain-{seed}", config, seed)
 
 
 def plain(folder: Path, config: LoopConfig, seed: int) -> dict[str, Any]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_coder.evaluate.answers import Answer, Poll
+from kernel_coder.evaluate.errors import EXIT_STOPPED, ServerFailed
 from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
+from kernel_coder.refine.search import BudgetSpent
+from kernel_coder.refine.shared_model import SharedModel
 from pretend import PretendJudge, write_tasks
 from test_evolve import Climbing, HonestJudge
 
@@ -76,5 +82,87 @@ def test_evaluate_with_a_strategy_is_this_command(capsys: pytest.CaptureFixture[
     assert mistake("--strategy", "tree").startswith("--strategy must name some of serial, parallel, turns, evolve")
     assert mistake("--strategy=evolve", "--novelty", "2").startswith("--novelty: input should be less than")
     assert mistake("--strategy", "evolve", "--seeds", "a") == "--seeds must be numbers, as in 0,1,2; got a"
+    assert mistake("--strategy", "evolve", "--at-once", "0") == "--at-once must be at least 1; got 0"
     assert mistake("--strategy", "evolve", "--evaluations", "0") == "--evaluations must be at least 1; got 0"
     assert "nowhere" in mistake("--strategy", "evolve", "--tasks", str(tmp_path / "nowhere"), "--device", "cpu")
+
+
+# ---- several searches at the same time -------------------------------------------------------------------------------
+
+
+class Batches(Climbing):
+    """Notes the size of each batch, and whether two threads ever asked at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.inside = threading.Lock()
+
+    def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
+        assert self.inside.acquire(blocking=False)
+        try:
+            self.sizes.append(len(requests))
+            yield from super().answer(requests, poll)
+        finally:
+            self.inside.release()
+
+
+def test_searches_at_the_same_time_share_batches_and_find_the_same(tmp_path: Path) -> None:
+    alone, together = Batches(), Batches()
+    flags = ["--evaluations", "12", "--seeds", "0,1"]
+    _, first = run(tmp_path / "alone", *flags, model=alone)
+    _, second = run(tmp_path / "together", *flags, "--at-once", "16", model=together)
+    one, two = (json.loads((out / "summary.json").read_text()) for out in (first, second))
+    assert one["strategies"] == two["strategies"]
+    assert max(alone.sizes) == 8
+    assert max(together.sizes) > 32
+    assert len(together.sizes) < len(alone.sizes) / 2
+
+
+def test_a_search_that_fails_ends_the_others_and_their_answers_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Batches):
+        def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
+            if len(self.sizes) == 3:
+                raise ServerFailed("the model is gone")
+            yield from super().answer(requests, poll)
+
+    flags = ["--evaluations", "12", "--at-once", "4"]
+    code, out = run(tmp_path, *flags, model=Failing())
+    assert code == EXIT_STOPPED
+    assert "stopped by the model is gone" in capsys.readouterr().err
+    assert any(file.read_text().count("\n") > 1 for file in out.rglob("trajectory.jsonl"))
+    assert run(tmp_path, *flags, "--resume")[0] == 0
+
+
+def test_a_search_whose_time_is_spent_leaves_the_batch(tmp_path: Path) -> None:
+    shared, ended = SharedModel(Batches(), lambda: None), []
+
+    def spent() -> None:
+        raise BudgetSpent("the budget of 1 seconds is spent")
+
+    def hasty() -> None:
+        with shared.search(), pytest.raises(BudgetSpent):
+            ended.append(list(shared.answer([object()], spent)))
+
+    with shared.search():  # a second search that never asks: no batch can begin
+        thread = threading.Thread(target=hasty)
+        thread.start()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert not ended
+
+
+def test_each_search_opens_its_own_client_of_a_server(tmp_path: Path) -> None:
+    opened: list[Climbing] = []
+
+    def open_client(config: Any) -> Climbing:
+        opened.append(Climbing())
+        return opened[-1]
+
+    tasks = write_tasks(tmp_path / "tasks", 2)
+    given = ["--strategy", "parallel", "--tasks", str(tasks), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    given += ["--evaluations", "4", "--at-once", "2", "--base-url", "http://127.0.0.1:9/v1", "--model", "some"]
+    assert main(given, make_model=open_client, make_judge=HonestJudge()) == 0
+    assert len(opened) == 2

@@ -1,8 +1,9 @@
 """``kernel-coder evaluate --strategy S[,S ...] --tasks T [--evaluations N] [--seeds 0,1] [--resume] [--flag V ...]``
 
 Searches for a kernel for each task with each strategy (serial, parallel, turns, evolve) and each seed, all with the
-same budget of judged candidates, and draws the share of solved tasks and the best speedup against that budget. Every
-flag of ``kernel-coder refine`` applies to all searches. Exit codes are those of ``kernel-coder evaluate``.
+same budget of judged candidates, and draws the share of solved tasks and the best speedup against that budget. With
+``--at-once N``, N searches run at the same time. Every flag of ``kernel-coder refine`` applies to all searches. Exit
+codes are those of ``kernel-coder evaluate``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,18 +54,23 @@ class CompareConfig:
     Attributes:
         strategies: names of :data:`STRATEGIES`.
         tasks: task set, as for ``kernel-coder evaluate``.
+        exclude_families: names of families of tasks that are left out.
         limit: only the first tasks; None: all.
         evaluations: budget of each search, in judged candidates.
         seeds: each search is made once with each of these seeds.
+        at_once: number of searches at the same time. A local model generates their answers in one batch; a server gets
+            the requests of all of them.
         output: folder for the results, with a folder for each search.
         search: the settings of the searches, of which strategy, module, seed, budget and output are replaced.
     """
 
     strategies: tuple[str, ...]
     tasks: str
+    exclude_families: tuple[str, ...]
     limit: int | None
     evaluations: int
     seeds: tuple[int, ...]
+    at_once: int
     output: Path
     search: RefineConfig
 
@@ -84,9 +91,11 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
     parser = argparse.ArgumentParser(prog="kernel-coder evaluate", description=__doc__, allow_abbrev=False)
     parser.add_argument("--strategy", required=True, help="strategies, as in evolve,serial,parallel,turns")
     parser.add_argument("--tasks", default="packaged", help="task set, as for evaluate without --strategy")
+    parser.add_argument("--exclude-families", default="", help="families of tasks to leave out, as in bmm,loss")
     parser.add_argument("--limit", type=int, help="only the first N tasks")
     parser.add_argument("--evaluations", type=int, default=64, help="judged candidates of each search (default: 64)")
     parser.add_argument("--seeds", default="0", help="seeds, as in 0,1,2 (default: 0)")
+    parser.add_argument("--at-once", type=int, default=1, help="number of searches at the same time (default: 1)")
     parser.add_argument("--output", type=Path, default=Path("runs/strategies"), help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the comparison in the output folder")
     own, rest = parser.parse_known_args(arguments)
@@ -96,6 +105,8 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
             raise UsageError(f"--strategy must name some of {', '.join(STRATEGIES)}; got {name}")
     if own.evaluations < 1:
         raise UsageError(f"--evaluations must be at least 1; got {own.evaluations}")
+    if own.at_once < 1:
+        raise UsageError(f"--at-once must be at least 1; got {own.at_once}")
     try:
         seeds = tuple(int(seed) for seed in own.seeds.split(","))
     except ValueError:
@@ -104,9 +115,11 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
     config = CompareConfig(
         strategies=strategies,
         tasks=own.tasks,
+        exclude_families=tuple(name for name in own.exclude_families.split(",") if name),
         limit=own.limit,
         evaluations=own.evaluations,
         seeds=seeds,
+        at_once=own.at_once,
         output=own.output,
         search=search,
     )
@@ -154,44 +167,84 @@ def compare(
     from kernel_coder.library import Library, default_path
     from kernel_coder.refine.evolve import Evolution
     from kernel_coder.refine.search import Search
+    from kernel_coder.refine.shared_model import SharedModel
     from kernel_coder.refine.trajectory import Trajectory
     from kernel_coder.run.hashes import sha256_text
     from kernel_coder.tasks import load_tasks
 
     search = config.search
     try:
-        loaded = load_tasks(config.tasks).limit(config.limit)
+        loaded = load_tasks(config.tasks, exclude_families=config.exclude_families or None).limit(config.limit)
     except (ValueError, OSError, ImportError) as error:
-        raise UsageError(str(error).replace("data.path", "--tasks")) from None
+        message = str(error).replace("data.path", "--tasks").replace("data.exclude_families", "--exclude-families")
+        raise UsageError(message) from None
     tasks = [replace(task, backend=search.backend, precision=search.precision) for task in loaded]
     if not resume and (config.output / SUMMARY).exists():
         raise UsageError(f"{config.output} already holds a comparison: pass --resume, or another --output")
     device = resolve_device(search.device)
-    found: dict[str, list[Progress]] = {name: [] for name in config.strategies}
+    is_stopping = False
+
+    def poll_all() -> None:
+        poll()
+        if is_stopping:
+            raise StopRequested("the failure of another search")
+
+    def one_search(seed: int, number: int, name: str) -> Progress:
+        task = tasks[number]
+        folder = config.output / name / f"seed-{seed}" / f"{number:03}-{_slug(task.id)}"
+        own = config.search_config(name, seed, folder)
+        kind = Evolution if name == "evolve" else Search
+        with ExitStack() as needed:
+            library = None
+            if search.examples or search.to_library:
+                path = search.library or default_path()
+                library = needed.enter_context(Library(path, create=search.to_library))
+            model = needed.enter_context(lend())
+            trajectory = needed.enter_context(Trajectory(folder, sha256_text(task.reference), resume))
+            ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, device, library).run()
+        progress = progress_of(trajectory, task.id, seed)
+        best = progress.after(config.evaluations)
+        told = f"best {best:.2f}x" if best and progress.timed else "solved" if best else "not solved"
+        say(f"{task.id} seed {seed} {name}: {told} after {len(progress.best)} candidates; {ended}")
+        return progress
+
     with ExitStack() as stack:
         judge = (make_judge or load_judge)(device=device, backend=search.backend, config=search.judge, log=None)
         stack.enter_context(judge)
-        model = (make_model or load_model)(search.model_config_of(device, resolve_dtype(search.dtype, device)))
-        stack.callback(model.close)
-        library = None
-        if search.examples or search.to_library:
-            path = search.library or default_path()
-            library = stack.enter_context(Library(path, create=search.to_library))
-        for seed in config.seeds:
-            for number, task in enumerate(tasks):
-                for name in config.strategies:
-                    folder = config.output / name / f"seed-{seed}" / f"{number:03}-{_slug(task.id)}"
-                    own = config.search_config(name, seed, folder)
-                    kind = Evolution if name == "evolve" else Search
-                    with Trajectory(folder, sha256_text(task.reference), resume) as trajectory:
-                        ended = kind(own, task, trajectory, model, judge, poll, _quiet, device, library).run()
-                    found[name].append(progress_of(trajectory, task.id, seed))
-                    best = found[name][-1].after(config.evaluations)
-                    told = f"best {best:.2f}x" if best and found[name][-1].timed else "solved" if best else "not solved"
-                    say(f"{task.id} seed {seed} {name}: {told} after {len(found[name][-1].best)} candidates; {ended}")
+
+        def open_model() -> Any:
+            return (make_model or load_model)(search.model_config_of(device, resolve_dtype(search.dtype, device)))
+
+        def lend_client() -> Any:  # a client serves one thread, so each search opens its own
+            return closing(open_model())
+
+        if search.base_url is None:
+            shared = SharedModel(open_model(), poll_all)
+            stack.callback(shared.close)
+            lend = shared.search
+        else:
+            lend = lend_client
+        threads = stack.enter_context(ThreadPoolExecutor(config.at_once, thread_name_prefix="search"))
+        every = [
+            (seed, number, name) for seed in config.seeds for number in range(len(tasks)) for name in config.strategies
+        ]
+        running = {one: threads.submit(one_search, *one) for one in every}
+        try:
+            raise_first_error(running.values())
+        finally:
+            is_stopping = True
+            threads.shutdown(cancel_futures=True)
+    found = {name: [running[one].result() for one in every if one[2] == name] for name in config.strategies}
     summary = summarise(config, found)
     write_results(config, summary)
     return summary
+
+
+def raise_first_error(searches: Iterable[Future[Any]]) -> None:
+    """Waits for all searches, or until one fails; then raises its exception."""
+    done, _ = wait(searches, return_when=FIRST_EXCEPTION)
+    for one in done:
+        one.result()
 
 
 def _quiet(line: str) -> None:
