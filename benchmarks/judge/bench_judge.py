@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("--many", type=int, help="number of candidates judged in parallel; default: four times --count")
     parser.add_argument("--packaged", action="store_true", help="judge the packaged pairs")
     parser.add_argument("--spread", type=int, help="judge one kernel this many times, alone and beside others")
+    parser.add_argument("--out", type=Path, help="CSV file; default: one in benchmarks/results")
     arguments = parser.parse_args()
     facts = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
@@ -231,7 +232,7 @@ def main() -> None:
         for row in spread(arguments.device, arguments.spread, many):
             rows.append(row | facts)
             print(row, flush=True)
-            write(rows, f"judge_spread_{arguments.device}.csv")
+            write(rows, arguments.out or RESULTS / f"judge_spread_{arguments.device}.csv")
         return
 
     def keep(name: str, workers: int, count: int, seconds: float) -> None:
@@ -246,7 +247,8 @@ def main() -> None:
             | facts
         )
         print(f"{name}, {workers} at a time: {seconds:.3f} s each, {1 / seconds:.2f} a second", flush=True)
-        write(rows, f"judge_rate_{arguments.device}{'_packaged' * arguments.packaged}.csv")
+        default = RESULTS / f"judge_rate_{arguments.device}{'_packaged' * arguments.packaged}.csv"
+        write(rows, arguments.out or default)
 
     make = packaged_pairs if arguments.packaged else functools.partial(pairs, group=arguments.group)
     first = 0
@@ -263,8 +265,8 @@ def main() -> None:
             keep("KernelBench, fresh processes", workers, count, seconds)
 
 
-def write(rows: list[dict[str, object]], name: str) -> None:
-    with (RESULTS / name).open("w", newline="") as file:
+def write(rows: list[dict[str, object]], path: Path) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)

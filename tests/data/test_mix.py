@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kernel_coder.prompts import build_messages, encode_prompt, extend_prompt
 from kernel_coder.sft.config import SftDataConfig
 from kernel_coder.sft.examples import Encoder, conversation_rows, encode_rows
 from kernel_coder.tasks import load_tasks
+from kernel_coder.tasks.generator.fingerprint import fingerprint
 from pyarrow import parquet
 from transformers import AutoTokenizer
 
@@ -90,9 +92,29 @@ def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path
     assert mix("packaged:pointwise", tmp_path / "clean.parquet", wrong=0.0, talks=0.0)["wrong"] == 0
 
 
+def test_prompts_show_a_similar_pair_but_never_one_that_differs_only_in_names_and_constants(tmp_path: Path) -> None:
+    found = mix("packaged:pointwise", tmp_path / "mix.parquet", talks=0.0, examples=0.5)
+    plain = mix("packaged:pointwise", tmp_path / "plain.parquet", talks=0.0)
+    assert {**found, "pairs with an example": 0} == plain
+    rows, without = rows_of(tmp_path / "mix.parquet"), rows_of(tmp_path / "plain.parquet")
+    assert [row["completion"] for row in rows] == [row["completion"] for row in without]
+    shown = [row for row, other in zip(rows, without, strict=True) if row["prompt"] != other["prompt"]]
+    assert 0.3 < len(shown) / len(rows) < 0.7
+    for row in shown:
+        example, module = row["prompt"][0]["content"].split("\nRewrite `")
+        known, solution = re.findall(r"```python\n(.*?)```", example, re.DOTALL)
+        own = module.split("```python\n")[1].removesuffix("```")
+        assert "<thinking>\n</thinking>" in example
+        assert fingerprint(known, class_name="Model") != fingerprint(own, class_name="Model")
+        assert "class ModelNew" in solution
+    assert mix("packaged:pointwise", tmp_path / "again.parquet", talks=0.0, examples=0.5) == found
+    assert (tmp_path / "mix.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("pairs", "out", "flags", "sentence"),
     [
+        ("packaged:pointwise", "mix.parquet", ["--examples", "2"], "--talks and --examples between 0 and 1"),
         ("packaged:pointwise", "mix.parquet", ["--wrong", "1"], "--wrong must be at least 0 and below 1"),
         ("packaged:pointwise", ".", [], "--out must be a file to write"),
         ("packaged:pointwise", "file/mix.parquet", ["--talks", "0"], "file"),

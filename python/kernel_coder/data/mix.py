@@ -17,11 +17,18 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from kernel_coder.prompts import Message, build_answer, build_feedback, build_messages
+import numpy as np
+import numpy.typing as npt
+
+from kernel_coder.prompts import Example, Message, build_answer, build_feedback, build_messages
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.generator.bugs import plant_bug
+from kernel_coder.tasks.generator.fingerprint import fingerprint, minhash, module_shingles
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 MANY = 2000
 """Number of pairs from which on several processes are used; for fewer, starting them takes longer than they save."""
@@ -79,12 +86,19 @@ one place of the answer and depends little on the prompt, so the rewards of any 
 """
 
 
+LIBRARY = 500
+"""Number of pairs, drawn for each prompt with an example, of which the most similar one is shown. It is about the size
+of a library of verified kernels after a run, so in training the examples are as similar as those that
+``evaluate --examples 1`` shows later."""
+
+
 def mix(
     pairs: str | Path,
     target: Path,
     *,
     wrong: float = 0.45,
     talks: float = 0.06,
+    examples: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
     exclude_families: Sequence[str] = (),
@@ -95,7 +109,9 @@ def mix(
     Every pair gives its own answer. Answers with one planted bug of :data:`BUGS` are added until they are a share
     ``wrong`` of all answers; nothing in a prompt shows which kind its answer is. The number of conversations is
     ``talks`` times that of pairs: a wrong answer, the judge's feedback in the template ``nano``, and the right answer,
-    the only one that is learnt. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of ``exclude_families``
+    the only one that is learnt. The first prompts of a share ``examples`` of the pairs show the solution of a similar
+    pair, which differs in more than names and constants; so a model learns to use the examples that
+    ``evaluate --examples`` shows. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of ``exclude_families``
     are left out. With ``plain_inputs`` a module's inputs are called ``x``, ``y`` and ``z`` in the answers, by their
     position.
 
@@ -105,8 +121,11 @@ def mix(
     """
     from pyarrow import Table, parquet
 
-    if not (0 <= wrong < 1 and 0 <= talks <= 1):
-        raise ValueError(f"--wrong must be at least 0 and below 1, --talks between 0 and 1; got {wrong} and {talks}")
+    if not (0 <= wrong < 1 and 0 <= talks <= 1 and 0 <= examples <= 1):
+        raise ValueError(
+            "--wrong must be at least 0 and below 1, --talks and --examples between 0 and 1; "
+            f"got {wrong}, {talks} and {examples}"
+        )
     if target.is_dir():
         raise ValueError(f"--out must be a file to write; {target} is a folder")
     rows: list[dict[str, Any]] = []
@@ -117,9 +136,9 @@ def mix(
     wanted = [
         task for task in tasks if task.solution is not None and task.metadata.get("family") not in exclude_families
     ]
-    for made, talk in _mapped(
-        partial(_answers, wrong=wrong, talks=talks, seed=seed, inputs=plain_inputs), wanted, workers
-    ):
+    shown = _similar_pairs(wanted, examples, seed, workers)
+    answers = partial(_answers, wrong=wrong, talks=talks, seed=seed, inputs=plain_inputs)
+    for made, talk in _mapped(answers, [(task, shown.get(task.id)) for task in wanted], workers):
         rows += made
         asked += talk
     if not rows:
@@ -129,30 +148,54 @@ def mix(
     parquet.write_table(Table.from_pylist(rows), target, compression="zstd")
     wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
     second = sum(len(row["prompt"]) > 1 for row in rows)
-    return {"right": len(rows) - wrong_ones - second, "wrong": wrong_ones, "second turns": second}
+    right = len(rows) - wrong_ones - second
+    return {"right": right, "wrong": wrong_ones, "second turns": second, "pairs with an example": len(shown)}
 
 
 Answers = tuple[list[dict[str, Any]], list[tuple[Task, str, str]]]
 """Rows of first answers, and wrong answers for conversations, with their bugs."""
 
 
-def _answers(task: Task, *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
-    """Make the corpus's answers of one pair."""
+def _answers(pair: tuple[Task, Task | None], *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
+    """Make the corpus's answers of one pair, whose prompt shows another pair if there is one."""
+    task, similar = pair
     rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
-    prompt = build_messages(task, TEMPLATE)
+    solved = [] if similar is None else [Example(similar.reference, plain_names(similar.solution or "", inputs=inputs))]
+    prompt = build_messages(task, TEMPLATE, examples=solved)
     rows = [_row(prompt, plain_names(task.solution or "", inputs=inputs))]
     if rng.random() < wrong / (1 - wrong):
         rows.append(_row(prompt, *_with_bug(task, rng, inputs)))
     return rows, [(task, *_with_bug(task, talk, inputs))] if talk.random() < talks else []
 
 
-def _mapped(answers: Callable[[Task], Answers], tasks: Sequence[Task], workers: int | None) -> Iterator[Answers]:
-    """Yield the answers for the tasks, in order; many tasks are divided between processes."""
-    if len(tasks) < MANY or workers == 1:
-        yield from map(answers, tasks)
+def _mapped(work: Callable[[T], U], items: Sequence[T], workers: int | None) -> Iterator[U]:
+    """Yield the results for the items, in order; many items are divided between processes."""
+    if len(items) < MANY or workers == 1:
+        yield from map(work, items)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        yield from pool.map(answers, tasks, chunksize=100)
+        yield from pool.map(work, items, chunksize=100)
+
+
+def _structure(task: Task) -> tuple[str, npt.NDArray[np.uint64]]:
+    """Return the fingerprint of a task's module, and the signature that similarities are estimated with."""
+    return fingerprint(task.reference, class_name=task.entry_point), minhash(module_shingles(task))
+
+
+def _similar_pairs(tasks: Sequence[Task], share: float, seed: int, workers: int | None) -> dict[str, Task]:
+    """Draw a share of the tasks. Return, by task id, the most similar one of :data:`LIBRARY` other tasks."""
+    drawn = [place for place, task in enumerate(tasks) if Random(f"example {seed} {task.id}").random() < share]
+    if not drawn:
+        return {}
+    prints, signatures = zip(*_mapped(_structure, tasks, workers), strict=True)
+    every, found = np.stack(signatures), {}
+    for place in drawn:
+        library = Random(f"library {seed} {tasks[place].id}").sample(range(len(tasks)), min(LIBRARY, len(tasks)))
+        others = [other for other in library if prints[other] != prints[place]]
+        if others:
+            nearest = (every[others] == every[place]).mean(axis=1).argmax()
+            found[tasks[place].id] = tasks[others[nearest]]
+    return found
 
 
 def _with_bug(task: Task, rng: Random, plain_inputs: bool) -> tuple[str, str]:
@@ -197,6 +240,7 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     add("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug (default 0.45)")
     add("--talks", type=float, default=0.06, help="conversations with the judge for each pair (default 0.06)")
+    add("--examples", type=float, default=0.0, help="share of the pairs whose prompts show a similar pair (default 0)")
     add("--seed", type=int, default=0, help="seed of the bugs and of the answers that get one")
     add("--workers", type=int, help="candidates that are judged at once; default: one for each core, at most 12")
     add("--exclude-families", nargs="+", default=[], help="families to leave out")
@@ -211,6 +255,7 @@ def run_mix(options: argparse.Namespace) -> int:
         options.out,
         wrong=options.wrong,
         talks=options.talks,
+        examples=options.examples,
         seed=options.seed,
         workers=options.workers,
         exclude_families=options.exclude_families,
