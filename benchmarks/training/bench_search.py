@@ -5,7 +5,8 @@
 
 `strategies` runs `kernel-coder evaluate --strategy`: a row is a strategy after a number of judged candidates, with the
 share of solved tasks and, where something was timed, the geometric mean of the best speedup (an unsolved task counts as
-1). Interpreted kernels have no speed, so there a search ends with its first correct kernel.
+1). Interpreted kernels have no speed, so there a search ends with its first correct kernel. On a GPU the judge is that
+of configs/smollm2-135m.yaml.
 
 `loop` runs configs/nano-loop.yaml or another --config, and reinforcement learning with the same recipe and the same
 number of judged answers; both are evaluated on the same held-out tasks. A row is one policy: before, after each round,
@@ -37,8 +38,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all bench
 
 from trials import RESULTS, ROOT, append, commit
 
-JUDGE = "--judge.timing false --judge.profile false --judge.checks 2 --judge.null-candidates false"
-FAMILIES = ["--judge.families", '["own", "normal"]']
+JUDGE = shlex.split(
+    "--judge.timing false --judge.profile false --judge.checks 2 --judge.null-candidates false "
+    """--judge.families '["own", "normal"]'"""
+)
+JUDGE_ON_GPU = shlex.split(
+    "--judge.profile false --judge.checks 3 --judge.null-candidates false --judge.timed-calls 20 --judge.timing-s 1.0 "
+    """--judge.timeout-s 20 --judge.allow '["library_matmul"]'"""
+)
 
 
 def main() -> None:
@@ -87,8 +94,7 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
     flags = ["--strategy", options.strategies, "--tasks", options.tasks, "--limit", str(options.count)]
     flags += ["--evaluations", str(options.evaluations), "--seeds", ",".join(map(str, options.seeds))]
     flags += ["--output", str(root / "strategies"), "--model", options.model, "--device", options.device]
-    if options.device == "cpu":
-        flags += [*shlex.split(JUDGE), *FAMILIES, "--stop-when-correct", "--num-threads", "1"]
+    flags += [*JUDGE, "--stop-when-correct", "--num-threads", "1"] if options.device == "cpu" else JUDGE_ON_GPU
     config, _ = parse_compare([*flags, "--judge.workers", str(options.workers), *shlex.split(options.flags)])
     found = compare(config, resume=options.keep is not None, say=lambda line: print(line, flush=True))
     for name, one in found["strategies"].items():

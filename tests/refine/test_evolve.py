@@ -55,7 +55,7 @@ def test_the_cell_of_an_answer() -> None:
     every = ("speedup", "memory", "tile", "kernels")
     one = attempt(1, 0, correct(1.7), kernel + "f[grid](x, BLOCK=128)")
     assert cell_of(one, every) == ("1.5 to 2x", "vector", "128", "1")
-    assert cell_of(attempt(1, 0, correct(9.0), kernel * 5), every) == ("4 and morex", "vector", "none", "4+")
+    assert cell_of(attempt(1, 0, correct(9.0), kernel * 5), every) == ("4x or more", "vector", "none", "4+")
     assert cell_of(attempt(1, 0, correct(0.1), ""), AXES) == ("0 to 0.5x", "0")
     assert cell_of(attempt(1, 0, correct(), ""), ("speedup",)) == ("untimed",)
     assert cell_of(attempt(1, 0, example_verdict("timeout"), "def ("), AXES) == ("timeout", "0")

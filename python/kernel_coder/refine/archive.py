@@ -54,7 +54,7 @@ def _speedup(attempt: Attempt) -> str:
         return "untimed"
     low = max((bound for bound in SPEEDUPS if bound <= verdict.speedup), default=0.0)
     high = next((f" to {high:g}" for one, high in pairwise((0.0, *SPEEDUPS)) if one == low), "")
-    return f"{low:g}{high or ' and more'}x"
+    return f"{low:g}{high}x" if high else f"{low:g}x or more"
 
 
 def memory_access(code: str) -> str:

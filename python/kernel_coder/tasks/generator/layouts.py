@@ -284,8 +284,11 @@ class Tape:
         self.apply(drawn.bound, operand, torch or passed or name, f"{drawn.bound.op.name}{label}")
 
     def settle(self, span: Range, *, centred: bool = False) -> None:
-        """Set the range after an operation along an axis. If it subtracts the mean, the error of a narrow band
-        grows."""
+        """Set the range of the values after an operation along an axis, and add its rounding error.
+
+        With `centred` the operation subtracts the mean. That makes the relative error larger, the narrower the range
+        of the values was.
+        """
         if centred:
             width = (self.span[1] - self.span[0]) / max(abs(self.span[0]), abs(self.span[1]))
             self.error *= max(3.0 / width, 1.0)
