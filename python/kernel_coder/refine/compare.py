@@ -66,11 +66,11 @@ class CompareConfig:
 
     strategies: tuple[str, ...]
     tasks: str
-    exclude_families: tuple[str, ...]
+    exclude_families: tuple[str, ...] = ()
     limit: int | None
     evaluations: int
     seeds: tuple[int, ...]
-    at_once: int
+    at_once: int = 1
     output: Path
     search: RefineConfig
 
