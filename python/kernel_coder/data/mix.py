@@ -87,9 +87,9 @@ one place of the answer and depends little on the prompt, so the rewards of any 
 
 
 LIBRARY = 500
-"""Number of pairs, drawn for each prompt with an example, of which the most similar one is shown. It is about the size
-of a library of verified kernels after a run, so in training the examples are as similar as those that
-``evaluate --examples 1`` shows later."""
+"""Number of pairs among which the example of a prompt is looked for; each prompt draws other ones. A library of
+verified kernels has about this many after a run. So in training an example is about as similar to the module as the one
+that ``evaluate --examples 1`` shows later."""
 
 
 def mix(
@@ -157,7 +157,7 @@ Answers = tuple[list[dict[str, Any]], list[tuple[Task, str, str]]]
 
 
 def _answers(pair: tuple[Task, Task | None], *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
-    """Make the corpus's answers of one pair, whose prompt shows another pair if there is one."""
+    """Make the corpus's answers to one task. The second task of `pair`, if any, is the example in the prompt."""
     task, similar = pair
     rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
     solved = [] if similar is None else [Example(similar.reference, plain_names(similar.solution or "", inputs=inputs))]
@@ -240,7 +240,7 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     add("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug (default 0.45)")
     add("--talks", type=float, default=0.06, help="conversations with the judge for each pair (default 0.06)")
-    add("--examples", type=float, default=0.0, help="share of the pairs whose prompts show a similar pair (default 0)")
+    add("--examples", type=float, default=0.0, help="share of the prompts that show a similar solved task (default 0)")
     add("--seed", type=int, default=0, help="seed of the bugs and of the answers that get one")
     add("--workers", type=int, help="candidates that are judged at once; default: one for each core, at most 12")
     add("--exclude-families", nargs="+", default=[], help="families to leave out")

@@ -14,8 +14,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,15 +216,14 @@ def compare(
         def open_model() -> Any:
             return (make_model or load_model)(search.model_config_of(device, resolve_dtype(search.dtype, device)))
 
-        def lend_client() -> Any:  # a client serves one thread, so each search opens its own
+        def lend_client() -> Any:  # a client of a server works in one thread only, so each search opens its own
             return closing(open_model())
 
-        if search.base_url is None:
-            shared = SharedModel(open_model(), poll_all)
-            stack.callback(shared.close)
-            lend = shared.search
-        else:
-            lend = lend_client
+        lend: Callable[[], Any] = lend_client
+        if config.at_once == 1 or search.base_url is None:
+            model = open_model()
+            stack.callback(model.close)
+            lend = partial(nullcontext, model) if config.at_once == 1 else SharedModel(model, poll_all).search
         threads = stack.enter_context(ThreadPoolExecutor(config.at_once, thread_name_prefix="search"))
         every = [
             (seed, number, name) for seed in config.seeds for number in range(len(tasks)) for name in config.strategies

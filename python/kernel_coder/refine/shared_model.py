@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_coder.evaluate.answers import Answer, AskedT, Model, Poll
-
-POLL_S = 0.1
-"""Upper limit for a wait between two calls of ``poll``, in seconds, so that a signal to stop is noticed this soon."""
+from kernel_coder.refine.search import POLL_S
 
 
 @dataclass(eq=False, slots=True)
@@ -74,10 +72,6 @@ class SharedModel:
         if call.error is not None:
             raise call.error
         yield from call.answers
-
-    def close(self) -> None:
-        """Closes the model."""
-        self._model.close()
 
     def _next_batch(self) -> list[_Call]:
         """Return the calls of the next batch if it can begin now; otherwise wait a moment and return no calls."""
