@@ -1,12 +1,17 @@
 """Measures search strategies at equal budgets, and rounds of RLoop against reinforcement learning alone.
 
     python benchmarks/training/bench_search.py strategies              # nano, on the CPU: results/search_cpu.csv
+    python benchmarks/training/bench_search.py answers --keep FOLDER   # of strategies: results/search_answers_cpu.csv
     python benchmarks/training/bench_search.py loop --seeds 0 1 2 3 4  # results/loop_cpu.csv
 
 `strategies` runs `kernel-coder evaluate --strategy`: a row is a strategy after a number of judged candidates, with the
 share of solved tasks and, where something was timed, the geometric mean of the best speedup (an unsolved task counts as
 1). Interpreted kernels have no speed, so there a search ends with its first correct kernel. On a GPU the judge is that
 of configs/smollm2-135m.yaml.
+
+`answers` reads the searches that `strategies --keep FOLDER` left. A row says, for a strategy and for prompts that show
+the module alone, a wrong answer or a correct one, how many answers are correct, and how many are faster than the shown
+one (by the estimate, and with an interval that lies above the shown answer's).
 
 `loop` runs configs/nano-loop.yaml or another --config, and reinforcement learning with the same recipe and the same
 number of judged answers; both are evaluated on the same held-out tasks. A row is one policy: before, after each round,
@@ -23,6 +28,7 @@ import json
 import shlex
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +38,7 @@ from kernel_coder.evaluate.run import evaluate
 from kernel_coder.loop.config import LoopConfig, load_config
 from kernel_coder.loop.rounds import Loop, evaluation_facts, rl_facts
 from kernel_coder.refine.compare import compare, parse_compare
+from kernel_coder.refine.trajectory import Trajectory
 from kernel_coder.train.loop import train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
@@ -50,7 +57,7 @@ JUDGE_ON_GPU = shlex.split(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("strategies", "loop"))
+    parser.add_argument("what", choices=("strategies", "answers", "loop"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--model", default="nano")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -67,11 +74,15 @@ def main() -> None:
     parser.add_argument("--commit", default=None, help="default: that of the checkout")
     parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/{search,loop}_DEVICE.csv")
     options = parser.parse_args()
-    name = "search" if options.what == "strategies" else "loop"
+    name, rows_of = {
+        "strategies": ("search", strategies),
+        "answers": ("search_answers", answers),
+        "loop": ("loop", loops),
+    }[options.what]
     out = options.out or RESULTS / f"{name}_{options.device}.csv"
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)
-        for row in (strategies if options.what == "strategies" else loops)(root, options):
+        for row in rows_of(root, options):
             append(out, row | facts(options))
 
 
@@ -101,6 +112,37 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
         for row in one["curve"]:
             counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
             yield {"strategy": name, **row, **counts, "task_set": options.tasks}
+
+
+def answers(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each strategy and each kind of prompt, over all searches of a folder."""
+    for strategy in sorted((root / "strategies").iterdir()):
+        counts: dict[str, Counter[str]] = {}
+        for path in sorted(strategy.glob("seed-*/*/trajectory.jsonl")):
+            count_answers(path, counts)
+        for kind, found in sorted(counts.items()):
+            counted = {key: found[key] for key in ("answers", "different", "correct", "faster", "surely_faster")}
+            yield {"strategy": strategy.name, "prompt_shows": kind, **counted}
+
+
+def count_answers(path: Path, counts: dict[str, Counter[str]]) -> None:
+    """Add the judged answers of one search to the counts, which are kept by what the end of the prompt shows."""
+    first = json.loads(path.read_bytes().splitlines()[0])
+    with Trajectory(path.parent, first["task_hash"], resume=True) as trajectory:
+        known = sorted((one for one in trajectory.attempts.values() if one.is_judged), key=lambda one: one.key)
+    by_text, codes = {one.text: one.verdict for one in known}, set()
+    for one in known:
+        shown = [message["content"] for message in one.messages if message["role"] == "assistant"]
+        before = by_text.get(shown[-1]) if shown else None
+        kind = ("a correct answer" if before.correct else "a wrong answer") if before else "the module alone"
+        count = counts.setdefault(kind, Counter())
+        count["answers"] += 1
+        count["different"] += one.code not in codes
+        count["correct"] += one.verdict.correct
+        codes.add(one.code)
+        if before and before.speedup and one.verdict.speedup:
+            count["faster"] += one.verdict.speedup > before.speedup
+            count["surely_faster"] += one.verdict.speedup_low > before.speedup_high
 
 
 def loops(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

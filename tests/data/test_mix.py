@@ -111,10 +111,30 @@ def test_prompts_show_a_similar_pair_but_never_one_that_differs_only_in_names_an
     assert (tmp_path / "mix.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
 
 
+def test_tunings_are_conversations_that_change_only_a_tile_size_or_the_number_of_warps(tmp_path: Path) -> None:
+    found = mix("packaged:pointwise", tmp_path / "mix.parquet", talks=0.0, tunings=0.5)
+    rows = [row for row in rows_of(tmp_path / "mix.parquet") if len(row["prompt"]) > 1]
+    assert found["tunings"] == len(rows)
+    assert 0.35 < len(rows) / 200 < 0.65
+    plain = mix("packaged:pointwise", tmp_path / "plain.parquet", talks=0.0)
+    assert {**found, "tunings": 0} == plain
+    settings = re.compile(r", num_warps=\d+|\b(?:256|512|1024|2048|4096)\b")
+    for row in rows:
+        _, shown, said = row["prompt"]
+        new = row["completion"][0]["content"]
+        assert said["content"] == "correct\nModelNew is correct."
+        assert new != shown["content"]
+        assert settings.sub("", new) == settings.sub("", shown["content"])
+        assert row["bug"] == ""
+    tuned = [row for row in rows if "num_warps" in row["prompt"][1]["content"]]
+    assert 0.1 < len(tuned) / len(rows) < 0.5
+
+
 @pytest.mark.parametrize(
     ("pairs", "out", "flags", "sentence"),
     [
-        ("packaged:pointwise", "mix.parquet", ["--examples", "2"], "--talks and --examples between 0 and 1"),
+        ("packaged:pointwise", "mix.parquet", ["--examples", "2"], "--talks, --tunings and --examples between 0 and 1"),
+        ("packaged:pointwise", "mix.parquet", ["--tunings", "-1"], "got 0.45, 0.06, -1.0 and 0.0"),
         ("packaged:pointwise", "mix.parquet", ["--wrong", "1"], "--wrong must be at least 0 and below 1"),
         ("packaged:pointwise", ".", [], "--out must be a file to write"),
         ("packaged:pointwise", "file/mix.parquet", ["--talks", "0"], "file"),

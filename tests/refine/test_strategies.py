@@ -136,6 +136,39 @@ def test_a_search_that_fails_ends_the_others_and_their_answers_are_kept(
     assert run(tmp_path, *flags, "--resume")[0] == 0
 
 
+def test_stopped_comparison_reports_what_every_search_has_reached(tmp_path: Path) -> None:
+    class Failing(Batches):
+        def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
+            if len(self.sizes) == 3:
+                raise ServerFailed("the model is gone")
+            yield from super().answer(requests, poll)
+
+    flags = ["--evaluations", "64", "--parallel", "8", "--at-once", "8"]
+    code, out = run(tmp_path, *flags, model=Failing())
+    assert code == EXIT_STOPPED
+    strategies = json.loads((out / "summary.json").read_text())["strategies"]
+    assert strategies["parallel"]["unfinished"] == 2
+    assert 1 <= len(strategies["parallel"]["curve"]) < 7
+    assert len(strategies["parallel"]["curve"]) == len(strategies["evolve"]["curve"])
+    assert "| parallel, speedup |" in (out / "table.md").read_text()
+    assert run(tmp_path, *flags, "--resume")[0] == 0
+    finished = json.loads((out / "summary.json").read_text())["strategies"]
+    assert [len(one["curve"]) for one in finished.values()] == [7, 7, 7, 7]
+    assert all(one["unfinished"] == 0 for one in finished.values())
+
+
+def test_strategy_without_a_candidate_in_each_search_has_no_curve() -> None:
+    config, _ = parse_compare(["--strategy", "serial", "--evaluations", "8"])
+    searches = [
+        Progress("a", 0, (1.0, 2.0, 2.0, 8.0, 8.0), 4, 40, True, finished=False),
+        Progress("b", 0, (0.0, 1.0, 1.0), 2, 20, True, finished=False),
+    ]
+    curve = summarise(config, {"serial": searches})["strategies"]["serial"]["curve"]
+    assert [row["evaluations"] for row in curve] == [1, 2]
+    searches[1] = Progress("b", 0, (), 0, 0, False, finished=False)
+    assert summarise(config, {"serial": searches})["strategies"] == {}
+
+
 def test_a_search_whose_time_is_spent_leaves_the_batch(tmp_path: Path) -> None:
     shared, ended = SharedModel(Batches(), lambda: None), []
 

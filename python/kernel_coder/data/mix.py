@@ -26,6 +26,7 @@ from kernel_coder.prompts import Example, Message, build_answer, build_feedback,
 from kernel_coder.tasks import Task, load_tasks
 from kernel_coder.tasks.generator.bugs import plant_bug
 from kernel_coder.tasks.generator.fingerprint import fingerprint, minhash, module_shingles
+from kernel_coder.tasks.generator.tuning import retune
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -98,6 +99,7 @@ def mix(
     *,
     wrong: float = 0.45,
     talks: float = 0.06,
+    tunings: float = 0.0,
     examples: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
@@ -109,11 +111,13 @@ def mix(
     Every pair gives its own answer. Answers with one planted bug of :data:`BUGS` are added until they are a share
     ``wrong`` of all answers; nothing in a prompt shows which kind its answer is. The number of conversations is
     ``talks`` times that of pairs: a wrong answer, the judge's feedback in the template ``nano``, and the right answer,
-    the only one that is learnt. The first prompts of a share ``examples`` of the pairs show the solution of a similar
-    pair, which differs in more than names and constants; so a model learns to use the examples that
-    ``evaluate --examples`` shows. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of ``exclude_families``
-    are left out. With ``plain_inputs`` a module's inputs are called ``x``, ``y`` and ``z`` in the answers, by their
-    position.
+    the only one that is learnt. The number of conversations about a right answer is ``tunings`` times that of pairs:
+    the learnt answer is the same kernel with another tile size or number of warps, the change that a search makes most
+    often (:func:`kernel_coder.tasks.generator.tuning.retune`). The first prompts of a share ``examples`` of the pairs
+    show the solution of a similar pair, which differs in more than names and constants; so a model learns to use the
+    examples that ``evaluate --examples`` shows. The columns are ``prompt``, ``completion`` and ``bug``. Pairs of
+    ``exclude_families`` are left out. With ``plain_inputs`` a module's inputs are called ``x``, ``y`` and ``z`` in the
+    answers, by their position.
 
     Raises:
         ValueError: a share is out of its range, the target is a folder, there are no pairs, or none is of a family
@@ -121,10 +125,10 @@ def mix(
     """
     from pyarrow import Table, parquet
 
-    if not (0 <= wrong < 1 and 0 <= talks <= 1 and 0 <= examples <= 1):
+    if not (0 <= wrong < 1 and all(0 <= share <= 1 for share in (talks, tunings, examples))):
         raise ValueError(
-            "--wrong must be at least 0 and below 1, --talks and --examples between 0 and 1; "
-            f"got {wrong}, {talks} and {examples}"
+            "--wrong must be at least 0 and below 1, --talks, --tunings and --examples between 0 and 1; "
+            f"got {wrong}, {talks}, {tunings} and {examples}"
         )
     if target.is_dir():
         raise ValueError(f"--out must be a file to write; {target} is a folder")
@@ -137,7 +141,7 @@ def mix(
         task for task in tasks if task.solution is not None and task.metadata.get("family") not in exclude_families
     ]
     shown = _similar_pairs(wanted, examples, seed, workers)
-    answers = partial(_answers, wrong=wrong, talks=talks, seed=seed, inputs=plain_inputs)
+    answers = partial(_answers, wrong=wrong, talks=talks, tunings=tunings, seed=seed, inputs=plain_inputs)
     for made, talk in _mapped(answers, [(task, shown.get(task.id)) for task in wanted], workers):
         rows += made
         asked += talk
@@ -147,17 +151,26 @@ def mix(
     target.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(Table.from_pylist(rows), target, compression="zstd")
     wrong_ones = sum(bool(row["bug"]) and len(row["prompt"]) == 1 for row in rows)
-    second = sum(len(row["prompt"]) > 1 for row in rows)
-    right = len(rows) - wrong_ones - second
-    return {"right": right, "wrong": wrong_ones, "second turns": second, "pairs with an example": len(shown)}
+    second = sum(bool(row["bug"]) and len(row["prompt"]) > 1 for row in rows)
+    tuned = sum(not row["bug"] and len(row["prompt"]) > 1 for row in rows)
+    right = len(rows) - wrong_ones - second - tuned
+    return {
+        "right": right,
+        "wrong": wrong_ones,
+        "second turns": second,
+        "tunings": tuned,
+        "pairs with an example": len(shown),
+    }
 
 
 Answers = tuple[list[dict[str, Any]], list[tuple[Task, str, str]]]
 """Rows of first answers, and wrong answers for conversations, with their bugs."""
 
 
-def _answers(pair: tuple[Task, Task | None], *, wrong: float, talks: float, seed: int, inputs: bool) -> Answers:
-    """Make the corpus's answers to one task. The second task of `pair`, if any, is the example in the prompt."""
+def _answers(
+    pair: tuple[Task, Task | None], *, wrong: float, talks: float, tunings: float, seed: int, inputs: bool
+) -> Answers:
+    """Make the corpus's rows for one task. The second task of `pair`, if any, is the example in the prompt."""
     task, similar = pair
     rng, talk = Random(f"mix {seed} {task.id}"), Random(f"talk {seed} {task.id}")
     solved = [] if similar is None else [Example(similar.reference, plain_names(similar.solution or "", inputs=inputs))]
@@ -165,6 +178,8 @@ def _answers(pair: tuple[Task, Task | None], *, wrong: float, talks: float, seed
     rows = [_row(prompt, plain_names(task.solution or "", inputs=inputs))]
     if rng.random() < wrong / (1 - wrong):
         rows.append(_row(prompt, *_with_bug(task, rng, inputs)))
+    if (tuning := Random(f"tuning {seed} {task.id}")).random() < tunings:
+        rows += _tuned(task, tuning, inputs)
     return rows, [(task, *_with_bug(task, talk, inputs))] if talk.random() < talks else []
 
 
@@ -196,6 +211,25 @@ def _similar_pairs(tasks: Sequence[Task], share: float, seed: int, workers: int 
             nearest = (every[others] == every[place]).mean(axis=1).argmax()
             found[tasks[place].id] = tasks[others[nearest]]
     return found
+
+
+def _tuned(task: Task, rng: Random, plain_inputs: bool) -> list[dict[str, Any]]:
+    """Make a conversation about a right answer, which in half of them is itself tuned; none if nothing can be tuned.
+
+    The verdict has no times, because interpreted kernels have no speed.
+    """
+    from kernel_coder.judge import example_verdict
+    from kernel_coder.judge.feedback import success
+
+    shown = task.solution or ""
+    if rng.random() < 0.5:
+        shown = retune(shown, rng) or shown
+    new = retune(shown, rng)
+    if new is None:
+        return []
+    before, after = (plain_names(code, task.solution, inputs=plain_inputs) for code in (shown, new))
+    said = build_feedback(task, example_verdict(feedback=success()), TEMPLATE, turn=1, max_turns=2)
+    return [_row([*build_messages(task, TEMPLATE), _said(before), *said], after)]
 
 
 def _with_bug(task: Task, rng: Random, plain_inputs: bool) -> tuple[str, str]:
@@ -240,6 +274,13 @@ def add_mix(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     add("--wrong", type=float, default=0.45, help="share of the answers that have a planted bug (default 0.45)")
     add("--talks", type=float, default=0.06, help="conversations with the judge for each pair (default 0.06)")
+    add(
+        "--tunings",
+        type=float,
+        default=0.0,
+        help="conversations for each pair in which a right kernel gets another tile size or number of warps "
+        "(default 0)",
+    )
     add("--examples", type=float, default=0.0, help="share of the prompts that show a similar solved task (default 0)")
     add("--seed", type=int, default=0, help="seed of the bugs and of the answers that get one")
     add("--workers", type=int, help="candidates that are judged at once; default: one for each core, at most 12")
@@ -255,6 +296,7 @@ def run_mix(options: argparse.Namespace) -> int:
         options.out,
         wrong=options.wrong,
         talks=options.talks,
+        tunings=options.tunings,
         examples=options.examples,
         seed=options.seed,
         workers=options.workers,

@@ -140,6 +140,7 @@ class Progress:
     answers: int
     tokens: int
     timed: bool
+    finished: bool = True
 
     def after(self, evaluations: int) -> float:
         """Return the best speedup after this many candidates; a search that ended earlier keeps its last one."""
@@ -159,7 +160,8 @@ def compare(
 
     Raises:
         UsageError: a setting is wrong, or the folder holds a comparison and ``resume`` is False.
-        StopRequested, ServerFailed, HarnessFailed: the searches so far are saved.
+        StopRequested, ServerFailed, HarnessFailed: the searches so far are saved, and results are written up to the
+            number of candidates that all searches have reached.
     """
     from dataclasses import replace
 
@@ -184,13 +186,14 @@ def compare(
         raise UsageError(f"{config.output} already holds a comparison: pass --resume, or another --output")
     device = resolve_device(search.device)
     is_stopping = False
+    reached: dict[tuple[int, int, str], Progress] = {}
 
     def poll_all() -> None:
         poll()
         if is_stopping:
             raise StopRequested("the failure of another search")
 
-    def one_search(seed: int, number: int, name: str) -> Progress:
+    def one_search(seed: int, number: int, name: str) -> None:
         task = tasks[number]
         folder = config.output / name / f"seed-{seed}" / f"{number:03}-{_slug(task.id)}"
         own = config.search_config(name, seed, folder)
@@ -202,12 +205,15 @@ def compare(
                 library = needed.enter_context(Library(path, create=search.to_library))
             model = needed.enter_context(lend())
             trajectory = needed.enter_context(Trajectory(folder, sha256_text(task.reference), resume))
-            ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, device, library).run()
-        progress = progress_of(trajectory, task.id, seed)
+            ended = None
+            try:
+                ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, device, library).run()
+            finally:
+                progress = progress_of(trajectory, task.id, seed, finished=ended is not None)
+                reached[seed, number, name] = progress
         best = progress.after(config.evaluations)
         told = f"best {best:.2f}x" if best and progress.timed else "solved" if best else "not solved"
         say(f"{task.id} seed {seed} {name}: {told} after {len(progress.best)} candidates; {ended}")
-        return progress
 
     with ExitStack() as stack:
         judge = (make_judge or load_judge)(device=device, backend=search.backend, config=search.judge, log=None)
@@ -234,9 +240,12 @@ def compare(
         finally:
             is_stopping = True
             threads.shutdown(cancel_futures=True)
-    found = {name: [running[one].result() for one in every if one[2] == name] for name in config.strategies}
-    summary = summarise(config, found)
-    write_results(config, summary)
+            begun = {name: [reached.get(one) for one in every if one[2] == name] for name in config.strategies}
+            # A strategy some of whose searches have not begun has no results.
+            found = {name: [one for one in some if one] for name, some in begun.items() if all(some)}
+            summary = summarise(config, found)
+            if summary["strategies"]:
+                write_results(config, summary)
     return summary
 
 
@@ -255,7 +264,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text)[-60:]
 
 
-def progress_of(trajectory: Any, task: str, seed: int) -> Progress:
+def progress_of(trajectory: Any, task: str, seed: int, *, finished: bool) -> Progress:
     """Return the best speedup after each different candidate, in the order of the answers."""
     best, seen, after, timed = 0.0, set[str](), list[float](), False
     for one in trajectory.attempts.values():
@@ -266,7 +275,7 @@ def progress_of(trajectory: Any, task: str, seed: int) -> Progress:
             timed = timed or one.verdict.speedup is not None
             best = max(best, one.verdict.speedup or 1.0)
         after.append(best)
-    return Progress(task, seed, tuple(after), len(trajectory.attempts), trajectory.tokens, timed)
+    return Progress(task, seed, tuple(after), len(trajectory.attempts), trajectory.tokens, timed, finished)
 
 
 def points(evaluations: int) -> list[int]:
@@ -281,14 +290,17 @@ def points(evaluations: int) -> list[int]:
 def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[str, Any]:
     """Return the content of summary.json: for each strategy and number of candidates the share of solved tasks and the
     geometric mean of the best speedup, with bootstrap intervals over tasks. An unsolved task has the speedup 1, as if
-    its reference were used."""
+    its reference were used. If a strategy has unfinished searches, its curve ends where the shortest of them does."""
     import numpy as np
 
     from kernel_coder.evaluate.metrics import intervals
 
-    at = points(config.evaluations)
     strategies: dict[str, Any] = {}
     for name, searches in found.items():
+        unfinished = [len(one.best) for one in searches if not one.finished]
+        at = [point for point in points(config.evaluations) if point <= min(unfinished, default=point)]
+        if not at:
+            continue
         tasks = list(dict.fromkeys(one.task for one in searches))
         by_task = [[one for one in searches if one.task == task] for task in tasks]
         best = np.array([[[one.after(k) for k in at] for one in group] for group in by_task])  # [tasks, seeds, points]
@@ -314,6 +326,7 @@ def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[s
         strategies[name] = {
             "tasks": len(tasks),
             "searches": len(searches),
+            "unfinished": len(unfinished),
             "answers": sum(one.answers for one in searches),
             "candidates": sum(len(one.best) for one in searches),
             "tokens": sum(one.tokens for one in searches),
@@ -368,7 +381,8 @@ def table(summary: dict[str, Any]) -> list[list[str]]:
             cells = list(_cells(one["curve"], value, shown))
             if any(cell for cell in cells):
                 counts = [str(one[key]) for key in ("answers", "candidates", "tokens")]
-                found.append([f"{name}, {value}", *cells, *counts])
+                missing = [""] * (len(at) - len(cells))
+                found.append([f"{name}, {value}", *cells, *missing, *counts])
     return found
 
 
@@ -391,7 +405,7 @@ def chart_of(summary: dict[str, Any], value: str) -> dict[str, Any] | None:
     lines = {
         name: " ".join(
             f"{WIDTH * math.log(count) / widest:.1f},{HEIGHT - (HEIGHT - 12) * (one - bottom) / span:.1f}"
-            for count, one in zip(at, curve, strict=True)
+            for count, one in zip(at, curve, strict=False)
             if one is not None
         )
         for name, curve in curves.items()
