@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernel_coder.evaluate.answers import candidate
 from kernel_coder.evaluate.run import evaluate
 from kernel_coder.loop.config import LoopConfig, load_config
 from kernel_coder.loop.rounds import Loop, evaluation_facts, rl_facts
@@ -130,10 +131,10 @@ def count_answers(path: Path, counts: dict[str, Counter[str]]) -> None:
     first = json.loads(path.read_bytes().splitlines()[0])
     with Trajectory(path.parent, first["task_hash"], resume=True) as trajectory:
         known = sorted((one for one in trajectory.attempts.values() if one.is_judged), key=lambda one: one.key)
-    by_text, codes = {one.text: one.verdict for one in known}, set()
+    by_code, codes = {one.code: one.verdict for one in known}, set()
     for one in known:
         shown = [message["content"] for message in one.messages if message["role"] == "assistant"]
-        before = by_text.get(shown[-1]) if shown else None
+        before = by_code[candidate(shown[-1])[0]] if shown else None
         kind = ("a correct answer" if before.correct else "a wrong answer") if before else "the module alone"
         count = counts.setdefault(kind, Counter())
         count["answers"] += 1

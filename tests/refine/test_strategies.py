@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import pytest
 from kernel_coder.evaluate.answers import Answer, Poll
 from kernel_coder.evaluate.errors import EXIT_STOPPED, ServerFailed
 from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
+from kernel_coder.judge import Outcome
 from kernel_coder.refine.search import BudgetSpent
+from kernel_coder.refine.shared_judge import SharedJudge
 from kernel_coder.refine.shared_model import SharedModel
+from kernel_coder.tasks import Task
 from pretend import PretendJudge, write_tasks
 from test_evolve import Climbing, HonestJudge
 
@@ -117,6 +122,61 @@ def test_searches_at_the_same_time_share_batches_and_find_the_same(tmp_path: Pat
     assert max(alone.sizes) == 8
     assert max(together.sizes) > 32
     assert len(together.sizes) < len(alone.sizes) / 2
+
+
+def test_with_remember_equal_code_is_judged_once_in_all_searches_and_the_results_are_the_same(tmp_path: Path) -> None:
+    class Repeating(Climbing):
+        """Gives the searches for a task the same code in the same places."""
+
+        def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
+            for request, answer in super().answer(requests, poll):
+                place = f"# {request.turn}/{request.sample}"
+                yield request, replace(answer, text=re.sub(r"# \d+$", place, answer.text, flags=re.MULTILINE))
+
+    class Noting(HonestJudge):
+        def evaluate(self, task: Any, code: str, backend: str) -> Any:
+            asked.append((task.id, code))
+            return super().evaluate(task, code, backend)
+
+    asked: list[tuple[str, str]] = []
+    flags = ["--evaluations", "12", "--seeds", "0,1", "--at-once", "16"]
+    summaries, counts = [], []
+    for name, more in (("plain", []), ("shared", ["--remember"])):
+        _, out = run(tmp_path / name, *flags, *more, model=Repeating(), judge=Noting())
+        summaries.append(json.loads((out / "summary.json").read_text())["strategies"])
+        counts.append((len(asked), len(set(asked))))
+        asked.clear()
+    assert summaries[0] == summaries[1]
+    assert counts[0][0] > 2 * counts[0][1]
+    assert counts[1] == (counts[0][1], counts[0][1])
+    for path in (out / "parallel").rglob("trajectory.jsonl"):
+        path.unlink()
+    assert run(tmp_path / "shared", *flags, "--remember", "--resume", model=Repeating(), judge=Noting())[0] == 0
+    assert json.loads((out / "summary.json").read_text())["strategies"] == summaries[1]
+    assert len(asked) < counts[1][0]
+
+
+def test_shared_judge_remembers_verdicts_but_no_failures() -> None:
+    class Failing(PretendJudge):
+        def evaluate(self, task: Any, code: str, backend: str | None = None) -> Any:
+            if not self.judged:
+                self.judged.append("failed")
+                raise RuntimeError("the device is gone")
+            return super().evaluate(task, code, backend)
+
+    task, inner = Task(id="a", source="test", reference="class Model: ..."), Failing()
+    judge = SharedJudge(inner)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        judge.evaluate(task, "wrong")
+    verdict = judge.evaluate(task, "wrong")
+    assert judge.evaluate(task, "wrong") is verdict
+    assert len(inner.judged) == 2
+    lost = replace(verdict, outcome=Outcome.HARNESS_FAILED, reason="the judge failed", compiled=False)
+    other = SharedJudge(Failing())
+    other.remember(task, [("wrong", lost), ("right", verdict)])
+    assert other.evaluate(task, "right") is verdict
+    with pytest.raises(RuntimeError):
+        other.evaluate(task, "wrong")
 
 
 def test_a_search_that_fails_ends_the_others_and_their_answers_are_kept(

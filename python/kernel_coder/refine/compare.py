@@ -61,6 +61,7 @@ class CompareConfig:
         seeds: each search is made once with each of these seeds.
         at_once: number of searches at the same time. A local model generates their answers in one batch; a server gets
             the requests of all of them.
+        remember: judge equal code for the same task once in all searches together.
         output: folder for the results, with a folder for each search.
         search: the settings of the searches, of which strategy, module, seed, budget and output are replaced.
     """
@@ -72,6 +73,7 @@ class CompareConfig:
     evaluations: int
     seeds: tuple[int, ...]
     at_once: int = 1
+    remember: bool = False
     output: Path
     search: RefineConfig
 
@@ -97,6 +99,9 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
     parser.add_argument("--evaluations", type=int, default=64, help="judged candidates of each search (default: 64)")
     parser.add_argument("--seeds", default="0", help="seeds, as in 0,1,2 (default: 0)")
     parser.add_argument("--at-once", type=int, default=1, help="number of searches at the same time (default: 1)")
+    parser.add_argument(
+        "--remember", action="store_true", help="judge equal code for the same task once, in all searches together"
+    )
     parser.add_argument("--output", type=Path, default=Path("runs/strategies"), help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the comparison in the output folder")
     own, rest = parser.parse_known_args(arguments)
@@ -121,6 +126,7 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
         evaluations=own.evaluations,
         seeds=seeds,
         at_once=own.at_once,
+        remember=own.remember,
         output=own.output,
         search=search,
     )
@@ -170,6 +176,7 @@ def compare(
     from kernel_coder.library import Library, default_path
     from kernel_coder.refine.evolve import Evolution
     from kernel_coder.refine.search import Search
+    from kernel_coder.refine.shared_judge import SharedJudge
     from kernel_coder.refine.shared_model import SharedModel
     from kernel_coder.refine.trajectory import Trajectory
     from kernel_coder.run.hashes import sha256_text
@@ -205,6 +212,9 @@ def compare(
                 library = needed.enter_context(Library(path, create=search.to_library))
             model = needed.enter_context(lend())
             trajectory = needed.enter_context(Trajectory(folder, sha256_text(task.reference), resume))
+            if isinstance(judge, SharedJudge):
+                known = trajectory.attempts.values()
+                judge.remember(task, ((one.code, one.verdict) for one in known if one.code and one.verdict))
             ended = None
             try:
                 ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, device, library).run()
@@ -218,6 +228,8 @@ def compare(
     with ExitStack() as stack:
         judge = (make_judge or load_judge)(device=device, backend=search.backend, config=search.judge, log=None)
         stack.enter_context(judge)
+        if config.remember:
+            judge = SharedJudge(judge)
 
         def open_model() -> Any:
             return (make_model or load_model)(search.model_config_of(device, resolve_dtype(search.dtype, device)))
