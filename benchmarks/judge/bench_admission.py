@@ -155,6 +155,9 @@ def main() -> None:
                 if found is None:
                     continue
                 row, times = found
+                if row["admitted"] is None:  # the judge failed; the next run tries this task again
+                    print(row["task"], "not known:", row["reason"], flush=True)
+                    continue
                 if arguments.times and times:
                     with arguments.times.open("a") as lines:
                         lines.write(json.dumps({"task": row["task"]} | times) + "\n")

@@ -11,6 +11,7 @@ import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.supervisor.errors import ExaminerLost
 from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory
+from kernel_coder.judge.supervisor.slot import Slot
 
 REFERENCE = """
 import torch
@@ -138,3 +139,31 @@ def test_an_examiner_without_memory_is_asked_once_beside_others_and_as_often_as_
         judge.device = "cpu"
     assert found.outcome is Outcome.CRASHED
     assert asked == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("said", "admitted", "reason"),
+    [
+        ("the Examiner gave no answer for 180 s", None, "the Examiner gave no answer for 180 s"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", False, "it is too large for this device: "),
+    ],
+)
+def test_task_whose_reference_loses_the_examiner_is_unknown_unless_it_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, said: str, admitted: bool | None, reason: str
+) -> None:
+    examine = Slot.examine
+
+    def lost(slot: Any, evaluation: Any) -> Verdict:
+        if evaluation.task.id == "probe":
+            return examine(slot, evaluation)
+        slot.prepared, slot.candidate_ran = None, True
+        raise ExaminerLost(said)
+
+    with Judge("cpu", "torch", config=JudgeConfig(workers=1, retries=1, timing=False)) as judge:
+        monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", lost)
+        found = judge.admit(REFERENCE)
+        candidate = judge.evaluate(REFERENCE, "class ModelNew: x = 1")
+    assert found.admitted is admitted
+    assert (found.reason or "").startswith(reason)
+    assert found.verdict is None
+    assert candidate.outcome is Outcome.CRASHED  # a candidate may be what the Examiner was lost with

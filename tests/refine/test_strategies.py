@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from kernel_coder.evaluate.answers import Answer, Poll
 from kernel_coder.evaluate.errors import EXIT_STOPPED, ServerFailed
-from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
 from kernel_coder.judge import Outcome
+from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
 from kernel_coder.refine.search import BudgetSpent
 from kernel_coder.refine.shared_judge import SharedJudge
 from kernel_coder.refine.shared_model import SharedModel

@@ -338,7 +338,7 @@ def examine(judge: Judging, pair: Pair, question: Question) -> Finding:
         admission = judge.admit(pair.task)
         if not admission.admitted:
             reason = admission.reason or "no reason given"
-            is_known = reason.startswith(REFUSED) or admission.verdict is not None
+            is_known = admission.admitted is not None
             return Finding(("task" if is_known else "judge", reason), {}, None, is_known)
     verdict = judge.evaluate(pair.task, pair.code, "triton")
     if verdict.outcome is Outcome.HARNESS_FAILED:

@@ -247,7 +247,8 @@ def run_admit(options: argparse.Namespace, config: JudgeConfig) -> int:
         for task in tasks:
             admission = judge.admit(task)
             row = {"task": task.id, "admitted": admission.admitted, "reason": admission.reason}
-            said = "admitted" if admission.admitted else f"refused: {admission.reason}"
+            how = "not known" if admission.admitted is None else "refused"
+            said = "admitted" if admission.admitted else f"{how}: {admission.reason}"
             result(json.dumps(row) if options.json else f"{task.id}: {said}")
     return 0
 

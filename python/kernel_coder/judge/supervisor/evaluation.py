@@ -44,6 +44,7 @@ class Evaluation:
         device: the device's name in the verdict, which the Examiner reports.
         task_key: equal for candidates whose task is prepared in the same way.
         is_alone: no other candidate is being judged.
+        is_trusted: the candidate is the task's own reference, so it is not the cause if the Examiner is lost.
         stage_s: seconds of the stages before the candidate runs: the task is prepared, the reference is timed without
             a candidate, and the candidate's process starts.
     """
@@ -63,6 +64,7 @@ class Evaluation:
         self.task_key = task.reference, task.entry_point, task.precision
         self._began = time.monotonic()
         self.is_alone = False
+        self.is_trusted = False
         self.stage_s: dict[str, float] = {}
         self._examiner_device = "cpu" if device == "cpu" else "cuda:0"  # the Examiner sees one GPU only
         self._config = config.model_copy(update={"timing": False}) if self.is_interpreted else config

@@ -228,20 +228,27 @@ class Judge:
         return verdicts_of(self, pairs, self._threads, progress=progress, total=total)
 
     def admit(self, task: Task | str) -> Admission:
-        """Check whether candidates can be judged on a task: the reference must pass, and null candidates must fail."""
+        """Check whether candidates can be judged on a task: the reference must pass, and null candidates must fail.
+
+        If the judge fails, nothing is known about the task, and ``admitted`` is None.
+        """
         task = as_task(task)
         source = f"{task.reference}\n\nModelNew = {task.entry_point}\n"
-        verdict, prepared = self._judged(self._evaluation(task, source, "torch"))
+        evaluation = self._evaluation(task, source, "torch")
+        evaluation.is_trusted = True
+        verdict, prepared = self._judged(evaluation)
         known: dict[str, Any] = {"task": task.id, "task_hash": sha256_text(task.reference)}
         if prepared is not None:
             known["families"], known["skipped"] = tuple(prepared.families), prepared.skipped
             known["hidden_sizes"] = prepared.hidden_sizes
+        if is_out_of_memory(verdict):
+            return Admission(**known, admitted=False, reason=f"it is too large for this device: {verdict.reason}")
         if verdict.outcome is Outcome.HARNESS_FAILED:
-            return Admission(**known, admitted=False, reason=verdict.reason)
+            is_refused = (verdict.reason or "").startswith(REFUSED)
+            return Admission(**known, admitted=False if is_refused else None, reason=verdict.reason)
         if not verdict.correct:
-            is_large = is_out_of_memory(verdict)
-            why = "it is too large for this device" if is_large else "the reference itself does not pass"
-            return Admission(**known, admitted=False, reason=f"{why}: {verdict.reason}", verdict=verdict)
+            reason = f"the reference itself does not pass: {verdict.reason}"
+            return Admission(**known, admitted=False, reason=reason, verdict=verdict)
         return Admission(**known, admitted=True, verdict=verdict)
 
     def give_up_waiting(self) -> None:
@@ -338,7 +345,7 @@ class Judge:
                     return evaluation.verdict(Outcome.HARNESS_FAILED, "the judge was closed")
                 if self.device != "cpu" and not evaluation.is_alone and tells_of_memory(failures[-1]):
                     return evaluation.verdict(Outcome.HARNESS_FAILED, failures[-1])
-        if lost_with_candidate > 1:  # the Examiner was lost twice with this candidate, so the candidate caused it
+        if lost_with_candidate > 1 and not evaluation.is_trusted:  # lost twice with this candidate, so it is the cause
             reason = f"the judge failed each time it ran: {failures[-1]}"
             return evaluation.verdict(Outcome.CRASHED, reason, compiled=False)
         self._probe_device(slot)
