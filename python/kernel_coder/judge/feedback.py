@@ -210,25 +210,6 @@ def wrong_values(
     return bounded("\n".join([*lines, facts]))
 
 
-def wrong_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
-    """Describe an output of the wrong shape.
-
-    >>> wrong_shape("output 1", [4], [4, 1])
-    'output 1 has the wrong shape: expected [4, 1], got [4].'
-    """
-    return f"{harmless(name)} has the wrong shape: expected {list(expected)}, got {list(got)}."
-
-
-def wrong_dtype(name: str, got: str, expected: str) -> str:
-    """Describe an output of the wrong dtype.
-
-    >>> wrong_dtype("output", "torch.float32", "torch.bfloat16")
-    'output has the wrong dtype: expected bfloat16, got float32.'
-    """
-    got, expected = (harmless(str(dtype)).removeprefix("torch.") for dtype in (got, expected))
-    return f"{harmless(name)} has the wrong dtype: expected {expected}, got {got}."
-
-
 _FRAME = re.compile(r"^\s*File \"([^\"\n]*)\", line (\d+)(?:, in (.*))?$")
 _CHAINED = re.compile(
     r"^(?:During handling of the above exception|The above exception was the direct cause)", re.MULTILINE

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kernel_coder.judge import Verdict
 from kernel_coder.run import distributed
@@ -22,13 +22,6 @@ from kernel_coder.tasks import Task
 
 KEY_BYTES = 32
 """Length of the random key with which the ranks of a host authenticate each other, in bytes."""
-
-
-class Evaluates(Protocol):
-    """The methods of a judge that this module uses."""
-
-    def evaluate(self, task: Task, candidate: str, backend: str | None = None) -> Verdict: ...
-    def close(self, *, wait: bool = True) -> None: ...
 
 
 class Turnstile:

@@ -99,12 +99,6 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def addresses_of(tensor: Tensor) -> range:
-    """Return every address in the tensor's storage."""
-    start = storage_of(tensor)
-    return range(start, start + tensor.untyped_storage().nbytes())
-
-
 def bytes_of(tensor: Tensor) -> Tensor:
     """Return the tensor's bytes in the order of its elements, as one dimension of uint8; a view where possible."""
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)

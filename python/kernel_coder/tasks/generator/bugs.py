@@ -7,7 +7,7 @@ effect (on a mask, if the sizes are multiples of the block), and then the result
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 from kernel_coder.tasks.task import Task, parse
@@ -235,13 +235,3 @@ def _halved(match: re.Match[str]) -> str:
 def _smaller(match: re.Match[str]) -> str:
     size = match[2]
     return f"BLOCK{match[1]}={int(size) // 2 if size.isdecimal() else f'{size} // 2'}"
-
-
-def kinds_for(solution: str) -> Sequence[str]:
-    """Return the kinds for which there is a place in this solution."""
-    result = []
-    for kind, edit in KINDS.items():
-        code = edit(solution, Random(0))
-        if code is not None and code != solution:
-            result.append(kind)
-    return result
