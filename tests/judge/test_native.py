@@ -138,6 +138,7 @@ def native_verdicts(device: str, *changes: tuple[str, str]) -> list[Verdict]:
         return list(judge.evaluate_many([(REFERENCE, source.replace(*change)) for change in changes]))
 
 
+@pytest.mark.long
 def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
     right, without = native_verdicts(device, ("", ""), ("forward(", "backward("))
     assert right.outcome is Outcome.CORRECT, right.reason

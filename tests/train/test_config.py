@@ -55,6 +55,12 @@ def test_every_field_is_a_flag() -> None:
     assert tried > 80
 
 
+def test_flags_of_one_command_line_do_not_reach_the_next() -> None:
+    assert parse_flags(["--run.seed", "3", "--rewards", '[{"name": "format"}]'], TrainConfig).keys() == {"run", "rewards"}
+    assert parse_flags(["--optim.learning_rate", "1e-4"], TrainConfig) == {"optim": {"learning_rate": "1e-4"}}
+    assert parse_flags([], TrainConfig) == {}
+
+
 def test_rewards_can_be_given_as_json() -> None:
     rewards = [{"name": "a:b", "weight": 0.5, "params": {"x": [1, 2]}}]
     assert load_config(None, ["--rewards", json.dumps(rewards)]).rewards[0].params == {"x": [1, 2]}
