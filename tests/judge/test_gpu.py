@@ -131,6 +131,24 @@ def test_a_machine_without_the_library_knows_nothing() -> None:
     assert nvml.uuid() is nvml.minor_number() is nvml.memory() is None
 
 
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, [("0", 0), ("1", 1)]),
+        ("3,2", [("3", 3), ("2", 2)]),
+        ("GPU-12", [("GPU-12", 0), ("1", 1)]),
+    ],
+)
+def test_without_the_library_processes_see_the_gpu_that_cuda_shows_here(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[tuple[str, int]]
+) -> None:
+    monkeypatch.setattr(nvml, "_library", lambda: None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [(nvml.visible_name(gpu), nvml.node_number(gpu)) for gpu in (0, "cuda:1")] == expected
+
+
 def test_importing_it_starts_no_cuda() -> None:
     code = (
         "import sys, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launch_hooks\n"

@@ -56,7 +56,8 @@ def test_every_field_is_a_flag() -> None:
 
 
 def test_flags_of_one_command_line_do_not_reach_the_next() -> None:
-    assert parse_flags(["--run.seed", "3", "--rewards", '[{"name": "format"}]'], TrainConfig).keys() == {"run", "rewards"}
+    flags = ["--run.seed", "3", "--rewards", '[{"name": "format"}]']
+    assert parse_flags(flags, TrainConfig).keys() == {"run", "rewards"}
     assert parse_flags(["--optim.learning_rate", "1e-4"], TrainConfig) == {"optim": {"learning_rate": "1e-4"}}
     assert parse_flags([], TrainConfig) == {}
 

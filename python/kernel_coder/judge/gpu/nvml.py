@@ -1,6 +1,7 @@
 """Facts about a GPU from NVIDIA's management library (NVML). It does not start CUDA, so the Supervisor may use it.
 
-Every function returns None if the library is missing or does not know.
+Without the library, :func:`visible_name` and :func:`node_number` assume CUDA's own numbers, and the other functions
+return None.
 """
 
 from __future__ import annotations
@@ -100,6 +101,17 @@ def minor_number(device: Any = 0) -> int | None:
         return None
     number = ctypes.c_uint()
     return None if library.nvmlDeviceGetMinorNumber(handle, ctypes.byref(number)) else number.value
+
+
+def visible_name(device: Any = 0) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES with which another process sees this GPU and no other."""
+    return uuid(device) or _visible(device_index(device)) or str(device_index(device))
+
+
+def node_number(device: Any = 0) -> int:
+    """Return N of /dev/nvidiaN; without the library the GPU's number, which usually is the same."""
+    number, name = minor_number(device), _visible(device_index(device)) or ""
+    return number if number is not None else int(name) if name.isdecimal() else device_index(device)
 
 
 def memory(device: Any = 0) -> Memory | None:

@@ -74,9 +74,7 @@ class SharedGpu:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        gpu = device.index or 0
-        node = nvml.minor_number(gpu)  # CUDA numbers GPUs in its own order
-        self.path = lock_file(gpu if node is None else node)
+        self.path = lock_file(nvml.node_number(device.index or 0))
 
     @contextmanager
     def use(self) -> Iterator[Callable[[], None]]:

@@ -101,9 +101,7 @@ class Processes:
         self.visible = self.lock_path = ""
         gpu = None if device == "cpu" else int(device.partition(":")[2])
         if gpu is not None:  # CUDA numbers GPUs in its own order; device nodes and UUIDs have the driver's
-            node, uuid = nvml.minor_number(gpu), nvml.uuid(gpu)
-            self.visible = uuid or str(gpu)
-            gpu = gpu if node is None else node
+            self.visible, gpu = nvml.visible_name(gpu), nvml.node_number(gpu)
         self._built: TritonCache | None = None
         with contextlib.ExitStack() as on_error:
             base = sandbox or SandboxConfig()
