@@ -211,8 +211,10 @@ def test_stopped_comparison_reports_what_every_search_has_reached(tmp_path: Path
     assert 1 <= len(strategies["parallel"]["curve"]) < 7
     assert len(strategies["parallel"]["curve"]) == len(strategies["evolve"]["curve"])
     assert "| parallel, speedup |" in (out / "table.md").read_text()
+    assert "2 of 2 searches with parallel are not finished." in (out / "report.html").read_text()
     assert run(tmp_path, *flags, "--resume")[0] == 0
     finished = json.loads((out / "summary.json").read_text())["strategies"]
+    assert "not finished" not in (out / "report.html").read_text()
     assert [len(one["curve"]) for one in finished.values()] == [7, 7, 7, 7]
     assert all(one["unfinished"] == 0 for one in finished.values())
 
