@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import kernel_coder
@@ -29,8 +31,18 @@ def known(name):
         raise importlib.metadata.PackageNotFoundError(name)
     return version(name)
 importlib.metadata.version = known
+import contextlib, io, json
 from kernel_coder import cli
-sys.exit(cli.main(sys.argv[1:]))
+results = []
+for arguments in json.loads(sys.argv[1]):
+    code, said = 0, io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = cli.main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+    results.append((code, said.getvalue()))
+print(json.dumps(results))
 """
 
 TASK = """import torch
@@ -44,17 +56,18 @@ def get_init_inputs():
 """
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command without the packages of the extras."""
+def run(folder: Path, *commands: Sequence[str]) -> list[tuple[int, str]]:
+    """Run commands without the packages of the extras, in one process. Return exit codes and what went to stderr."""
     environment = {**os.environ, "PYTHONPATH": str(Path(kernel_coder.__file__).parents[1])}
-    command = [sys.executable, "-c", WITHOUT_EXTRAS, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    program = [sys.executable, "-c", WITHOUT_EXTRAS, json.dumps(commands)]
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [(code or 0, said) for code, said in json.loads(done.stdout)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    expected = [
         (["train"], "kernel-coder train needs the packages transformers, accelerate"),
         (["sft"], "kernel-coder sft needs the packages transformers, accelerate"),
         (["evaluate", "--model", "nano", "--output", "out"], "a local model needs the packages transformers"),
@@ -68,24 +81,20 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve"], "kernel-coder serve needs the packages fastapi"),
         (["judge", "task.py", "task.py", "--device", "cpu"], "Triton is not installed, and candidates in Triton need"),
         (["evaluate", "--model", "m", "--base-url", "http://localhost:1/v1", "--output", "out"], "openai"),
-    ],
-    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
-)
-def test_what_is_missing_is_named(tmp_path: Path, command: list[str], sentence: str) -> None:
+    ]
     (tmp_path / "task.py").write_text(TASK)
-    done = run(tmp_path, *command)
-    error = done.stderr.splitlines()[-1]
-    assert (done.returncode, error.startswith("error: ")) == (2, True), done.stderr
-    assert sentence in error
-    assert "pip install " in error
-    assert "Traceback" not in done.stderr
+    found = run(tmp_path, *(command for command, _ in expected))
+    for (command, sentence), (code, said) in zip(expected, found, strict=True):
+        error = said.splitlines()[-1]
+        assert (code, error.startswith("error: ")) == (2, True), (command, said)
+        assert sentence in error, command
+        assert "pip install " in error, command
+        assert "Traceback" not in said, command
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", ["train", "sft", "evaluate", "refine", "judge", "report", "serve", "env", "data"])
-def test_help_needs_no_extra(tmp_path: Path, command: str) -> None:
-    done = run(tmp_path, command, "--help")
-    assert done.returncode == 0, done.stderr
+def test_help_needs_no_extra(tmp_path: Path) -> None:
+    names = ["train", "sft", "evaluate", "refine", "judge", "report", "serve", "env", "data"]
+    assert [code for code, _ in run(tmp_path, *([name, "--help"] for name in names))] == [0] * len(names)
 
 
 @pytest.mark.slow
@@ -93,8 +102,8 @@ def test_a_report_needs_no_extra(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step":1,"reward":0.5}\n')
     (tmp_path / "run" / "config.yaml").write_text("rollout: {}\n")
-    done = run(tmp_path, "report", "run", "--no-plots")
-    assert done.returncode == 0, done.stderr
+    ((code, said),) = run(tmp_path, ["report", "run", "--no-plots"])
+    assert code == 0, said
     assert (tmp_path / "run" / "report.html").exists()
 
 
