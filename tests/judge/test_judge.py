@@ -1071,6 +1071,27 @@ def test_timed_call_that_hangs_is_given_up_before_its_candidate_s_life_is_over(t
     assert verdict.stage_s["all"] < 40
 
 
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [
+        ("raise ValueError('enough')", Outcome.RUNTIME_ERROR),
+        ("os._exit(1)", Outcome.CRASHED),
+        pytest.param("time.sleep(1000)", Outcome.TIMEOUT, marks=pytest.mark.long),
+    ],
+)
+def test_candidate_that_fails_in_a_timed_call_gets_its_verdict_at_once_and_so_does_the_next(
+    device: str, failure: str, outcome: Outcome
+) -> None:
+    count = f"calls = 0\n    def forward(self, x):\n        self.calls += 1\n        if self.calls > 10: {failure}"
+    failing = "import os, time\n" + rewritten(SOFTMAX, ("def forward(self, x):", count))
+    config = JudgeConfig(workers=1, checks=1, timed_calls=400, timeout_s=60, retries=0)
+    with Judge(device, "torch", config=config) as judge:
+        verdicts = [judge.evaluate(SOFTMAX, one) for one in (failing, rewritten(SOFTMAX))]
+    assert [one.outcome for one in verdicts] == [outcome, Outcome.CORRECT], [one.reason for one in verdicts]
+    assert "time" in verdicts[0].stage_s
+    assert verdicts[0].stage_s["all"] < 20
+
+
 @pytest.mark.long
 def test_life_that_ends_while_the_reference_is_timed_is_the_candidate_s() -> None:
     reference = rewritten(SOFTMAX, ("def forward(self, x):", "def forward(self, x):\n        time.sleep(0.15)"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
@@ -79,6 +81,15 @@ def test_a_candidate_with_streams_has_the_usual_hardware_queues_and_others_have_
         Slot(processes, lambda: True)._candidate_runner(evaluation, 1.0)
         assert asked == [str(connections)]
         assert processes.environment(False)[VARIABLE] == str(CONNECTIONS)
+
+
+def test_the_examiner_has_several_hardware_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Judge("cpu", config=JudgeConfig(prestart=False)) as judge:
+        processes, started = judge._processes, Mock()
+        monkeypatch.setattr(processes, "visible", "0")
+        monkeypatch.setattr(processes, "_server", lambda is_interpreted: started)
+        processes.start_examiner(False).close()
+        assert started.start.call_args.kwargs["environment"][VARIABLE] == str(OWN_CONNECTIONS)
 
 
 def test_where_there_is_one_hardware_queue_or_no_gpu_no_stream_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

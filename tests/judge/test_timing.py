@@ -46,6 +46,7 @@ from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.stream_gate import gate_of, wait_for, write_later
 from kernel_coder.judge.gpu.turns import GpuTurns
+from kernel_coder.judge.runner import candidate as runner_module
 from kernel_coder.judge.wire.channel import Channel
 from kernel_coder.judge.wire.messages import Mode, Say, Status, TensorSpec
 from kernel_coder.tasks import Task
@@ -643,6 +644,30 @@ def link_to_runner() -> tuple[Link, Channel]:
 def asked(link: Link, runner: Channel) -> None:
     link.ask(Say.CALL, 0, 1)
     assert runner.receive(timeout_s=1.0).kind == Say.CALL
+
+
+def test_number_that_the_examiner_waits_for_is_written_also_after_a_call_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[tuple[str, int, int]] = []
+    for name, what in (("wait_for", "wait"), ("write_later", "write")):
+        monkeypatch.setattr(runner_module, name, lambda place, number, _, what=what: done.append((what, place, number)))
+    outputs = SimpleNamespace(bytes=torch.zeros(8, dtype=torch.uint8))
+    said: list[str] = []
+    one = SimpleNamespace(
+        outputs=outputs, plan={"gate_at": 0, "done_at": 4}, device="cuda", say_queued=lambda: said.append("queued")
+    )
+    start = outputs.bytes.data_ptr()
+    behind_gate = runner_module.Candidate._behind_gate
+    with pytest.raises(RuntimeError, match="in the call"), behind_gate(one, 7):  # type: ignore[arg-type]
+        raise RuntimeError("in the call")
+    assert (done, said) == ([("wait", start, 7), ("write", start + 4, 7)], [])
+    with behind_gate(one, 8):  # type: ignore[arg-type]
+        pass
+    assert (done[2:], said) == ([("wait", start, 8), ("write", start + 4, 8)], ["queued"])
+    with behind_gate(one, 0):  # type: ignore[arg-type]
+        pass
+    assert len(done) == 4
 
 
 @pytest.mark.parametrize("calls", [0, 7])

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity
 
 from kernel_coder.judge.config import BUILDS
-from kernel_coder.judge.gpu.stream_gate import wait_for, write_later
+from kernel_coder.judge.gpu.stream_gate import GateError, wait_for, write_later
 from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
 from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
@@ -342,14 +342,21 @@ class Candidate:
     @contextlib.contextmanager
     def _behind_gate(self, number: int) -> Iterator[None]:
         """Make the GPU's work that is queued in this context wait until the gate has the number. After that work the
-        same number is written at another place. 0: do neither."""
+        same number is written at another place, also if a call failed: the Examiner's stream waits for it. 0: do
+        neither."""
+        if not number:
+            yield
+            return
         memory = self.outputs.bytes.data_ptr()
-        if number:
-            wait_for(memory + self.plan["gate_at"], number, self.device)
-        yield
-        if number:
-            write_later(memory + self.plan["done_at"], number, self.device)
-            self.say_queued()
+        wait_for(memory + self.plan["gate_at"], number, self.device)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(GateError):  # the call may have broken the CUDA context
+                write_later(memory + self.plan["done_at"], number, self.device)
+            raise
+        write_later(memory + self.plan["done_at"], number, self.device)
+        self.say_queued()
 
     # ---- one call
 

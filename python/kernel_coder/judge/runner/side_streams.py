@@ -19,7 +19,8 @@ import os
 import torch
 
 CONNECTIONS, OWN_CONNECTIONS = 1, 8
-"""Number of hardware queues of a GPU context: in most Runners, and in a Runner whose candidate uses streams."""
+"""Number of hardware queues of a GPU context: in most Runners; in a Runner whose candidate uses streams, and in the
+Examiner."""
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 """CUDA's environment variable for the number of hardware queues."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kernel_coder.judge.config import BUILDS, JudgeConfig
 from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.gpu.turns import lock_file
-from kernel_coder.judge.runner.side_streams import CONNECTIONS
+from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS
 from kernel_coder.judge.runner.side_streams import VARIABLE as QUEUES
 from kernel_coder.judge.runner.triton_cache import VARIABLE as BUILT
 from kernel_coder.judge.runner.triton_cache import TritonCache
@@ -130,7 +130,11 @@ class Processes:
     # ---- starting
 
     def start_examiner(self, is_interpreted: bool) -> Examiner:
-        """Start an Examiner. It is trusted, so its memory and its time have no limit."""
+        """Start an Examiner. It is trusted, so its memory and its time have no limit.
+
+        It has several hardware queues. If a Runner fails while it is timed, the Examiner's main stream waits, and
+        another stream must be able to end that wait (:mod:`kernel_coder.judge.examiner.timing.clock`).
+        """
         ours, theirs = Connection.pair()
         with contextlib.closing(theirs), contextlib.ExitStack() as on_error:
             on_error.callback(ours.close)
@@ -138,7 +142,7 @@ class Processes:
                 _EXAMINER,
                 fds=[theirs.fileno()],
                 limits=replace(self.limits(None), memory_bytes=None, data_bytes=None),
-                environment=self.environment(is_interpreted),
+                environment=self.environment(is_interpreted, OWN_CONNECTIONS),
                 sandbox=self._examiner_sandbox,
             )
             on_error.pop_all()

@@ -70,7 +70,8 @@ class RequestClock:
             with checker.turns.shared():
                 free_memory(self.device)  # otherwise this memory could be cut from a large block, which is then lost
                 self.flushed = torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-                self._side = torch.cuda.Stream(self.device)
+                # Streams of another priority have hardware queues of their own.
+                self._side = torch.cuda.Stream(self.device, priority=-1)
                 self._stamps = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
                 for one in self._stamps:  # the first record() creates the CUDA event, which may wait for the GPU
                     one.record()
