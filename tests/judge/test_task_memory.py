@@ -18,9 +18,10 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.memory_estimates import SLOT_BYTES, judging_bytes, several_bytes, shares_of, slot_bytes
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
-from kernel_coder.judge.examiner.refusals import Refused
+from kernel_coder.judge.examiner.refusals import Refused, Unsteady
 from kernel_coder.judge.examiner.samples import SampleMaker
 from kernel_coder.judge.examiner.task_memory import Variant
+from kernel_coder.judge.examiner.timing.requests import RequestMaker, each_call
 from kernel_coder.judge.examiner.tolerance import SAMPLED
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
@@ -374,3 +375,29 @@ def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
 )
 def test_a_reference_launches_a_kernel_for_each_operator_that_computes(result: str, launches: int) -> None:
     assert made(source(result, shape="4, 8"), null_candidates=False).launches() == launches
+
+
+@pytest.mark.parametrize(("is_kept", "most"), [(False, 4), (True, 5)])
+def test_timed_request_of_one_call_that_is_used_at_once_copies_no_outputs(is_kept: bool, most: int) -> None:
+    task = made(source("x * torch.sigmoid(x)"))
+    maker = RequestMaker(SimpleNamespace(task=task))  # type: ignore[arg-type]
+    maker._until_strange = 10
+    variant = task.variants[0]
+    with Ledger() as ledger:
+        request = maker.make(1, True, is_kept)
+    size = 16 * 16384 * 4
+    taken = ledger.most - task.memory.region(variant, 1).untyped_storage().nbytes()  # that memory is there already
+    assert most * size <= taken < (most + 0.5) * size  # inputs twice, the sigmoid, the product (twice)
+    x = each_call(request.staged, variant.input_specs[0], variant.input_stride, 1)
+    assert torch.equal(request.expected[0], x * torch.sigmoid(x))
+    assert request.expected[0].shape == (1, 16, 16384)
+
+
+def test_timed_request_with_outputs_of_another_shape_is_refused() -> None:
+    task = made(source("x * 2"))
+    maker = RequestMaker(SimpleNamespace(task=task))  # type: ignore[arg-type]
+    maker._until_strange = 10
+    task.reference.own_outputs = lambda inputs, cotangents: [inputs[0][:1]]  # type: ignore[method-assign]
+    for calls, is_kept in ((1, False), (1, True), (2, True)):
+        with pytest.raises(Unsteady, match="other shapes from call to call"):
+            maker.make(calls, True, is_kept)

@@ -67,10 +67,13 @@ class RequestMaker:
         sample: Sample | None = None
         specs = [*variant.input_specs, *variant.cotangent_specs]
         inputs = [each_call(staged, spec, variant.input_stride, calls).unbind() for spec in specs]
+        # A request of one call that is used before the reference is called again needs no copy of the outputs. A task
+        # that takes most of the GPU's memory has such requests.
+        is_copied = calls > 1 or is_kept or strange >= 0
         expected = [
             torch.empty((calls, *spec.shape), dtype=spec.torch_dtype, device=task.device)
             for spec in variant.output_specs
-            if is_candidate
+            if is_candidate and is_copied
         ]
         outputs = [one.unbind() for one in expected]
         for call in range(calls):
@@ -80,8 +83,10 @@ class RequestMaker:
                 continue
             drawn = reference.own_inputs(seeded=True)
             cotangents = reference.cotangents_of(drawn)
-            if is_candidate:
+            if is_candidate and is_copied:
                 _fill(outputs, call, reference.own_outputs(drawn, cotangents))
+            elif is_candidate:
+                expected = _of_one_call(reference.own_outputs(drawn, cotangents), variant.output_specs)
             _fill(inputs, call, [*tensors_of(drawn), *cotangents])
         hashes = task.fingerprint.of([staged]) if is_candidate else None
         return Request(
@@ -117,6 +122,13 @@ def each_call(memory: Tensor, spec: TensorSpec, stride: int, calls: int) -> Tens
         return torch.empty((calls, *spec.shape), dtype=spec.torch_dtype, device=memory.device)
     rows = memory[: calls * stride].view(calls, stride)[:, spec.offset : spec.offset + spec.nbytes]
     return rows.view(spec.torch_dtype).view(calls, *spec.shape)
+
+
+def _of_one_call(outputs: Sequence[Tensor], specs: Sequence[TensorSpec]) -> list[Tensor]:
+    """Return the outputs of a call as [1, ...], without copying those that are contiguous."""
+    if [tuple(one.shape) for one in outputs] != [tuple(spec.shape) for spec in specs]:
+        raise Unsteady("its inputs or outputs have other shapes from call to call")
+    return [one.to(spec.torch_dtype).contiguous()[None] for one, spec in zip(outputs, specs, strict=True)]
 
 
 def _fill(places: Sequence[Sequence[Tensor]], call: int, values: Sequence[Tensor]) -> None:
