@@ -371,7 +371,7 @@ def test_adapters_are_added_to_the_sent_weights(fake: FakeVllm) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
-                parameter.normal_(std=0.3)
+                parameter.normal_(std=0.03)  # more would amplify rounding errors
     merged = dict(weights_of(model, torch.float32))
     assert set(merged) == set(dict(weights_of(base, torch.float32)))
     engine = engine_at(fake, model)
