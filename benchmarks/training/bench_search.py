@@ -73,8 +73,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="candidates judged at a time")
     parser.add_argument("--keep", type=Path, help="folder for the runs; default: they are removed")
     parser.add_argument("--commit", default=None, help="default: that of the checkout")
-    parser.add_argument("--out", type=Path, help="CSV file; default: benchmarks/results/{search,loop}_DEVICE.csv")
+    parser.add_argument("--out", type=Path, help="CSV file; default: the one in benchmarks/results")
     options = parser.parse_args()
+    if options.what == "answers" and not (options.keep and (options.keep / "strategies").is_dir()):
+        parser.error("answers needs --keep FOLDER, the folder that `strategies --keep FOLDER` wrote")
     name, rows_of = {
         "strategies": ("search", strategies),
         "answers": ("search_answers", answers),

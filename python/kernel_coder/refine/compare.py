@@ -253,7 +253,7 @@ def compare(
             is_stopping = True
             threads.shutdown(cancel_futures=True)
             begun = {name: [reached.get(one) for one in every if one[2] == name] for name in config.strategies}
-            # A strategy some of whose searches have not begun has no results.
+            # A strategy has results only if all its searches have begun.
             found = {name: [one for one in some if one] for name, some in begun.items() if all(some)}
             summary = summarise(config, found)
             if summary["strategies"]:

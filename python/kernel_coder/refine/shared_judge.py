@@ -34,14 +34,15 @@ class SharedJudge:
         if verdict is not made:
             return verdict.result()
         try:
-            made.set_result(self._judge.evaluate(task, code, backend))
+            found = self._judge.evaluate(task, code, backend)
         except BaseException as error:
+            self._forget(key)
             made.set_exception(error)
-            self._forget(key)
             raise
-        if not made.result().is_scored:
+        if not found.is_scored:
             self._forget(key)
-        return made.result()
+        made.set_result(found)
+        return found
 
     def remember(self, task: Task, verdicts: Iterable[tuple[str, Verdict]]) -> None:
         """Adds verdicts of an earlier run, each with its candidate's code."""

@@ -19,8 +19,8 @@ import os
 import torch
 
 CONNECTIONS, OWN_CONNECTIONS = 1, 8
-"""Number of hardware queues of a GPU context: in most Runners; in a Runner whose candidate uses streams, and in the
-Examiner."""
+"""Numbers of hardware queues of a process. Most Runners have the first number. The second is CUDA's usual one: the
+Examiner has it, and the Runner of a candidate that uses streams."""
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 """CUDA's environment variable for the number of hardware queues."""

@@ -241,15 +241,18 @@ class Judge:
         if prepared is not None:
             known["families"], known["skipped"] = tuple(prepared.families), prepared.skipped
             known["hidden_sizes"] = prepared.hidden_sizes
+        if verdict.outcome is not Outcome.HARNESS_FAILED:
+            known["verdict"] = verdict
+        if verdict.correct:
+            return Admission(**known, admitted=True)
+        reason = verdict.reason or ""
+        if reason.startswith(REFUSED):
+            return Admission(**known, admitted=False, reason=reason)
         if is_out_of_memory(verdict):
-            return Admission(**known, admitted=False, reason=f"it is too large for this device: {verdict.reason}")
+            return Admission(**known, admitted=False, reason=f"it is too large for this device: {reason}")
         if verdict.outcome is Outcome.HARNESS_FAILED:
-            is_refused = (verdict.reason or "").startswith(REFUSED)
-            return Admission(**known, admitted=False if is_refused else None, reason=verdict.reason)
-        if not verdict.correct:
-            reason = f"the reference itself does not pass: {verdict.reason}"
-            return Admission(**known, admitted=False, reason=reason, verdict=verdict)
-        return Admission(**known, admitted=True, verdict=verdict)
+            return Admission(**known, admitted=None, reason=reason)
+        return Admission(**known, admitted=False, reason=f"the reference itself does not pass: {reason}")
 
     def give_up_waiting(self) -> None:
         """Give up the candidates that wait for a worker in other threads. Their verdict is ``harness_failed``.

@@ -13,8 +13,8 @@ VECTOR_TILES = (256, 512, 1024, 2048, 4096)
 """Tile sizes of a kernel with one tile dimension, in elements."""
 
 SQUARE_TILES = (16, 32, 64)
-"""Tile sizes of a kernel whose tile has two dimensions, for one of them. ``tl.dot`` needs at least 16. With 128 in both
-dimensions and four warps, one tile of 32-bit values takes half of the registers."""
+"""Sizes of one dimension of a two-dimensional tile, in elements. ``tl.dot`` needs at least 16. A tile of 128 x 128
+32-bit values takes half of the registers of four warps."""
 
 CDIV = "triton.cdiv"
 """The function with which a grid is computed from a size and a tile size."""
