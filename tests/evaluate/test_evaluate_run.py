@@ -142,7 +142,7 @@ def test_equal_code_for_one_task_is_judged_once_if_asked(tasks: Path, tmp_path: 
 def test_answers_are_judged_as_they_come_where_the_judge_has_other_gpus(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_coder.evaluate.run.resolve_device", lambda name, flag="": name)
+    monkeypatch.setattr("kernel_coder.evaluate.devices.resolve_device", lambda name, flag="": name)
     judge = PretendJudge()
     judged_before_the_last: list[int] = []
 

@@ -298,18 +298,19 @@ def test_a_search_that_has_enough_keeps_the_verdicts_that_are_being_made(module:
     assert len(records(folder, "answer")) == len(records(folder, "verdict")) == 4
 
 
-def searching(module: Path, device: str, *flags: str) -> Search:
+def searching(module: Path, *flags: str) -> Search:
     config, _ = parse([str(module), *flags])
-    return Search(
-        config, load_module(config), Trajectory(module.parent / "none", ""), Model(lambda *_: ""), None, device=device
-    )
+    return Search(config, load_module(config), Trajectory(module.parent / "none", ""), Model(lambda *_: ""), None)
 
 
 def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not searching(module, "cuda:0").overlaps
-    assert searching(module, "cpu").overlaps
-    assert searching(module, "cuda:0", "--judge.timing", "false").overlaps
-    assert searching(module, "cuda:0", "--base-url", "http://localhost:8000/v1", "--model", "m").overlaps
+    on_gpu = ["--device", "cuda:0"]
+    assert not searching(module, *on_gpu).overlaps
+    assert not searching(module, *on_gpu, "--judge-device", "cuda,cuda:1").overlaps
+    assert searching(module, "--device", "cpu").overlaps
+    assert searching(module, *on_gpu, "--judge.timing", "false").overlaps
+    assert searching(module, *on_gpu, "--judge-device", "cuda:1,cuda:2").overlaps
+    assert searching(module, *on_gpu, "--base-url", "http://localhost:8000/v1", "--model", "m").overlaps
     monkeypatch.setattr(Search, "overlaps", False)
     judge = PretendJudge()
     counts = []

@@ -7,6 +7,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from kernel_coder.evaluate.answers import Answer, Poll
 from kernel_coder.evaluate.errors import EXIT_STOPPED, ServerFailed
 from kernel_coder.judge import Outcome
 from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
-from kernel_coder.refine.search import BudgetSpent
+from kernel_coder.refine.search import BudgetSpent, Question
 from kernel_coder.refine.shared_judge import SharedJudge
 from kernel_coder.refine.shared_model import SharedModel
 from kernel_coder.tasks import Task
@@ -247,6 +248,45 @@ def test_a_search_whose_time_is_spent_leaves_the_batch(tmp_path: Path) -> None:
         thread.join(60)
     assert not thread.is_alive()
     assert not ended
+
+
+def test_model_writes_for_half_of_the_searches_while_a_judge_elsewhere_has_the_others() -> None:
+    """One search is held up by its judge. The other one still gets its answer if the judge uses another GPU."""
+
+    def answered(*, overlaps: bool) -> bool:
+        shared, ended = SharedModel(Batches(), lambda: None, overlaps=overlaps), []
+
+        def poll() -> None:
+            if judged.wait(0.5):
+                raise BudgetSpent("the other search is over")
+
+        def quick() -> None:
+            with shared.search(), suppress(BudgetSpent):
+                ended.extend(shared.answer([asked], poll))
+
+        judged, thread = threading.Event(), threading.Thread(target=quick)
+        asked = Question(1, 0, ({"role": "user", "content": "Write it."},), 0)
+        with shared.search():
+            thread.start()
+            thread.join(5 if overlaps else 1)
+            judged.set()
+            thread.join(60)
+        return bool(ended)
+
+    assert answered(overlaps=True)
+    assert not answered(overlaps=False)
+
+
+def test_strategies_are_judged_where_the_flags_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel_coder.evaluate.devices.resolve_device", lambda name, flag="": name)
+    for flags, place in (
+        (["--judge-device", "cuda:1,cuda:2"], "cuda:1,cuda:2"),
+        (["--judge-url", "http://127.0.0.1:8400"], "http://127.0.0.1:8400"),
+    ):
+        judge = HonestJudge()
+        given = [*flags, "--evaluations", "4", "--at-once", "8", "--device", "cuda:0"]
+        assert run(tmp_path / flags[0], *given, judge=judge)[0] == 0
+        assert judge.arguments["device"] == place
 
 
 def test_each_search_opens_its_own_client_of_a_server(tmp_path: Path) -> None:

@@ -86,9 +86,10 @@ def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
             "data.families and data.exclude_families both name bmm",
         ),
         (
-            {"families": ["unknown"]},
-            "no task of packaged:generated fits data.families, data.exclude_families and data.max_level; 540 do not",
+            {"families": ["softmax", "unknown"]},
+            "data.families names unknown, but the families of packaged:generated are .*layer_norm.*softmax",
         ),
+        ({"exclude_families": ["layer-norm"]}, "data.exclude_families names layer-norm, but the families of packaged"),
         (
             {"path": "packaged", "max_level": 1},
             "no task of packaged fits data.families, data.exclude_families and data.max_level; 118 do not",

@@ -102,6 +102,9 @@ class AnswerConfig(BaseModel):
     device: str = Field(
         default="auto", description="device of model and judge: auto (a GPU if there is one), cpu, cuda or cuda:N"
     )
+    judge_device: str | None = Field(
+        default=None, description="device of the judge, if not that of the model; several GPUs as in cuda:1,cuda:2"
+    )
     judge_url: str | None = Field(
         default=None,
         description="address of a judge elsewhere: a service such as http://127.0.0.1:8400 (kernel-coder serve), or a "
@@ -110,9 +113,31 @@ class AnswerConfig(BaseModel):
     judge: JudgeConfig = Field(default_factory=lambda: JudgeConfig.model_validate({}))
 
     @model_validator(mode="after")
-    def _judge_url_is_valid(self) -> AnswerConfig:
+    def _devices_are_valid(self) -> AnswerConfig:
         check_address(self.judge_url, "judge_url")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
+        if self.judge_device is not None:
+            if self.judge_url is not None:
+                raise ValueError(f"judge_device and judge_url exclude each other; got {self.judge_device} and a url")
+            if is_remote(self.judge_device):
+                raise ValueError(f"judge_device must be a device; judge_url takes addresses; got {self.judge_device}")
+            try:
+                devices_of(self.judge_device)
+            except ValueError as error:
+                raise ValueError(f"judge_device: {error}") from None
         return self
+
+    @property
+    def judged_on(self) -> str:
+        """The judge's device, its devices separated by commas, or its address."""
+        return self.judge_url or self.judge_device or self.device
+
+    @property
+    def judged_elsewhere(self) -> bool:
+        """Whether the judge uses only GPUs that a local model does not use."""
+        on = ["cuda:0" if name == "cuda" else name for name in self.judged_on.split(",")]
+        return "cpu" not in on and ("cuda:0" if self.device == "cuda" else self.device) not in on
 
 
 class EvaluateConfig(AnswerConfig):
@@ -153,9 +178,6 @@ class EvaluateConfig(AnswerConfig):
         default=None, description="several seeds instead of seed, as in 0,1,2; samples counts the answers with each"
     )
 
-    judge_device: str | None = Field(
-        default=None, description="device of the judge, if not that of the model; several GPUs as in cuda:1,cuda:2"
-    )
     remember: bool = Field(default=False, description="judge equal code for the same task only once")
 
     pass_at: tuple[int, ...] | None = Field(
@@ -191,17 +213,6 @@ class EvaluateConfig(AnswerConfig):
                 raise ValueError("base_url must not hold a password; api_key_env names a variable that holds the key")
             if self.gguf_file or self.revision or self.chat_template or self.top_k:
                 raise ValueError("gguf_file, revision, chat_template and top_k are for local models, not for base_url")
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ValueError(f"device must be auto, cpu, cuda or cuda:N; got {self.device}")
-        if self.judge_device is not None:
-            if self.judge_url is not None:
-                raise ValueError(f"judge_device and judge_url exclude each other; got {self.judge_device} and a url")
-            if is_remote(self.judge_device):
-                raise ValueError(f"judge_device must be a device; judge_url takes addresses; got {self.judge_device}")
-            try:
-                devices_of(self.judge_device)
-            except ValueError as error:
-                raise ValueError(f"judge_device: {error}") from None
         return self
 
     @property
@@ -221,17 +232,6 @@ class EvaluateConfig(AnswerConfig):
         [(5, 0), (6, 0), (7, 0), (5, 1), (6, 1), (7, 1)]
         """
         return self.all_seeds[number % len(self.all_seeds)], number // len(self.all_seeds)
-
-    @property
-    def judged_on(self) -> str:
-        """The judge's device, its devices separated by commas, or its address."""
-        return self.judge_url or self.judge_device or self.device
-
-    @property
-    def judged_elsewhere(self) -> bool:
-        """Whether the judge uses only GPUs that a local model does not use."""
-        on = ["cuda:0" if name == "cuda" else name for name in self.judged_on.split(",")]
-        return "cpu" not in on and ("cuda:0" if self.device == "cuda" else self.device) not in on
 
     @property
     def ks(self) -> tuple[int, ...]:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from kernel_coder.evaluate.config import AnswerConfig
+from kernel_coder.judge.supervisor.batching import devices_of
 from kernel_coder.run import devices
+
+Config = TypeVar("Config", bound=AnswerConfig)
+
+
+def on_this_machine(config: Config) -> Config:
+    """Return the config with the device of the model resolved. Raises :class:`UsageError` if this machine lacks a GPU
+    that ``device`` or ``judge_device`` names."""
+    for name in devices_of(config.judge_device) if config.judge_device is not None else ():
+        resolve_device(name, "--judge-device")
+    return config.model_copy(update={"device": resolve_device(config.device)})
 
 
 def resolve_device(name: str, flag: str = "--device") -> str:

@@ -27,7 +27,7 @@ from rich.progress import (
 
 from kernel_coder.evaluate.answers import Key, Model, Poll, Request
 from kernel_coder.evaluate.config import EvaluateConfig, parse_numbers
-from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
+from kernel_coder.evaluate.devices import on_this_machine, resolve_dtype
 from kernel_coder.evaluate.errors import HarnessFailed, UsageError
 from kernel_coder.evaluate.report import Refused, Results, write_results
 from kernel_coder.evaluate.store import Sample, Store
@@ -35,7 +35,7 @@ from kernel_coder.evaluate.turns import further_turns, write_turns
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import known_admission
 from kernel_coder.judge.feedback import unjudged
-from kernel_coder.judge.supervisor.batching import AnyJudge, askers, devices_of, tasks_at_once
+from kernel_coder.judge.supervisor.batching import AnyJudge, askers, tasks_at_once
 from kernel_coder.library import Library, default_path, examples_for
 from kernel_coder.prompts import build_messages
 from kernel_coder.rollout import completion_seed
@@ -83,10 +83,7 @@ def evaluate(
         ServerFailed: the server stopped answering.
         HarnessFailed: the judge failed on every answer. The results are still written.
     """
-    config = config.model_copy(update={"device": resolve_device(config.device)})
-    if config.judge_device is not None:
-        for name in devices_of(config.judge_device):
-            resolve_device(name, "--judge-device")
+    config = on_this_machine(config)
     config = config.model_copy(update={"dtype": resolve_dtype(config.dtype, config.device)})
     tasks, refused = without_refused(select_tasks(config), config)
     with ExitStack() as stack:

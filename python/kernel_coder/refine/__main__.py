@@ -58,7 +58,7 @@ def refine(
 ) -> int:
     """Runs the search, writes the report even after an error, and returns the exit code."""
     # These import torch, which takes seconds: the flags are parsed first.
-    from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
+    from kernel_coder.evaluate.devices import on_this_machine, resolve_dtype
     from kernel_coder.evaluate.run import load_judge, load_model
     from kernel_coder.library import Library, default_path
     from kernel_coder.refine.evolve import Evolution
@@ -69,8 +69,8 @@ def refine(
     from kernel_coder.run.signals import listening
 
     task = load_module(config)
-    device = resolve_device(config.device)
-    model_config = config.model_config_of(device, resolve_dtype(config.dtype, device))
+    config = on_this_machine(config)
+    model_config = config.model_config_of(resolve_dtype(config.dtype, config.device))
 
     def say(line: str) -> None:
         print(line, flush=True)
@@ -79,8 +79,8 @@ def refine(
         (config.folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
         failure: Exception | None = None
         ended = ""
-        place = config.judge_url or device
-        judge = (make_judge or load_judge)(device=place, backend=config.backend, config=config.judge, log=None)
+        open_judge = make_judge or load_judge
+        judge = open_judge(device=config.judged_on, backend=config.backend, config=config.judge, log=None)
         with judge:
             model = (make_model or load_model)(model_config)
             try:
@@ -90,7 +90,7 @@ def refine(
                         path = config.library or default_path()
                         library = stack.enter_context(Library(path, create=config.to_library))
                     kind = Evolution if config.strategy == "evolve" else Search
-                    ended = kind(config, task, trajectory, model, judge, stop.poll, say, device, library).run()
+                    ended = kind(config, task, trajectory, model, judge, stop.poll, say, library).run()
             except (StopRequested, ServerFailed, HarnessFailed) as error:
                 failure, ended = error, f"stopped: {error}"
             finally:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,7 @@ def compare(
         StopRequested, ServerFailed, HarnessFailed: the searches so far are saved, and results are written up to the
             number of candidates that all searches have reached.
     """
-    from dataclasses import replace
-
-    from kernel_coder.evaluate.devices import resolve_device, resolve_dtype
+    from kernel_coder.evaluate.devices import on_this_machine, resolve_dtype
     from kernel_coder.evaluate.run import load_judge, load_model
     from kernel_coder.library import Library, default_path
     from kernel_coder.refine.evolve import Evolution
@@ -182,6 +180,7 @@ def compare(
     from kernel_coder.run.hashes import sha256_text
     from kernel_coder.tasks import load_tasks
 
+    config = replace(config, search=on_this_machine(config.search))
     search = config.search
     try:
         loaded = load_tasks(config.tasks, exclude_families=config.exclude_families or None).limit(config.limit)
@@ -191,7 +190,6 @@ def compare(
     tasks = [replace(task, backend=search.backend, precision=search.precision) for task in loaded]
     if not resume and (config.output / SUMMARY).exists():
         raise UsageError(f"{config.output} already holds a comparison: pass --resume, or another --output")
-    device = resolve_device(search.device)
     is_stopping = False
     reached: dict[tuple[int, int, str], Progress] = {}
 
@@ -217,7 +215,7 @@ def compare(
                 judge.remember(task, ((one.code, one.verdict) for one in known if one.code and one.verdict))
             ended = None
             try:
-                ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, device, library).run()
+                ended = kind(own, task, trajectory, model, judge, poll_all, _quiet, library).run()
             finally:
                 progress = progress_of(trajectory, task.id, seed, finished=ended is not None)
                 reached[seed, number, name] = progress
@@ -226,13 +224,14 @@ def compare(
         say(f"{task.id} seed {seed} {name}: {told} after {len(progress.best)} candidates; {ended}")
 
     with ExitStack() as stack:
-        judge = (make_judge or load_judge)(device=device, backend=search.backend, config=search.judge, log=None)
+        open_judge = make_judge or load_judge
+        judge = open_judge(device=search.judged_on, backend=search.backend, config=search.judge, log=None)
         stack.enter_context(judge)
         if config.remember:
             judge = SharedJudge(judge)
 
         def open_model() -> Any:
-            return (make_model or load_model)(search.model_config_of(device, resolve_dtype(search.dtype, device)))
+            return (make_model or load_model)(search.model_config_of(resolve_dtype(search.dtype, search.device)))
 
         def lend_client() -> Any:  # a client of a server works in one thread only, so each search opens its own
             return closing(open_model())
@@ -241,7 +240,8 @@ def compare(
         if config.at_once == 1 or search.base_url is None:
             model = open_model()
             stack.callback(model.close)
-            lend = partial(nullcontext, model) if config.at_once == 1 else SharedModel(model, poll_all).search
+            shared = SharedModel(model, poll_all, overlaps=search.judged_elsewhere)
+            lend = partial(nullcontext, model) if config.at_once == 1 else shared.search
         threads = stack.enter_context(ThreadPoolExecutor(config.at_once, thread_name_prefix="search"))
         every = [
             (seed, number, name) for seed in config.seeds for number in range(len(tasks)) for name in config.strategies

@@ -106,10 +106,10 @@ class RefineConfig(AnswerConfig):
     def folder(self) -> Path:
         return Path(self.output or f"runs/refine-{Path(self.module).stem}")
 
-    def model_config_of(self, device: str, dtype: str) -> EvaluateConfig:
-        """Return the config of the model client."""
+    def model_config_of(self, dtype: str) -> EvaluateConfig:
+        """Return the config of the model client, with this dtype."""
         shared = self.model_dump(include={*AnswerConfig.model_fields, "model"} - {"judge"})
-        return validated(EvaluateConfig, {**shared, "device": device, "dtype": dtype, "tasks": self.module})
+        return validated(EvaluateConfig, {**shared, "dtype": dtype, "tasks": self.module})
 
 
 def parse(arguments: list[str]) -> tuple[RefineConfig, bool]:

@@ -71,7 +71,6 @@ class Search:
     judge: Any
     poll: Poll = lambda: None
     say: Callable[[str], None] = lambda line: None
-    device: str = "cpu"
     library: Library | None = None  # source of examples for the prompts; the correct kernels are added to it
     _began: float = field(default_factory=time.monotonic)
     _verdicts: dict[str, Future[Verdict]] = field(default_factory=dict)
@@ -122,8 +121,8 @@ class Search:
     @property
     def overlaps(self) -> bool:
         """Whether the judge runs while the model generates: not if both use the same GPU and candidates are timed."""
-        on_one_gpu = self.config.base_url is None and self.device.startswith("cuda")
-        return not (on_one_gpu and self.config.judge.timing)
+        writes_on_gpu = self.config.base_url is None and self.config.device.startswith("cuda")
+        return not (writes_on_gpu and self.config.judge.timing) or self.config.judged_elsewhere
 
     def rounds(self) -> str | None:
         for turn in range(1, self.config.turns + 1):
@@ -261,7 +260,7 @@ class Search:
     def _judge(self, attempt: Attempt) -> None:
         """Starts to judge an answer. Equal code is judged once."""
         if attempt.refused or attempt.code is None:
-            names = {"backend": self.task.backend, "device": self.device}
+            names = {"backend": self.task.backend, "device": self.config.judged_on}
             problem = attempt.problem or "the answer holds no code"
             feedback = f"{problem}: put the whole module, with its class ModelNew, into one code block."
             outcome = Outcome.HARNESS_FAILED if attempt.refused else Outcome.FORMAT_ERROR
@@ -291,7 +290,7 @@ class Search:
         try:
             return self.judge.evaluate(self.task, code, self.task.backend)
         except Exception as error:  # a failure of the judge; it says nothing about the candidate
-            names = {"backend": self.task.backend, "device": self.device}
+            names = {"backend": self.task.backend, "device": self.config.judged_on}
             reason = f"the judge failed: {type(error).__name__}: {error}"
             return unjudged(self.task, code, Outcome.HARNESS_FAILED, reason, **names)
 

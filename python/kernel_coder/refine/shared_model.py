@@ -26,16 +26,19 @@ class SharedModel:
     """Answers the questions of several searches, each of which runs in a thread of its own.
 
     A local model generates a large batch in little more time than a small one, and must not generate while candidates
-    are timed on its GPU. So a batch begins when every search waits for answers. The answers are those that the model
-    gives to each search alone, up to rounding, since each question has a seed of its own.
+    are timed on its GPU. So a batch begins when every search waits for answers. If the judge uses other GPUs, a batch
+    begins when half of the searches wait: then the model generates for one half while the other half is judged. The
+    answers are those that the model gives to each search alone, up to rounding, since each question has a seed of its
+    own.
 
     Args:
         model: the model. Only one thread at a time calls it.
         poll: called during a batch; may raise to stop all searches that wait for it.
+        overlaps: whether the model may generate while candidates are judged.
     """
 
-    def __init__(self, model: Model, poll: Poll) -> None:
-        self._model, self._poll = model, poll
+    def __init__(self, model: Model, poll: Poll, *, overlaps: bool = False) -> None:
+        self._model, self._poll, self._overlaps = model, poll, overlaps
         self._changed = threading.Condition()
         self._searches = 0
         self._waiting: list[_Call] = []
@@ -43,7 +46,7 @@ class SharedModel:
 
     @contextmanager
     def search(self) -> Iterator[SharedModel]:
-        """Counts a search during the block. No batch begins before each counted search waits for answers."""
+        """Counts a search during the block. A batch begins when all counted searches, or half of them, wait."""
         with self._changed:
             self._searches += 1
         try:
@@ -76,7 +79,8 @@ class SharedModel:
     def _next_batch(self) -> list[_Call]:
         """Return the calls of the next batch if it can begin now; otherwise wait a moment and return no calls."""
         with self._changed:
-            if self._is_generating or len(self._waiting) < self._searches:
+            enough = (self._searches + 1) // 2 if self._overlaps else self._searches
+            if self._is_generating or not self._waiting or len(self._waiting) < enough:
                 self._changed.wait(POLL_S)
                 return []
             batch, self._waiting, self._is_generating = self._waiting, [], True

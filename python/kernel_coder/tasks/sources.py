@@ -105,6 +105,15 @@ class DataSource:
             self.max_level is None or (isinstance(level, int | float) and level <= self.max_level)
         )
 
+    def check_families(self, known: Collection[str], name: str) -> None:
+        """Raises ValueError if a chosen or excluded family is not among the ``known`` ones of the tasks. A task set
+        without any families passes."""
+        for field_ in ("families", "exclude_families"):
+            for family in getattr(self, field_) or ():
+                if known and family not in known:
+                    have = ", ".join(sorted(known))
+                    raise ValueError(f"data.{field_} names {family}, but the families of {name} are {have}")
+
 
 def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> TaskSet:
     """Loads tasks.
@@ -145,7 +154,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     Raises:
         FileNotFoundError: the file or folder does not exist.
         ModuleNotFoundError: an optional package for this source is not installed.
-        ValueError: the format is unknown, a column is missing, a hub data set has no revision, or no row is usable.
+        ValueError: the format is unknown, a column is missing, a hub data set has no revision, no task is of a family
+            that is named, or no row is usable.
 
     >>> from tempfile import TemporaryDirectory
     >>> module = "class Model: ...\\ndef get_inputs(): ...\\ndef get_init_inputs(): ..."
@@ -160,12 +170,15 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
     name, attempts = _open(source)
     tasks: dict[str, Task] = {}
     problems: list[Problem] = []
+    families: set[str] = set()
     skipped = 0
     for attempt in attempts:
         if isinstance(attempt, Problem):
             problems.append(attempt)
             continue
         row, task = attempt
+        if (family := task.metadata.get("family")) is not None:
+            families.add(str(family))
         if not source.wants(task):
             skipped += 1
             continue
@@ -177,6 +190,8 @@ def load_tasks(config: DataConfig | str | Path = PACKAGED, **overrides: Any) -> 
         tasks[task.id] = task
         if len(tasks) == source.limit:
             break
+    else:  # all rows were read
+        source.check_families(families, name)
     if not tasks and skipped:
         fields_ = "data.families, data.exclude_families and data.max_level"
         raise ValueError(f"no task of {name} fits {fields_}; {skipped} do not")
