@@ -18,7 +18,7 @@ from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
 from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
-from kernel_coder.judge.examiner.tolerance import SAMPLED, Tolerance, places_of
+from kernel_coder.judge.examiner.tolerance import FEW, SAMPLED, Tolerance, places_of
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Loaded
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
@@ -126,8 +126,8 @@ class OutputChecker:
             places = places_of(wanted)
             counts.append(magnitudes.wrong(found[index], wanted, sample.tolerances[index], places))
         for (index, _), count in zip(looked_at, torch.stack(counts).tolist(), strict=True):
-            if count:
-                of = min(sample.expected[index].numel(), SAMPLED)
+            of = min(sample.expected[index].numel(), SAMPLED)
+            if count > FEW * of:
                 told = (
                     f"{variant.names[index]} has wrong small values: {count} of {of} elements have errors that are too"
                     " large for their own magnitude, although small compared to the largest elements."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -143,7 +142,7 @@ class SampleMaker:
         plain += [tensors_of(copies)[index] for index in changed]
         del copies, pairs
         finite = [] if family == "own" else [_with_zeros(one) for one in plain if floating(one)]
-        exact = self._exact_outputs(inputs, _doubled, cotangents, plain, changed)
+        exact = self._exact_outputs(inputs, cotangents, plain, changed)
         exact = [_doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
         compared = [ops.compare(a, b) for a, b in zip(plain, exact, strict=True)]
         some = [tolerance.places_of(one) if family in BY_MAGNITUDE and floating(one) else None for one in exact]
@@ -287,47 +286,54 @@ class SampleMaker:
     def _shaken_outputs(
         self, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor], written: Sequence[int]
     ) -> list[Tensor]:
-        """Return the oracle's outputs for shaken inputs. If the GPU has no memory for these, return the reference's
-        outputs. Then its own rounding errors count too, so tolerances become a little wider.
+        """Return the oracle's outputs for shaken inputs. If the oracle fails, or the GPU has no memory for it, return the
+        reference's outputs. Then its own rounding errors count too, and so do random numbers that it draws in a call:
+        tolerances become wider.
 
-        The arguments are those of :meth:`_exact_outputs`; `exact` has the outputs for inputs that are not shaken.
+        Args:
+            inputs: in the task's precision.
+            cotangents: gradients of the outputs; empty if gradients are not checked.
+            exact: the outputs for inputs that are not shaken.
+            written: numbers of the inputs that the reference writes to. They are returned after the outputs.
         """
-        with contextlib.suppress(torch.OutOfMemoryError):
-            return self._exact_outputs(inputs, self._shaken, cotangents, exact, written)
-        torch.cuda.empty_cache()
+        try:
+            found = self._oracle_outputs(inputs, self._shaken, cotangents, written)
+        except torch.OutOfMemoryError:
+            found = None
+            torch.cuda.empty_cache()
+        if found is not None:
+            return _floating_of(found, exact)
         shaken = map_tensors(inputs, lambda one: self._shaken(one).to(one.dtype))
         found = tensors_of(self.reference.outputs(self.reference.module, shaken, cotangents))
-        found += [tensors_of(shaken)[index] for index in written]
-        return [mine if floating(like) else like for mine, like in zip(found, exact, strict=True)]
+        return _floating_of([*found, *(tensors_of(shaken)[index] for index in written)], exact)
 
     def _exact_outputs(
+        self, inputs: list[Any], cotangents: list[Tensor], plain: list[Tensor], written: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the oracle's outputs. The oracle may keep references to them. The arguments are those of
+        :meth:`_shaken_outputs`; `plain` has the reference's outputs. They replace the oracle's where these are integers
+        or bools, and all of them if the oracle fails."""
+        exact = self._oracle_outputs(inputs, _doubled, cotangents, written)
+        return plain if exact is None else _floating_of(exact, plain)
+
+    def _oracle_outputs(
         self,
         inputs: list[Any],
         change: Callable[[Tensor], Tensor],
         cotangents: list[Tensor],
-        plain: list[Tensor],
-        written: Sequence[int] = (),
-    ) -> list[Tensor]:
-        """Return the oracle's outputs. The oracle may keep references to them.
-
-        Args:
-            inputs: in the task's precision.
-            change: converts each input tensor to the float64 tensor that the oracle gets.
-            cotangents: gradients of the outputs; empty if gradients are not checked.
-            plain: the reference's outputs. They replace the oracle's where these are integers or bools, and all of them
-                if the oracle fails.
-            written: numbers of the inputs that the reference writes to. They are returned after the outputs.
-        """
+        written: Sequence[int],
+    ) -> list[Tensor] | None:
+        """Return the oracle's outputs, where `change` converts each input to the float64 tensor that the oracle gets.
+        None: the oracle fails, because the reference works only in its own dtype."""
         doubled = map_tensors(inputs, change)
         reference = self.reference
         try:
             exact = tensors_of(reference.outputs(reference.exact, doubled, [_doubled(one) for one in cotangents]))
-            exact += [tensors_of(doubled)[index] for index in written]
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a reference that works only in its own dtype is its own oracle
-            exact = plain
-        return [mine if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
+        except Exception:
+            return None
+        return [*exact, *(tensors_of(doubled)[index] for index in written)]
 
     def _ill_conditioned(self, plain: list[Tensor], compared: list[ComparisonResult]) -> str:
         """Return why these inputs cannot be used, or an empty string."""
@@ -342,6 +348,11 @@ class SampleMaker:
             if output.numel() and not result.relative_error <= bound:
                 return f"float32's rounding alone moves the result by {result.relative_error:.1e}, more than {bound:g}"
         return ""
+
+
+def _floating_of(found: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the first tensors, with those of `like` in the place of integers and bools."""
+    return [mine if floating(other) else other for mine, other in zip(found, like, strict=True)]
 
 
 def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: Sequence[Tensor]) -> list[Tensor]:

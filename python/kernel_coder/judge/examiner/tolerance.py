@@ -204,6 +204,11 @@ SLACK = 4.0
 """The absolute part of a tolerance is lowered for a magnitude to this many times the share that the reference's error
 there has in its error for the whole output."""
 
+FEW = 1e-4
+"""Upper limit of the share of an output's elements that may be off by more than their magnitude allows. Among small
+elements a few can have larger errors than the others, such as x * hardswish(x) near -3, where a rounding error of x
+counts for more than near 0. Which ones these are differs from one correct kernel to the next."""
+
 EXPONENTS = 1100
 """Tables have an entry for each binary exponent from minus this to plus this. That covers float64."""
 

@@ -1,0 +1,55 @@
+"""What a sample expects of a candidate: the reference itself is within the tolerance each time that it is called."""
+
+from __future__ import annotations
+
+import torch
+from kernel_coder import ops
+from kernel_coder.judge import JudgeConfig
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
+from kernel_coder.judge.examiner.tolerance import FEW, SAMPLED, Tolerance, magnitudes_of, places_of
+from kernel_coder.judge.gpu.turns import GpuTurns
+
+DRAWS_A_LITTLE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 16)
+    def forward(self, x):
+        return self.linear(x) + self.linear(1e-5 * torch.randn(x.shape))
+def get_inputs():
+    return [torch.rand(4, 8)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_reference_that_draws_random_numbers_is_within_the_tolerance_each_time() -> None:
+    """It draws in float32, so the oracle in float64 fails and the reference itself says what is expected."""
+    task = {"reference": DRAWS_A_LITTLE, "entry_point": "Model", "precision": "fp32"}
+    before = torch.get_num_threads()
+    for key in range(4):
+        made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(key), GpuTurns())
+        sample = made.samples.sample("own")
+        allowed = sample.tolerances[0]
+        assert allowed.relative < 1e-3
+        for again in (made.reference.own_outputs(sample.inputs, [])[0] for _ in range(4)):
+            result = ops.compare(again, sample.expected[0], rtol=allowed.rtol, atol=allowed.atol).read()
+            assert allowed.passes(result), (key, result, allowed)
+    torch.set_num_threads(before)
+
+
+def test_few_small_elements_may_have_larger_errors_but_not_many() -> None:
+    rng = torch.Generator().manual_seed(0)
+    expected = torch.logspace(-6, 2, SAMPLED, dtype=torch.float64)
+    magnitudes = magnitudes_of(expected, 1e-7 * expected * torch.rand(SAMPLED, generator=rng, dtype=torch.float64))
+    tolerance = Tolerance(rtol=1e-6, atol=1e-4, relative=1e-6, reference_error=1e-7)
+
+    def wrong(count: int) -> int:
+        off = expected.clone()
+        off[torch.randperm(SAMPLED // 4, generator=rng)[:count]] += 5e-5
+        return int(magnitudes.wrong(off, expected, tolerance, places_of(expected)))
+
+    assert wrong(0) == 0
+    assert 0 < wrong(3) <= FEW * SAMPLED < wrong(12)
