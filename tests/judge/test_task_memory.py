@@ -122,14 +122,14 @@ def test_without_memory_for_the_shaken_oracle_the_reference_takes_its_place(
     found = made(source(result))
     with Ledger() as plain:
         usual = found.samples.sample("own")
-    exact_outputs, calls = SampleMaker._exact_outputs, itertools.count()
+    oracle_outputs, calls = SampleMaker._oracle_outputs, itertools.count()
 
-    def without_memory(maker: SampleMaker, *arguments: Any) -> list[torch.Tensor]:
+    def without_memory(maker: SampleMaker, *arguments: Any) -> list[torch.Tensor] | None:
         if next(calls) == 1:  # the second pass is the shaken one
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return exact_outputs(maker, *arguments)
+        return oracle_outputs(maker, *arguments)
 
-    monkeypatch.setattr(SampleMaker, "_exact_outputs", without_memory)
+    monkeypatch.setattr(SampleMaker, "_oracle_outputs", without_memory)
     with Ledger() as short:
         sample = found.samples.sample("own")
     assert next(calls) == 2

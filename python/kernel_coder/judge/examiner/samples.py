@@ -286,9 +286,9 @@ class SampleMaker:
     def _shaken_outputs(
         self, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor], written: Sequence[int]
     ) -> list[Tensor]:
-        """Return the oracle's outputs for shaken inputs. If the oracle fails, or the GPU has no memory for it, return the
-        reference's outputs. Then its own rounding errors count too, and so do random numbers that it draws in a call:
-        tolerances become wider.
+        """Return the oracle's outputs for shaken inputs, or the reference's if the oracle fails or the GPU lacks
+        memory for it. Then the reference's own rounding errors count too, and so do random numbers that it draws in a
+        call: tolerances become wider.
 
         Args:
             inputs: in the task's precision.
