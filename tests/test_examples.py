@@ -20,7 +20,9 @@ SAYS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "own_reward.py"), id=name) for name in SCRIPTS]
+)
 def test_script_runs(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(kernel_coder.__file__).parents[1])}
     command = [sys.executable, str(FOLDER / name)]

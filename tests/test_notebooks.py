@@ -20,6 +20,9 @@ SAMPLED = {"02_train_nano", "03_multi_turn", "07_free_gpu"}
 """Notebooks that print answers of a trained model, which other versions of torch draw otherwise. Only the kinds of
 their outputs are compared."""
 
+LONG = SAMPLED | {"04_report", "05_own_model_task_reward"}
+"""Notebooks that only `make test-long` runs."""
+
 
 def said(cell: Any) -> str:
     """What a cell printed on standard output, or returned, without numbers and temporary folders."""
@@ -42,7 +45,7 @@ def kinds(cell: Any) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.long] * (path.stem in SAMPLED), id=path.stem) for path in NOTEBOOKS],
+    [pytest.param(path, marks=[pytest.mark.long] * (path.stem in LONG), id=path.stem) for path in NOTEBOOKS],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 def test_notebook_prints_what_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

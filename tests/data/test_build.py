@@ -258,6 +258,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "kernel_coder.data", "build", *map(str, arguments)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path: Path) -> None:
     folder, out = kernelbench_like(tmp_path / "modules"), tmp_path / "pairs.parquet"

@@ -306,6 +306,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_judge_itself_keeps_what_is_right_and_nothing_else(tmp_path: Path) -> None:
     """Right; wrong; without a kernel of its own; a reference on which zeros would pass; a right conversion."""
@@ -407,7 +408,7 @@ def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_rows(tmp_path: P
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: int) -> None:
     out = tmp_path / "p.parquet"
 

@@ -130,6 +130,7 @@ def test_the_groups_of_dead_supervisors_are_swept() -> None:
         mine.remove()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_judge_that_is_never_closed_is_closed_at_exit() -> None:
     program = JUDGES.replace("with Judge", "judge = Judge").replace(") as judge:\n    print", ")\nprint")

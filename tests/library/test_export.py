@@ -65,6 +65,7 @@ def plain(folder: Path, *command: str, **environment: str) -> subprocess.Complet
     return subprocess.run([sys.executable, *command], cwd=folder, env=given, capture_output=True, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_plain_script_uses_the_kernel_and_falls_back_with_one_warning(exported: Path) -> None:
     (exported / "script.py").write_text(SCRIPT)
@@ -75,6 +76,7 @@ def test_a_plain_script_uses_the_kernel_and_falls_back_with_one_warning(exported
     assert second == "0"  # one warning, not one for each call
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_verdict_is_a_test_that_passes(exported: Path) -> None:
     done = plain(exported, "-m", "pytest", "-q", "relu_mul_kernel", "scale_kernel", TRITON_INTERPRET="1")

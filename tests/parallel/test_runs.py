@@ -112,6 +112,7 @@ def test_three_steps_are_those_of_one_process(
     assert holds_shards(before) == more.get("parallel__shard", True)
 
 
+@pytest.mark.long
 def test_resume_on_other_numbers_of_ranks(tasks: Path, alone: Path, tmp_path: Path) -> None:
     """2, then 1, then 4 ranks; the first two are stopped by the end of a shorter run, with a checkpoint in parts."""
     run_dir = tmp_path / "run"

@@ -321,6 +321,7 @@ def test_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) ->
     check(verifier, [_with_inputs(made, forward, list(pair)) for pair in shapes])
 
 
+@pytest.mark.long
 def test_chains_have_what_follows_a_layer_in_many_modules() -> None:
     wanted = {"residual", "mean_rest", "sum_rest", "add_own_input", "instance_norm", "max_pool1d", "layer_norm"}
     wanted |= {"double", "gated_mish", "gated_hardswish", "min_scalar_parameter", "sub_scalar_parameter", "avg_pool3d"}

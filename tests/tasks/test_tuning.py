@@ -25,6 +25,7 @@ def changed_words(before: str, after: str) -> set[tuple[str, str]]:
     return {(a, b) for a, b in zip(old, new, strict=True) if a != b}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_tuned_solutions_of_every_family_give_the_same_results() -> None:
     tuned = []
