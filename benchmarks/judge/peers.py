@@ -6,8 +6,9 @@
         --device cuda                                                                    # judge_peers_cuda.csv
 
 Suites are local copies, given by path; nothing of theirs is stored but names and verdicts. Each row is one candidate
-and one evaluator: what the suite says of it (hack or honest), and whether the evaluator accepted it. The table at the
-end counts hacks that were accepted, honest ones that were refused, and errors of the evaluator.
+and one evaluator: what the suite says of it (hack or honest), and whether the evaluator accepted it. The file is
+written after each verdict; it is complete once the table is printed. The table counts hacks that were accepted, honest
+ones that were refused, and errors of the evaluator.
 
 - lethe: tests/cheating_kernels (one operation, written in PyTorch). A hack is refused if it is refused in single
   precision, in half precision, or where gradients are compared.
@@ -239,7 +240,7 @@ def main() -> int:
             key = evaluator, case.suite, f"{case.name}{'' if case.is_hack else ' (honest)'}"
             rows[key] = verdict if rows.get(key) in (None, "accepted") else rows[key]
             print(*key, rows[key], flush=True)
-    write(rows, arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv", arguments.device)
+            write(rows, arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv", arguments.device)
     counts: Counter[tuple[str, str, str]] = Counter()
     for (evaluator, suite, name), verdict in rows.items():
         is_honest = name.endswith("(honest)")
