@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 from kernel_coder import ops
 from kernel_coder.judge import JudgeConfig
@@ -25,10 +28,17 @@ def get_init_inputs():
 """
 
 
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Restores the number of threads, which preparing a task changes."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 def test_a_reference_that_draws_random_numbers_is_within_the_tolerance_each_time() -> None:
     """It draws in float32, so the oracle in float64 fails and the reference itself says what is expected."""
     task = {"reference": DRAWS_A_LITTLE, "entry_point": "Model", "precision": "fp32"}
-    before = torch.get_num_threads()
     for key in range(4):
         made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(key), GpuTurns())
         sample = made.samples.sample("own")
@@ -37,7 +47,6 @@ def test_a_reference_that_draws_random_numbers_is_within_the_tolerance_each_time
         for again in (made.reference.own_outputs(sample.inputs, [])[0] for _ in range(4)):
             result = ops.compare(again, sample.expected[0], rtol=allowed.rtol, atol=allowed.atol).read()
             assert allowed.passes(result), (key, result, allowed)
-    torch.set_num_threads(before)
 
 
 def test_few_small_elements_may_have_larger_errors_but_not_many() -> None:
