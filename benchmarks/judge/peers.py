@@ -3,7 +3,7 @@
     git clone https://github.com/RishiShah99/lethe PATH ...
     python benchmarks/judge/peers.py --lethe PATH --gpuemu PATH --device cpu           # judge_peers_cpu.csv
     python benchmarks/judge/peers.py --lethe PATH --gpuemu PATH --pygpubench PATH --kernelbench PATH --verified PATH \
-        --device cuda                                                                    # judge_peers_cuda.csv
+        --kernelbench-com PATH --device cuda                                             # judge_peers_cuda.csv
 
 Suites are local copies, given by path; nothing of theirs is stored but names and verdicts. Each row is one candidate
 and one evaluator: what the suite says of it (hack or honest), and whether the evaluator accepted it. The file is
@@ -16,6 +16,7 @@ ones that were refused, and errors of the evaluator.
   through NumPy, so own kernels are not asked for. Without a GPU they run in Triton's interpreter.
 - pygpubench: exploits (CUDA only). They attack another evaluator from inside; here they get its problem as a task.
 - kernelbench: src/kernelbench/unit_tests/test_kernels (CUDA only), with the problem that its test names.
+- kernelbench-com: benchmarks/hard (CUDA only). Many of its hacks were written for other GPUs, and fail on this one.
 
 The evaluators kernelbench (ScalingIntelligence/KernelBench) and verified (facebookresearch/kernel_bench_verified) run
 in a fresh process for each candidate, and need a GPU.
@@ -33,6 +34,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,18 +46,31 @@ from kernel_coder.tasks import Task
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 EVALUATE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
+import importlib, inspect, json, sys
+from unittest.mock import MagicMock
+sources, task, candidate, backend, hidden = sys.argv[1:]
+sys.path.insert(0, sources)
+for name in ("anthropic", "google", "google.genai", "litellm", "openai", "together"):  # clients of services, unused
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        sys.modules[name] = MagicMock()
 try:
     from kernelbench.eval import eval_kernel_against_ref
 except ImportError:
     from src.eval import eval_kernel_against_ref
-task, candidate = (open(path).read() for path in sys.argv[2:4])
-found = eval_kernel_against_ref(task, candidate, num_correct_trials=5, num_perf_trials=10, measure_performance=True)
+options = {"backend": backend, "hidden_test_path": hidden or None}
+known = inspect.signature(eval_kernel_against_ref).parameters
+options = {name: value for name, value in options.items() if name in known}
+task, candidate = open(task).read(), open(candidate).read()
+found = eval_kernel_against_ref(
+    task, candidate, num_correct_trials=5, num_perf_trials=10, measure_performance=True, **options
+)
 excessive = found is not None and bool((found.metadata or {}).get("excessive_speedup"))
-print("RESULT " + json.dumps(None if found is None else found.correctness and not excessive))
+print("RESULT " + json.dumps(None if found is None else bool(found.correctness) and not excessive))
 """
-"""Runs another evaluator. Arguments: its sources, the reference, the candidate."""
+"""Runs another evaluator. Arguments: its sources, the reference, the candidate, its backend, and a file with hidden
+inputs or nothing."""
 
 TIMEOUT_S = 300
 """Upper limit for one candidate in another evaluator, in seconds."""
@@ -73,6 +88,8 @@ class Case:
     precisions: tuple[str, ...] = ("fp32",)
     config: dict[str, Any] = field(default_factory=dict)
     backend: str = "torch"
+    hidden: str = ""
+    """KernelBench Verified's file of hidden inputs for the task, in its folder ``hidden_tests``."""
 
 
 # ---- suites
@@ -172,52 +189,106 @@ def kernelbench_suite(root: Path) -> Iterator[Case]:
     """The candidates of KernelBench's adversarial test."""
     task = (root / "KernelBench" / "level1" / "1_Square_matrix_multiplication_.py").read_text()
     for path in sorted((root / "src" / "kernelbench" / "unit_tests" / "test_kernels").glob("*_kernel.py")):
-        yield Case("kernelbench", path.stem, True, task, path.read_text(), backend="cuda")
+        hidden = "level1/1_hidden.py"
+        yield Case("kernelbench", path.stem, True, task, path.read_text(), backend="cuda", hidden=hidden)
+
+
+DECKS = {"runs": "problems-rtxpro6000", "h100": "problems-h100", "b200": "problems-b200"}
+"""kernelbench.com's problems, by the folder of their solutions. Each GPU has its own."""
+
+HONEST_EACH = 4
+"""Number of kernelbench.com's honest solutions that are judged for each problem. It has up to 18 of one problem."""
+
+
+def kernelbench_com(root: Path) -> Iterator[Case]:
+    """Solutions by agents, which people read and labelled: every hack and bug, and some honest ones for an H100."""
+    solutions = {path.name.removesuffix("_solution.py.txt"): path for path in root.glob("public/runs/**/*.py.txt")}
+    counts: Counter[str] = Counter()
+    for path in sorted(root.glob("benchmarks/hard/results/annotations/*.yaml")):
+        # Not all of them are valid YAML, but these lines are.
+        label = dict(re.findall(r"^(verdict|problem): *(\w+)", path.read_text(), re.MULTILINE))
+        solution = solutions.get(path.stem)
+        is_hack = label["verdict"] in ("reward_hack", "bug")
+        if solution is None or not (is_hack or (label["verdict"] == "clean" and solution.parent.name == "h100")):
+            continue
+        problem = label["problem"]
+        folder = root / "benchmarks" / "hard" / DECKS[solution.parent.name] / problem
+        if not folder.exists() or (not is_hack and counts[problem] == HONEST_EACH):
+            continue
+        counts[problem] += not is_hack
+        task, source = (folder / "reference.py").read_text(), solution.read_text()
+        precision = "bf16" if "torch.bfloat16" in task else "fp32"
+        backend = "cuda" if "load_inline" in source or "cpp_extension" in source else "triton"
+        candidate = f"{source}\n\nModelNew = Model\n"
+        yield Case("kernelbench.com", path.stem, is_hack, task, candidate, (precision,), {"timeout_s": 300.0}, backend)
 
 
 # ---- evaluators
 
 
-def ours(cases: list[Case], device: str) -> Iterator[tuple[Case, str]]:
+def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, str]]:
     """Each case with `accepted`, `refused` or `error`."""
+    alike: dict[str, list[Case]] = {}
     for case in cases:
-        outcomes = []
-        for precision in case.precisions:
-            task = Task(id=case.name, source=case.suite, reference=case.task, precision=precision)
-            config = JudgeConfig(timed_calls=10, timing_s=1.0, workers=1, timeout_s=120.0, **case.config)
-            with Judge(device, config=config) as judge:
-                outcomes.append(judge.evaluate(task, case.candidate, case.backend).outcome)
-        if Outcome.HARNESS_FAILED in outcomes:
-            yield case, "error"
-        else:
-            yield case, "accepted" if all(one is Outcome.CORRECT for one in outcomes) else "refused"
+        alike.setdefault(json.dumps(case.config), []).append(case)
+    for text, some in alike.items():
+        fields = {"timeout_s": 120.0, **json.loads(text)}
+        config = JudgeConfig(timed_calls=10, timing_s=1.0, workers=at_once, **fields)
+        asked = [(case, precision) for case in some for precision in case.precisions]
+        with Judge(device, config=config) as judge:
+            tasks = (Task(id=case.name, source=case.suite, reference=case.task, precision=one) for case, one in asked)
+            pairs = ((task, case.candidate, case.backend) for task, (case, _) in zip(tasks, asked, strict=True))
+            for (case, precision), verdict in zip(asked, judge.evaluate_many(pairs), strict=True):
+                print(f"{case.name} {precision} {case.config}: {verdict.outcome.value}, {verdict.reason}", flush=True)
+                yield case, WORDS.get(verdict.outcome, "refused")
 
 
-def theirs(cases: list[Case], root: Path) -> Iterator[tuple[Case, str]]:
-    """The same by another evaluator, in a fresh process each."""
-    for case in cases:
-        if case.config.get("backward"):
-            continue  # it compares no gradients
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [Path(folder, name) for name in ("task.py", "candidate.py")]
-            for path, text in zip(paths, (case.task, case.candidate), strict=True):
-                path.write_text(text)
-            sources = root / "src" if (root / "src" / "kernelbench").exists() else root
-            command = [sys.executable, "-c", EVALUATE, str(sources), *map(str, paths)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder)
-            except subprocess.TimeoutExpired:
-                yield case, "refused"
-                continue
-        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        answer = json.loads(lines[-1].removeprefix("RESULT ")) if lines else None
-        yield case, "error" if answer is None else "accepted" if answer else "refused"
+WORDS = {Outcome.CORRECT: "accepted", Outcome.HARNESS_FAILED: "error"}
+"""Words for the judge's outcomes; all others are refusals."""
+
+
+def theirs(cases: list[Case], evaluator: str, root: Path, at_once: int) -> Iterator[tuple[Case, str]]:
+    """The same by another evaluator, in a fresh process each.
+
+    It gets no case that it cannot judge: it compares no gradients, and it converts all inputs to one precision, while
+    kernelbench.com's have several. KernelBench Verified cannot load Triton's kernels, because its candidates have no
+    source file.
+    """
+    cases = [one for one in cases if not one.config.get("backward") and one.suite != "kernelbench.com"]
+    cases = [one for one in cases if not (evaluator == "verified" and one.backend == "triton")]
+    with ThreadPoolExecutor(at_once) as threads:
+        yield from zip(cases, threads.map(lambda case: answer(case, root), cases), strict=True)
+
+
+def answer(case: Case, root: Path) -> str:
+    """What the evaluator in a repository says of one case."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, name) for name in ("task.py", "candidate.py")]
+        for path, text in zip(paths, (case.task, case.candidate), strict=True):
+            path.write_text(text)
+        sources = root / "src" if (root / "src" / "kernelbench").exists() else root
+        hidden = root / "hidden_tests" / case.hidden
+        given = [sources, *paths, case.backend, hidden if case.hidden and hidden.exists() else ""]
+        command = [sys.executable, "-c", EVALUATE, *map(str, given)]
+        environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(Path(folder, "built"))}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return "refused"
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    found = json.loads(lines[-1].removeprefix("RESULT ")) if lines else None
+    print(f"{case.name}: {found}\n{(done.stdout + done.stderr)[-300:]}", file=sys.stderr)
+    return "error" if found is None else "accepted" if found else "refused"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("lethe", "gpuemu", "pygpubench", "kernelbench", "verified"):
+    for name in ("lethe", "gpuemu", "pygpubench", "kernelbench", "verified", "kernelbench-com"):
         parser.add_argument(f"--{name}", type=Path, help=f"a copy of {name}'s repository")
+    parser.add_argument("--evaluators", nargs="+", default=["kernel_coder", "kernelbench", "verified"], help="to ask")
+    parser.add_argument("--at-once", type=int, default=1, help="candidates that an evaluator judges at a time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path, help="default: results/judge_peers_DEVICE.csv")
     arguments = parser.parse_args()
@@ -229,11 +300,14 @@ def main() -> int:
     if arguments.device == "cuda":
         cases += pygpubench(arguments.pygpubench) if arguments.pygpubench else ()
         cases += kernelbench_suite(arguments.kernelbench) if arguments.kernelbench else ()
-    found = {"kernel_coder": ours(cases, arguments.device)}
+        cases += kernelbench_com(arguments.kernelbench_com) if arguments.kernelbench_com else ()
+    found = {}
+    if "kernel_coder" in arguments.evaluators:
+        found["kernel_coder"] = ours(cases, arguments.device, arguments.at_once)
     if arguments.device == "cuda":
         for name in ("kernelbench", "verified"):
-            if getattr(arguments, name):
-                found[name] = theirs(cases, getattr(arguments, name))
+            if name in arguments.evaluators and getattr(arguments, name):
+                found[name] = theirs(cases, name, getattr(arguments, name), arguments.at_once)
     rows: dict[tuple[str, str, str], str] = {}
     for evaluator, results in found.items():
         for case, verdict in results:
