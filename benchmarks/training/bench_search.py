@@ -1,6 +1,7 @@
 """Measures search strategies at equal budgets, and rounds of RLoop against reinforcement learning alone.
 
     python benchmarks/training/bench_search.py strategies              # nano, on the CPU: results/search_cpu.csv
+    python benchmarks/training/bench_search.py curves --keep FOLDER    # of strategies that were ended by hand
     python benchmarks/training/bench_search.py answers --keep FOLDER   # of strategies: results/search_answers_cpu.csv
     python benchmarks/training/bench_search.py loop --seeds 0 1 2 3 4  # results/loop_cpu.csv
 
@@ -8,6 +9,8 @@
 share of solved tasks and, where something was timed, the geometric mean of the best speedup (an unsolved task counts as
 1). Interpreted kernels have no speed, so there a search ends with its first correct kernel. On a GPU the judge is that
 of configs/smollm2-135m.yaml.
+
+Each row counts different candidates, or all answers: a model that repeats itself gives more answers than candidates.
 
 `answers` reads the searches that `strategies --keep FOLDER` left. A row says, for a strategy and for prompts that show
 the module alone, a wrong answer or a correct one, how many answers are correct, and how many are faster than the shown
@@ -38,7 +41,7 @@ from kernel_coder.evaluate.answers import candidate
 from kernel_coder.evaluate.run import evaluate
 from kernel_coder.loop.config import LoopConfig, load_config
 from kernel_coder.loop.rounds import Loop, evaluation_facts, rl_facts
-from kernel_coder.refine.compare import compare, parse_compare
+from kernel_coder.refine.compare import Progress, compare, curve_of, parse_compare, points, progress_of
 from kernel_coder.refine.trajectory import Trajectory
 from kernel_coder.train.loop import train
 
@@ -58,7 +61,7 @@ JUDGE_ON_GPU = shlex.split(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("strategies", "answers", "loop"))
+    parser.add_argument("what", choices=("strategies", "curves", "answers", "loop"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--model", default="nano")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -75,10 +78,11 @@ def main() -> None:
     parser.add_argument("--commit", default=None, help="default: that of the checkout")
     parser.add_argument("--out", type=Path, help="CSV file; default: the one in benchmarks/results")
     options = parser.parse_args()
-    if options.what == "answers" and not (options.keep and (options.keep / "strategies").is_dir()):
-        parser.error("answers needs --keep FOLDER, the folder that `strategies --keep FOLDER` wrote")
+    if options.what in ("answers", "curves") and not (options.keep and (options.keep / "strategies").is_dir()):
+        parser.error(f"{options.what} needs --keep FOLDER, the folder that `strategies --keep FOLDER` wrote")
     name, rows_of = {
         "strategies": ("search", strategies),
+        "curves": ("search", curves),
         "answers": ("search_answers", answers),
         "loop": ("loop", loops),
     }[options.what]
@@ -112,9 +116,36 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
     config, _ = parse_compare([*flags, "--judge.workers", str(options.workers), *shlex.split(options.flags)])
     found = compare(config, resume=options.keep is not None, say=lambda line: print(line, flush=True))
     for name, one in found["strategies"].items():
-        for row in one["curve"]:
-            counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
-            yield {"strategy": name, **row, **counts, "task_set": options.tasks}
+        for counted, curve in (("candidates", one["curve"]), ("answers", one["answers_curve"])):
+            for row in curve:
+                counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
+                yield {"strategy": name, "counted": counted, **row, **counts, "task_set": options.tasks}
+
+
+def curves(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The same rows from the searches of a folder, whose comparison was ended by hand. Each search counts as
+    unfinished, so a curve ends where the shortest search does."""
+    at = points(options.evaluations)
+    for strategy in sorted((root / "strategies").iterdir()):
+        found = []
+        for path in sorted(strategy.glob("seed-*/*/trajectory.jsonl")):
+            first = json.loads(path.read_bytes().splitlines()[0])
+            with Trajectory(path.parent, first["task_hash"], resume=True) as trajectory:
+                seed = int(path.parent.parent.name.removeprefix("seed-"))
+                found.append(progress_of(trajectory, path.parent.name, seed, finished=False))
+        counts = {
+            "tasks": len({one.task for one in found}),
+            "searches": len(found),
+            "answers": sum(one.answers for one in found),
+            "candidates": sum(len(one.best) for one in found),
+            "tokens": sum(one.tokens for one in found),
+        }
+        for counted, after, best in (
+            ("candidates", Progress.after, [one.best for one in found]),
+            ("answers", Progress.after_answers, [one.by_answer for one in found]),
+        ):
+            for row in curve_of(found, at, after, min(map(len, best))):
+                yield {"strategy": strategy.name, "counted": counted, **row, **counts, "task_set": options.tasks}
 
 
 def answers(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -136,8 +167,9 @@ def count_answers(path: Path, counts: dict[str, Counter[str]]) -> None:
     by_code, codes = {one.code: one.verdict for one in known}, set()
     for one in known:
         shown = [message["content"] for message in one.messages if message["role"] == "assistant"]
-        before = by_code[candidate(shown[-1])[0]] if shown else None
-        kind = ("a correct answer" if before.correct else "a wrong answer") if before else "the module alone"
+        before = by_code.get(candidate(shown[-1])[0]) if shown else None  # an answer that was cut off has no verdict
+        is_correct = before is not None and before.correct
+        kind = ("a correct answer" if is_correct else "a wrong answer") if shown else "the module alone"
         count = counts.setdefault(kind, Counter())
         count["answers"] += 1
         count["different"] += one.code not in codes

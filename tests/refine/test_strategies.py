@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernel_coder.evaluate.answers import Answer, Poll
 from kernel_coder.evaluate.errors import EXIT_STOPPED, ServerFailed
 from kernel_coder.judge import Outcome
-from kernel_coder.refine.compare import Progress, main, parse_compare, points, summarise
+from kernel_coder.refine.compare import Progress, main, parse_compare, points, progress_of, summarise
 from kernel_coder.refine.search import BudgetSpent, Question
 from kernel_coder.refine.shared_judge import SharedJudge
 from kernel_coder.refine.shared_model import SharedModel
@@ -58,15 +59,30 @@ def test_every_strategy_has_the_same_budget_on_every_task(tmp_path: Path, capsys
 def test_curves_are_means_over_tasks_and_an_unsolved_task_has_speedup_1() -> None:
     config, _ = parse_compare(["--strategy", "serial", "--evaluations", "4"])
     searches = [
-        Progress("a", 0, (0.0, 2.0, 2.0, 8.0), 4, 40, True),
-        Progress("b", 0, (0.0, 0.0), 2, 20, False),  # ended early, without a correct answer
+        Progress("a", 0, (0.0, 2.0, 2.0, 8.0), (0.0, 0.0, 2.0, 2.0, 8.0), 5, 40, True),
+        Progress("b", 0, (0.0, 0.0), (0.0, 0.0), 2, 20, False),  # ended early, without a correct answer
     ]
     summary = summarise(config, {"serial": searches})
     curve = summary["strategies"]["serial"]["curve"]
     assert [row["solved"] for row in curve] == [0.0, 0.5, 0.5]
     assert [row["speedup"] for row in curve] == pytest.approx([1.0, math.sqrt(2), math.sqrt(8)])
     assert (curve[-1]["solved_low"], curve[-1]["solved_high"]) == (0.0, 1.0)
+    by_answer = summary["strategies"]["serial"]["answers_curve"]
+    assert [row["speedup"] for row in by_answer] == pytest.approx([1.0, 1.0, math.sqrt(2)])
     assert points(1) == [1]
+
+
+def test_repeated_and_unusable_answers_count_as_answers_but_not_as_candidates() -> None:
+    def attempt(code: str | None, speedup: float | None) -> SimpleNamespace:
+        verdict = None if speedup is None else SimpleNamespace(correct=speedup > 0, speedup=speedup)
+        return SimpleNamespace(code=code, verdict=verdict, is_judged=speedup is not None)
+
+    attempts = [("a", 0.0), ("a", 0.0), (None, None), ("b", 2.0), ("c", None), ("d", 3.0)]
+    trajectory = SimpleNamespace(attempts=dict(enumerate(attempt(*one) for one in attempts)), tokens=60)
+    found = progress_of(trajectory, "task", 0, finished=False)
+    assert found.best == (0.0, 2.0, 3.0)
+    assert found.by_answer == (0.0, 0.0, 0.0, 2.0)  # the verdict on "c" is missing
+    assert (found.after_answers(3), found.after_answers(99), found.answers) == (0.0, 2.0, 6)
 
 
 def test_without_times_there_is_no_speedup(tmp_path: Path) -> None:
@@ -223,12 +239,12 @@ def test_stopped_comparison_reports_what_every_search_has_reached(tmp_path: Path
 def test_strategy_without_a_candidate_in_each_search_has_no_curve() -> None:
     config, _ = parse_compare(["--strategy", "serial", "--evaluations", "8"])
     searches = [
-        Progress("a", 0, (1.0, 2.0, 2.0, 8.0, 8.0), 4, 40, True, finished=False),
-        Progress("b", 0, (0.0, 1.0, 1.0), 2, 20, True, finished=False),
+        Progress("a", 0, (1.0, 2.0, 2.0, 8.0, 8.0), (1.0,) * 5, 5, 40, True, finished=False),
+        Progress("b", 0, (0.0, 1.0, 1.0), (0.0, 1.0, 1.0), 3, 20, True, finished=False),
     ]
     curve = summarise(config, {"serial": searches})["strategies"]["serial"]["curve"]
     assert [row["evaluations"] for row in curve] == [1, 2]
-    searches[1] = Progress("b", 0, (), 0, 0, False, finished=False)
+    searches[1] = Progress("b", 0, (), (), 0, 0, False, finished=False)
     assert summarise(config, {"serial": searches})["strategies"] == {}
 
 

@@ -135,14 +135,16 @@ def parse_compare(arguments: list[str]) -> tuple[CompareConfig, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The best speedup of a search after each judged candidate, 0 before the first correct one.
+    """The best speedup of a search, 0 before the first correct candidate: after each different candidate, and after
+    each answer.
 
-    A correct candidate that was not timed counts as 1.
+    A correct candidate that was not timed counts as 1. A model that repeats itself gives more answers than candidates.
     """
 
     task: str
     seed: int
     best: tuple[float, ...]
+    by_answer: tuple[float, ...]
     answers: int
     tokens: int
     timed: bool
@@ -150,7 +152,15 @@ class Progress:
 
     def after(self, evaluations: int) -> float:
         """Return the best speedup after this many candidates; a search that ended earlier keeps its last one."""
-        return self.best[min(evaluations, len(self.best)) - 1] if self.best else 0.0
+        return _after(self.best, evaluations)
+
+    def after_answers(self, answers: int) -> float:
+        """Return the best speedup after this many answers; a search that ended earlier keeps its last one."""
+        return _after(self.by_answer, answers)
+
+
+def _after(best: Sequence[float], count: int) -> float:
+    return best[min(count, len(best)) - 1] if best else 0.0
 
 
 def compare(
@@ -277,17 +287,22 @@ def _slug(text: str) -> str:
 
 
 def progress_of(trajectory: Any, task: str, seed: int, *, finished: bool) -> Progress:
-    """Return the best speedup after each different candidate, in the order of the answers."""
-    best, seen, after, timed = 0.0, set[str](), list[float](), False
+    """Return the progress of a search, in the order of the answers. What follows an answer without a verdict is left
+    out of ``by_answer``: its verdict might have changed the rest."""
+    best, seen, after, by_answer, timed = 0.0, set[str](), list[float](), list[float](), False
+    is_known = True
     for one in trajectory.attempts.values():
-        if one.code is None or one.verdict is None or not one.is_judged or one.code in seen:
-            continue
-        seen.add(one.code)
-        if one.verdict.correct:
-            timed = timed or one.verdict.speedup is not None
-            best = max(best, one.verdict.speedup or 1.0)
-        after.append(best)
-    return Progress(task, seed, tuple(after), len(trajectory.attempts), trajectory.tokens, timed, finished)
+        if one.is_judged and one.code is not None and one.code not in seen:
+            seen.add(one.code)
+            if one.verdict is not None and one.verdict.correct:
+                timed = timed or one.verdict.speedup is not None
+                best = max(best, one.verdict.speedup or 1.0)
+            after.append(best)
+        is_known = is_known and (one.is_judged or one.code is None)
+        if is_known:
+            by_answer.append(best)
+    counts = len(trajectory.attempts), trajectory.tokens
+    return Progress(task, seed, tuple(after), tuple(by_answer), *counts, timed, finished)
 
 
 def points(evaluations: int) -> list[int]:
@@ -302,47 +317,28 @@ def points(evaluations: int) -> list[int]:
 def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[str, Any]:
     """Return the content of summary.json: for each strategy and number of candidates the share of solved tasks and the
     geometric mean of the best speedup, with bootstrap intervals over tasks. An unsolved task has the speedup 1, as if
-    its reference were used. If a strategy has unfinished searches, its curve ends where the shortest of them does."""
-    import numpy as np
+    its reference were used. If a strategy has unfinished searches, its curve ends where the shortest of them does.
 
-    from kernel_coder.evaluate.metrics import intervals
-
+    ``answers_curve`` has the same numbers after so many answers. An answer costs the same whether it is new or not, so
+    this compares strategies at equal costs of the model."""
     strategies: dict[str, Any] = {}
+    at = points(config.evaluations)
     for name, searches in found.items():
-        unfinished = [len(one.best) for one in searches if not one.finished]
-        at = [point for point in points(config.evaluations) if point <= min(unfinished, default=point)]
-        if not at:
+        unfinished = [one for one in searches if not one.finished]
+        curve = curve_of(searches, at, Progress.after, min((len(one.best) for one in unfinished), default=at[-1]))
+        if not curve:
             continue
-        tasks = list(dict.fromkeys(one.task for one in searches))
-        by_task = [[one for one in searches if one.task == task] for task in tasks]
-        best = np.array([[[one.after(k) for k in at] for one in group] for group in by_task])  # [tasks, seeds, points]
-        timed = any(one.timed for one in searches)
-        logs = np.log(np.where(best > 0, best, 1.0)).mean(axis=1)
-        solved = (best > 0).mean(axis=1)
-        ones = np.ones_like(solved)
-        rows = []
-        bounds = intervals(np.concatenate([solved, logs], axis=1), np.concatenate([ones, ones], axis=1))
-        for place, evaluations in enumerate(at):
-            share, speed = bounds[place], bounds[len(at) + place]
-            rows.append(
-                {
-                    "evaluations": evaluations,
-                    "solved": float(solved[:, place].mean()),
-                    "solved_low": share and share[0],
-                    "solved_high": share and share[1],
-                    "speedup": math.exp(logs[:, place].mean()) if timed else None,
-                    "speedup_low": math.exp(speed[0]) if timed and speed else None,
-                    "speedup_high": math.exp(speed[1]) if timed and speed else None,
-                }
-            )
         strategies[name] = {
-            "tasks": len(tasks),
+            "tasks": len({one.task for one in searches}),
             "searches": len(searches),
             "unfinished": len(unfinished),
             "answers": sum(one.answers for one in searches),
             "candidates": sum(len(one.best) for one in searches),
             "tokens": sum(one.tokens for one in searches),
-            "curve": rows,
+            "curve": curve,
+            "answers_curve": curve_of(
+                searches, at, Progress.after_answers, min((len(one.by_answer) for one in unfinished), default=at[-1])
+            ),
         }
     return {
         "model": config.search.model,
@@ -351,6 +347,43 @@ def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[s
         "seeds": list(config.seeds),
         "strategies": strategies,
     }
+
+
+def curve_of(
+    searches: Sequence[Progress], at: Sequence[int], after: Callable[[Progress, int], float], most: int
+) -> list[dict[str, Any]]:
+    """Return a row for each number in `at` that is at most `most`: what the searches had reached after so many
+    candidates or answers, according to `after`."""
+    import numpy as np
+
+    from kernel_coder.evaluate.metrics import intervals
+
+    at = [point for point in at if point <= most]
+    if not at:
+        return []
+    tasks = list(dict.fromkeys(one.task for one in searches))
+    by_task = [[one for one in searches if one.task == task] for task in tasks]
+    best = np.array([[[after(one, k) for k in at] for one in group] for group in by_task])  # [tasks, seeds, points]
+    timed = any(one.timed for one in searches)
+    logs = np.log(np.where(best > 0, best, 1.0)).mean(axis=1)
+    solved = (best > 0).mean(axis=1)
+    ones = np.ones_like(solved)
+    bounds = intervals(np.concatenate([solved, logs], axis=1), np.concatenate([ones, ones], axis=1))
+    rows = []
+    for place, evaluations in enumerate(at):
+        share, speed = bounds[place], bounds[len(at) + place]
+        rows.append(
+            {
+                "evaluations": evaluations,
+                "solved": float(solved[:, place].mean()),
+                "solved_low": share and share[0],
+                "solved_high": share and share[1],
+                "speedup": math.exp(logs[:, place].mean()) if timed else None,
+                "speedup_low": math.exp(speed[0]) if timed and speed else None,
+                "speedup_high": math.exp(speed[1]) if timed and speed else None,
+            }
+        )
+    return rows
 
 
 def write_results(config: CompareConfig, summary: dict[str, Any]) -> None:
