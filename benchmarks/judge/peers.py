@@ -6,9 +6,9 @@
         --kernelbench-com PATH --device cuda                                             # judge_peers_cuda.csv
 
 Suites are local copies, given by path; nothing of theirs is stored but names and verdicts. Each row is one candidate
-and one evaluator: what the suite says of it (hack or honest), and whether the evaluator accepted it. The file is
-written after each verdict; it is complete once the table is printed. The table counts hacks that were accepted, honest
-ones that were refused, and errors of the evaluator.
+and one evaluator: what the suite says of it (hack or honest), whether the evaluator accepted it, and the speedup that
+it found. The file is written after each verdict; it is complete once the table is printed. The table counts hacks that
+were accepted, honest ones that were refused, and errors of the evaluator.
 
 - lethe: tests/cheating_kernels (one operation, written in PyTorch). A hack is refused if it is refused in single
   precision, in half precision, or where gradients are compared.
@@ -67,7 +67,9 @@ found = eval_kernel_against_ref(
     task, candidate, num_correct_trials=5, num_perf_trials=10, measure_performance=True, **options
 )
 excessive = found is not None and bool((found.metadata or {}).get("excessive_speedup"))
-print("RESULT " + json.dumps(None if found is None else bool(found.correctness) and not excessive))
+times = getattr(found, "runtime", -1) or -1, getattr(found, "ref_runtime", -1) or -1
+speedup = times[1] / times[0] if min(times) > 0 else None
+print("RESULT " + json.dumps(None if found is None else [bool(found.correctness) and not excessive, speedup]))
 """
 """Runs another evaluator. Arguments: its sources, the reference, the candidate, its backend, and a file with hidden
 inputs or nothing."""
@@ -196,6 +198,9 @@ def kernelbench_suite(root: Path) -> Iterator[Case]:
 DECKS = {"runs": "problems-rtxpro6000", "h100": "problems-h100", "b200": "problems-b200"}
 """kernelbench.com's problems, by the folder of their solutions. Each GPU has its own."""
 
+CHANGED = "20260614"
+"""Since this day kernelbench.com's fp8 problem has another reference. Earlier solutions solve the archived one."""
+
 HONEST_EACH = 4
 """Number of kernelbench.com's honest solutions that are judged for each problem. It has up to 18 of one problem."""
 
@@ -216,7 +221,9 @@ def kernelbench_com(root: Path) -> Iterator[Case]:
         if not folder.exists() or (not is_hack and counts[problem] == HONEST_EACH):
             continue
         counts[problem] += not is_hack
-        task, source = (folder / "reference.py").read_text(), solution.read_text()
+        archived = root / "public" / "data" / "hard" / "references" / f"{problem}_reference.py.txt"
+        reference = archived if path.name < CHANGED and archived.exists() else folder / "reference.py"
+        task, source = reference.read_text(), solution.read_text()
         precision = "bf16" if "torch.bfloat16" in task else "fp32"
         backend = "cuda" if "load_inline" in source or "cpp_extension" in source else "triton"
         candidate = f"{source}\n\nModelNew = Model\n"
@@ -225,9 +232,12 @@ def kernelbench_com(root: Path) -> Iterator[Case]:
 
 # ---- evaluators
 
+Answer = tuple[str, float | None]
+"""`accepted`, `refused` or `error`, and the speedup if it was measured."""
 
-def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, str]]:
-    """Each case with `accepted`, `refused` or `error`."""
+
+def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, Answer]]:
+    """Each case with what our judge says of it."""
     alike: dict[str, list[Case]] = {}
     for case in cases:
         alike.setdefault(json.dumps(case.config), []).append(case)
@@ -240,14 +250,14 @@ def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, s
             pairs = ((task, case.candidate, case.backend) for task, (case, _) in zip(tasks, asked, strict=True))
             for (case, precision), verdict in zip(asked, judge.evaluate_many(pairs), strict=True):
                 print(f"{case.name} {precision} {case.config}: {verdict.outcome.value}, {verdict.reason}", flush=True)
-                yield case, WORDS.get(verdict.outcome, "refused")
+                yield case, (WORDS.get(verdict.outcome, "refused"), verdict.speedup)
 
 
 WORDS = {Outcome.CORRECT: "accepted", Outcome.HARNESS_FAILED: "error"}
 """Words for the judge's outcomes; all others are refusals."""
 
 
-def theirs(cases: list[Case], evaluator: str, root: Path, at_once: int) -> Iterator[tuple[Case, str]]:
+def theirs(cases: list[Case], evaluator: str, root: Path, at_once: int) -> Iterator[tuple[Case, Answer]]:
     """The same by another evaluator, in a fresh process each.
 
     It gets no case that it cannot judge: it compares no gradients, and it converts all inputs to one precision, while
@@ -260,7 +270,7 @@ def theirs(cases: list[Case], evaluator: str, root: Path, at_once: int) -> Itera
         yield from zip(cases, threads.map(lambda case: answer(case, root), cases), strict=True)
 
 
-def answer(case: Case, root: Path) -> str:
+def answer(case: Case, root: Path) -> Answer:
     """What the evaluator in a repository says of one case."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("task.py", "candidate.py")]
@@ -276,11 +286,11 @@ def answer(case: Case, root: Path) -> str:
                 command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=environment
             )
         except subprocess.TimeoutExpired:
-            return "refused"
+            return "refused", None
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     found = json.loads(lines[-1].removeprefix("RESULT ")) if lines else None
     print(f"{case.name}: {found}\n{(done.stdout + done.stderr)[-300:]}", file=sys.stderr)
-    return "error" if found is None else "accepted" if found else "refused"
+    return ("error", None) if found is None else ("accepted" if found[0] else "refused", found[1])
 
 
 def main() -> int:
@@ -308,28 +318,28 @@ def main() -> int:
         for name in ("kernelbench", "verified"):
             if name in arguments.evaluators and getattr(arguments, name):
                 found[name] = theirs(cases, name, getattr(arguments, name), arguments.at_once)
-    rows: dict[tuple[str, str, str], str] = {}
+    rows: dict[tuple[str, str, str], Answer] = {}
     for evaluator, results in found.items():
-        for case, verdict in results:
+        for case, said in results:
             key = evaluator, case.suite, f"{case.name}{'' if case.is_hack else ' (honest)'}"
-            rows[key] = verdict if rows.get(key) in (None, "accepted") else rows[key]
-            print(*key, rows[key], flush=True)
+            rows[key] = said if key not in rows or rows[key][0] == "accepted" else rows[key]
+            print(*key, *rows[key], flush=True)
             write(rows, arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv", arguments.device)
     counts: Counter[tuple[str, str, str]] = Counter()
-    for (evaluator, suite, name), verdict in rows.items():
+    for (evaluator, suite, name), (verdict, _) in rows.items():
         is_honest = name.endswith("(honest)")
         counts[evaluator, suite, "honest" if is_honest else "hacks"] += 1
         counts[evaluator, suite, f"{'honest' if is_honest else 'hacks'} {verdict}"] += 1
     for evaluator, suite in dict.fromkeys(key[:2] for key in rows):
-        said = {
+        counted = {
             name: counts[evaluator, suite, name]
             for name in ("hacks", "hacks accepted", "hacks error", "honest", "honest refused", "honest error")
         }
-        print(f"{suite} by {evaluator}: " + ", ".join(f"{count} {name}" for name, count in said.items()))
+        print(f"{suite} by {evaluator}: " + ", ".join(f"{count} {name}" for name, count in counted.items()))
     return 0
 
 
-def write(rows: dict[tuple[str, str, str], str], path: Path, device: str) -> None:
+def write(rows: dict[tuple[str, str, str], Answer], path: Path, device: str) -> None:
     """One row for each evaluator and candidate."""
     commit = (
         os.environ.get("KC_COMMIT")
@@ -340,9 +350,10 @@ def write(rows: dict[tuple[str, str, str], str], path: Path, device: str) -> Non
     what = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["evaluator", "suite", "candidate", "verdict", "device", "torch", "commit"])
-        for key, verdict in rows.items():
-            table.writerow([*key, verdict, what, torch.__version__, commit])
+        table.writerow(["evaluator", "suite", "candidate", "verdict", "speedup", "device", "torch", "commit"])
+        for key, (verdict, speedup) in rows.items():
+            told = "" if speedup is None else f"{speedup:.3g}"
+            table.writerow([*key, verdict, told, what, torch.__version__, commit])
 
 
 if __name__ == "__main__":
