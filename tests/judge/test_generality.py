@@ -48,6 +48,16 @@ def test_a_general_candidate_is_not_special_and_gives_the_same_bits() -> None:
     assert (verdict.library_share, verdict.aliases_input, verdict.clock_note) == (0.0, False, None)
 
 
+def test_a_candidate_that_overwrites_its_last_output_is_told_from_one_that_remembers_it() -> None:
+    one = next(candidate for candidate in corpus.honest() if candidate.name == "elu_workspace")
+    remembers = one.source.replace("if self.workspace.shape != x.shape:", "if True:")
+    assert remembers != one.source
+    task = Task(id=one.task.name, source="corpus", reference=one.task.source)
+    with Judge(DEVICE, config=JudgeConfig(timing=False, profile=False, workers=1)) as judge:
+        verdicts = [judge.evaluate(task, source, "triton") for source in (one.source, remembers)]
+    assert [(one.outcome, one.reuses_output) for one in verdicts] == [(Outcome.CORRECT, True), (Outcome.CORRECT, False)]
+
+
 # ---- the library's part
 
 

@@ -114,6 +114,8 @@ class Verdict:
         deterministic: whether two calls on the same inputs gave the same bits; None if this was not tried.
         aliases_input: whether an output shares memory with an input, according to the candidate's process; None if it
             was not observed.
+        reuses_output: whether a call writes its output to the memory of the previous call's output, so that a caller
+            who keeps one result loses it; according to the candidate's process. None if it was not observed.
         memory_bytes: GPU memory that a call allocates, according to the candidate's process.
         reference_memory_bytes: the same for the reference, measured by the judge. Both are None without a GPU.
         roofline_share: the shortest time in which the GPU can do the task's memory transfers and products, over
@@ -163,6 +165,7 @@ class Verdict:
     specialised: str | None = None
     deterministic: bool | None = None
     aliases_input: bool | None = None
+    reuses_output: bool | None = None
     memory_bytes: int | None = None
     reference_memory_bytes: int | None = None
     roofline_share: float | None = None
@@ -363,7 +366,7 @@ def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
 
 ADDED_LATER: dict[str, Any] = dict.fromkeys(
     [
-        *("library_share", "specialised", "deterministic", "aliases_input"),
+        *("library_share", "specialised", "deterministic", "aliases_input", "reuses_output"),
         *("memory_bytes", "reference_memory_bytes", "roofline_share", "clock_note"),
     ]
 )

@@ -305,6 +305,7 @@ class Examination:
             "specialised": self.checker.specialised,
             "deterministic": self.checker.is_deterministic,
             "aliases_input": self.proof.has_aliases,
+            "reuses_output": self.proof.reuses_output,
             "memory_bytes": self.proof.memory_bytes,
             "reference_memory_bytes": self.task.reference_memory_bytes() if self.timing else None,
             "roofline_share": self._roofline_share(),

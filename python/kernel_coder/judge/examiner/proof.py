@@ -13,7 +13,7 @@ from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.source_checks import reach_reason
 from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, ONLY_OWN, Mode, Say
+from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, ONLY_OWN, REUSED, Mode, Say
 from kernel_coder.judge.wire.shared_tensors import free_memory
 
 KERNEL_TEXT = 1000
@@ -52,6 +52,10 @@ class WorkProof:
         self.has_aliases: bool | None = None
         """Whether an output shares memory with an input, according to the candidate's process; None: not observed."""
 
+        self.reuses_output: bool | None = None
+        """Whether a call overwrites the previous call's output, according to the candidate's process; None: not
+        observed."""
+
         self.memory_bytes: int | None = None
         """GPU memory that a call allocates, in bytes, according to the candidate's process."""
 
@@ -71,6 +75,7 @@ class WorkProof:
         text = self.link.text()
         self.kernels = self.kernel_facts()
         self.has_aliases = ALIASED in text.splitlines()
+        self.reuses_output = REUSED in text.splitlines()
         if any(one.hidden for one in audits):
             names = [line.removeprefix(HIDDEN) for line in text.splitlines() if line.startswith(HIDDEN)]
             name = feedback.bounded(names[0] if names else "a function", 200)

@@ -35,6 +35,7 @@ from kernel_coder.judge.wire.messages import (
     ALIASED,
     HIDDEN,
     ONLY_OWN,
+    REUSED,
     Loaded,
     Mode,
     Status,
@@ -68,12 +69,6 @@ MODULE = f"m{secrets.token_hex(8)}"
 
 MAX_WORK = 1 << 60
 """Upper limit of the number of operations in a message, because its integers have 64 bits."""
-
-
-REUSED = (
-    "a call writes its output to the memory of an earlier call's output, which the caller may still use: allocate the "
-    "outputs in each call"
-)
 
 
 class WrongStructure(Exception):
@@ -151,6 +146,8 @@ class Candidate:
         """Whether an output of the last audited call shared memory with an input."""
         self.returned: dict[int, StorageWeakRef] = {}
         """Memory of the last audited call's outputs, by address."""
+        self.is_reused = False
+        """Whether an audited call wrote an output to the memory of the output of the audited call before it."""
         self.grad_mode: Any = torch.no_grad
         self.has_gradients = False
         self.streams = HeldStreams(self.device)
@@ -326,6 +323,7 @@ class Candidate:
             seen.library_moves -= self.copied
             self.libraries.look(self.own.libraries)
             lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
+            lines += [REUSED] * self.is_reused
             lines += [ONLY_OWN] * seen.are_all
             self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
         if mode is not Mode.AUDITED:
@@ -392,21 +390,16 @@ class Candidate:
             self.reached += sum(map(self.seen.reaches, found))
             given = {one.untyped_storage().data_ptr() for one in tensors_of(prepared.args) if one.numel()}
             self.is_aliased |= any(one.untyped_storage().data_ptr() in given for one in found if one.numel())
-            self._refuse_reused(found, prepared)
+            self._look_for_reuse(found, prepared)
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             _check(name, tensor, place, spec)
             with torch.no_grad():
                 place.copy_(tensor)
             self.copied += 1
 
-    def _refuse_reused(self, found: list[Tensor], prepared: _PreparedCall) -> None:
-        """Raise WrongStructure if an output lies in the memory of an earlier audited call's output that was never
-        freed. A caller who keeps one result would lose it at the next call.
-
-        Inputs and the reference's own state may be returned. A CUDA graph has one place for its outputs, which PyTorch
-        documents, so candidates with graphs may use it again.
-        """
-        assert self.seen is not None
+    def _look_for_reuse(self, found: list[Tensor], prepared: _PreparedCall) -> None:
+        """Note whether an output lies in the memory of the previous audited call's output, which was never freed. Then
+        a caller who keeps one result loses it at the next call. Inputs and the reference's own state do not count."""
         state = {name for name, *_ in self.plan["state"]}
         buffers = [value for name, value in self.model.named_buffers() if name in state]
         fixed = [*tensors_of(prepared.args), *(prepared.cotangents or ()), *self.parameters, *buffers]
@@ -414,9 +407,7 @@ class Candidate:
         storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in found if one.numel()}
         before = self.returned
         self.returned = {address: StorageWeakRef(one) for address, one in storages.items() if address not in known}
-        again = self.returned.keys() & before.keys()
-        if not self.seen.replays and any(not before[address].expired() for address in again):
-            raise WrongStructure(REUSED)
+        self.is_reused |= any(not before[address].expired() for address in self.returned.keys() & before.keys())
 
     def _only_model(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot without copying its outputs. These copies would count as the library's work."""

@@ -141,6 +141,7 @@ class Evaluation:
             specialised=found.specialised,
             deterministic=found.deterministic,
             aliases_input=found.aliases_input,
+            reuses_output=found.reuses_output,
             memory_bytes=found.memory_bytes,
             reference_memory_bytes=found.reference_memory_bytes,
             roofline_share=found.roofline_share,

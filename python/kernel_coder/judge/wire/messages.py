@@ -34,6 +34,7 @@ ONLY_OWN = "only own kernels"
 """Line of an audit's report: apart from views and allocations, the calls only launched own Triton kernels."""
 
 ALIASED = "an output shares memory with an input"
+REUSED = "an output lies in the memory of an earlier output"
 """Line of an audit's text that says that an output shares memory with an input."""
 
 

@@ -190,6 +190,7 @@ class Found(Message):
     specialised: str | None = None
     deterministic: bool | None = None
     aliases_input: bool | None = None
+    reuses_output: bool | None = None
     memory_bytes: int | None = None
     reference_memory_bytes: int | None = None
     roofline_share: float | None = None
