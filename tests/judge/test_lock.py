@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.gpu import turns as lock
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.channel import Frame
@@ -334,3 +338,53 @@ def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ev
     assert turns.waited_s == pytest.approx(ended - asked + ended_again - asked_again)
     closing.join()
     os.close(ours)
+
+
+class WatchedTurns(GpuTurns):
+    """Turns that know whether one is held."""
+
+    is_held = False
+
+    @contextmanager
+    def shared(self) -> Iterator[lock.Turn]:
+        self.is_held = True
+        try:
+            with super().shared() as turn:
+                yield turn
+        finally:
+            self.is_held = False
+
+
+@pytest.mark.parametrize(("comment", "is_held"), [("", False), ("# its table is made by CUDA", True)])
+def test_a_reference_is_constructed_without_a_turn_unless_it_may_use_the_gpu(
+    comment: str, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = WatchedTurns(), list[bool]()
+    monkeypatch.setitem(sys.modules, "probe", SimpleNamespace(note=lambda: seen.append(turns.is_held)))
+    task = {"reference": f"{comment}\n{PROBED}", "entry_point": "Model", "precision": "fp32"}
+    PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(3), turns)
+    assert seen == [is_held] * 3
+
+
+PROBED = """
+import probe
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+        probe.note()
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""

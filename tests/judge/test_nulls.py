@@ -139,7 +139,7 @@ def test_a_reference_with_sums_in_any_order_or_statistics_of_its_batches_is_stea
 def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[int] = []
     build = Reference.build
-    monkeypatch.setattr(Reference, "build", lambda self: builds.append(1) or build(self))
+    monkeypatch.setattr(Reference, "build", lambda self, turns: builds.append(1) or build(self, turns))
     with pytest.raises(Refused, match="zeros would pass"):
         made(NO_PARAMETERS, 0)
     assert len(builds) == 1

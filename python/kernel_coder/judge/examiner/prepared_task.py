@@ -92,8 +92,8 @@ class PreparedTask:
         with refusing("the reference cannot be run"):
             self.reference = Reference(task, config, device, self.draws)
         self.samples = SampleMaker(self.reference, self.precision)
-        with refusing("the reference cannot be built"), turns.shared():
-            self.reference.build()
+        with refusing("the reference cannot be built"):
+            self.reference.build(turns)
         with refusing("the reference cannot be called"):
             self._call_first(whole)
             self._weigh()
@@ -175,8 +175,7 @@ class PreparedTask:
                 if not left or not self.reference.initial or isinstance(refused, Unsteady):
                     raise
             self.reference.forget()
-            with self.turns.shared():
-                self.reference.build()
+            self.reference.build(self.turns)
             self._weigh()
 
     def _usable_families(self, task: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,8 +15,18 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.input_families import is_table, of_family, perturb
 from kernel_coder.judge.examiner.randomness import Draws
 from kernel_coder.judge.examiner.refusals import Unsteady
+from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.wire.messages import TensorSpec, Unsendable, encode, laid_out
-from kernel_coder.judge.wire.module_calls import COMPUTE, arguments_of, built, called, set_training, state_of
+from kernel_coder.judge.wire.module_calls import (
+    COMPUTE,
+    arguments_of,
+    built,
+    called,
+    constructed,
+    on_device,
+    set_training,
+    state_of,
+)
 from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 
 STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
@@ -67,11 +77,25 @@ class Reference:
 
     # ---- modules and state
 
-    def build(self) -> None:
-        """Construct module and oracle from a fresh seed, and move the parameters away from their initial values."""
+    def build(self, turns: GpuTurns) -> None:
+        """Construct module and oracle from a fresh seed, and move the parameters away from their initial values.
+
+        Large modules draw their parameters on the CPU for a minute. Meanwhile other processes may time on the GPU, so
+        that is done without a turn, unless the source speaks of CUDA.
+        """
         self.seed = self.draws.seeds.next()
-        self.module = self._constructed(self.seed)
-        own, other = state_of(self.module), state_of(self._constructed(self.draws.seeds.next()))
+        drawn: list[torch.nn.Module] = []
+        with turns.shared() if "cuda" in self.source.lower() else nullcontext():
+            for seed in (self.seed, self.draws.seeds.next(), self.seed):
+                drawn.append(constructed(self._model, self.args, self.kwargs, seed))
+        with turns.shared():
+            self._place(drawn)
+
+    def _place(self, drawn: list[torch.nn.Module]) -> None:
+        """Move the modules in the list to the device and take them out: module, a module of another seed, and oracle.
+        The second one is freed before the third one needs memory."""
+        self.module = on_device(drawn.pop(0), self.device, self.dtype)
+        own, other = state_of(self.module), state_of(on_device(drawn.pop(0), self.device, self.dtype))
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
         self.tables = frozenset(name for name, value in buffers.items() if is_table(value, other[name]))
         self.has_random_state = all(
@@ -81,7 +105,7 @@ class Reference:
         del other, buffers
         self.scales = {}
         self.initial = {name: value.detach().clone() for name, value in own.items()}
-        self.exact = self._constructed(self.seed).double()
+        self.exact = on_device(drawn.pop(), self.device, self.dtype).double()
         set_training(self.module, self.config.training)
         set_training(self.exact, self.config.training)
         self.draw_state()

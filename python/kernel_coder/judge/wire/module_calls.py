@@ -54,10 +54,20 @@ def built(
 ) -> torch.nn.Module:
     """Construct a module after ``torch.manual_seed(seed)``, and move it to a device. Its floating-point parameters and
     buffers get the dtype."""
+    return on_device(constructed(model, args, kwargs, seed), device, dtype)
+
+
+def constructed(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> torch.nn.Module:
+    """Construct a module after ``torch.manual_seed(seed)``, usually on the CPU."""
     torch.manual_seed(seed)
     module = model(*args, **kwargs)
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"ModelNew must make a torch.nn.Module; got {type(module).__name__}")
+    return module
+
+
+def on_device(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+    """Move a module to a device. Its floating-point parameters and buffers get the dtype."""
     return module.to(device=device, dtype=dtype) if dtype != torch.float32 else module.to(device)
 
 
