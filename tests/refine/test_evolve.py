@@ -233,6 +233,27 @@ def test_until_something_is_correct_half_of_the_answers_are_fresh(module: Path) 
     assert 0.3 < share < 0.7
 
 
+class Alternating(Climbing):
+    """Every second answer does not compile."""
+
+    def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
+        for request in requests:
+            self.asked.append(request)
+            count = len(self.asked)
+            text = said("correct", 1.0 + count / 100) if count % 2 else said("compile_error")
+            text = text.replace("class ModelNew: ...", f"class ModelNew: ...  # {count}")
+            yield request, Answer(text, "stop", 10, 20)
+
+
+def test_once_an_answer_is_correct_all_parents_are(module: Path) -> None:
+    code, folder = evolve(module, Alternating(), "--evaluations", "48", "--islands", "1", "--novelty", "1")
+    assert code == 0
+    verdicts = {(one["turn"], one["sample"]): one["verdict"] for one in records(folder, "verdict")}
+    parents = {tuple(parent) for one in records(folder, "answer") for parent in one["parents"]}
+    assert len(parents) > 3
+    assert all(verdicts[parent]["correct"] for parent in parents)
+
+
 def test_a_model_that_repeats_itself_ends_the_search(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evolve(module, Climbing(("correct", 1.0), say_again=True), "--evaluations", "6", "--fresh", "1")
     assert "24 answers gave only 1 different candidates" in capsys.readouterr().out

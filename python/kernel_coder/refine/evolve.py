@@ -62,13 +62,18 @@ class Evolution(Search):
         return Question(turn, sample, messages, seed, tuple(one.key for one in parents))
 
     def _parents(self, turn: int, sample: int, random: Random) -> list[Attempt]:
-        """Return the parents of an answer: elites of its island, and at times the best of another island."""
+        """Return the parents of an answer: elites of its island, and at times the best of another island.
+
+        Once there is a correct answer, all parents are correct. Of 1,879 answers to wrong parents in solved tasks, two
+        were faster than the best kernel so far; of 2,675 answers to correct ones, 112 were (docs/search.md).
+        """
         config = self.config
         island = sample % config.islands
         earlier = [one for one in self.trajectory.attempts.values() if one.turn < turn]
-        archive = Archive.of(members(earlier, config, island, turn), config.axes)
-        is_solved = any(one.verdict is not None and one.verdict.correct for one in archive.elites)
-        if random.random() < (config.fresh if is_solved else max(config.fresh, FRESH_BEFORE_CORRECT)):
+        pool = members(earlier, config, island, turn)
+        correct = [one for one in pool if one.verdict is not None and one.verdict.correct]
+        archive = Archive.of(correct or pool, config.axes)
+        if random.random() < (config.fresh if correct else max(config.fresh, FRESH_BEFORE_CORRECT)):
             return []
         children = Counter(parent for one in earlier for parent in one.parents)
         # After each prompt that was too long, prompts show one parent less.
