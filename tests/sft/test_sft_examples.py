@@ -167,6 +167,18 @@ def test_rows_in_the_columns_of_trl(tmp_path: Path) -> None:
     assert encoder().tokenizer.decode(examples[1].ids[examples[1].in_loss]) == "y<|im_end|>"
 
 
+def test_several_processes_encode_the_same_rows_in_the_same_order() -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"{k}?"}, {"role": "assistant", "content": f"{k}!"}][: 1 + k % 7]}
+        for k in range(700)
+    ]
+    alone, together = (encode_rows(encoder(), rows, num_proc) for num_proc in (1, 2))
+    assert fingerprint(alone[0]) == fingerprint(together[0])
+    assert [one.id for one in alone[0][:2]] == ["row2", "row3"]
+    assert alone[1] == together[1]
+    assert together[1][-1] == "row 694: it has no answer"
+
+
 def test_text_is_cut_into_pieces_and_needs_the_whole_loss(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(json.dumps({"text": "import torch\n" * 20}))
     rows = list(conversation_rows(str(tmp_path / "t.jsonl")) or [])

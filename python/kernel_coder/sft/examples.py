@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -20,7 +20,8 @@ from kernel_coder.tasks.conversations import conversation_rows as conversation_r
 from kernel_coder.tasks.processes import map_in_processes
 
 ENCODED_TOGETHER = 512
-"""Number of tasks that are encoded in one call of the tokenizer. A fast tokenizer divides a call between all cores."""
+"""Number of tasks or rows that a process encodes at a time. A fast tokenizer divides a call with many tasks between all
+cores."""
 
 
 class DroppedError(ValueError):
@@ -159,11 +160,18 @@ def encode_tasks(encoder: Encoder, tasks: Iterable[Task], num_proc: int = 1) -> 
 
     ``num_proc`` processes encode them (:func:`kernel_coder.tasks.processes.map_in_processes`).
     """
-    remaining = iter(tasks)
+    return _encoded_by(partial(_encoded, encoder), tasks, num_proc)
+
+
+def _encoded_by(
+    encode: Callable[[Any], tuple[list[Example], list[str]]], items: Iterable[Any], num_proc: int
+) -> tuple[list[Example], list[str]]:
+    """Return what ``encode`` makes of lists of :data:`ENCODED_TOGETHER` items, put together."""
+    remaining = iter(items)
     together = iter(lambda: list(islice(remaining, ENCODED_TOGETHER)), [])
     examples: list[Example] = []
     dropped: list[str] = []
-    for some, problems in map_in_processes(partial(_encoded, encoder), together, num_proc):
+    for some, problems in map_in_processes(encode, together, num_proc):
         examples += some
         dropped += problems
     return examples, dropped
@@ -188,14 +196,21 @@ def _encoded(encoder: Encoder, tasks: Sequence[Task]) -> tuple[list[Example], li
     return examples, dropped
 
 
-def encode_rows(encoder: Encoder, rows: Iterable[Mapping[str, Any]]) -> tuple[list[Example], list[str]]:
+def encode_rows(
+    encoder: Encoder, rows: Iterable[Mapping[str, Any]], num_proc: int = 1
+) -> tuple[list[Example], list[str]]:
     """Return the examples of rows with ``messages``, with ``prompt`` and ``completion``, or with ``text``.
 
-    Also a sentence for each row that was dropped.
+    Also a sentence for each row that was dropped. ``num_proc`` processes encode them.
     """
+    return _encoded_by(partial(_encoded_rows, encoder), enumerate(rows, start=1), num_proc)
+
+
+def _encoded_rows(encoder: Encoder, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[list[Example], list[str]]:
+    """Return the examples of a few rows with their numbers."""
     examples: list[Example] = []
     dropped: list[str] = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in rows:
         name = f"row{number}"
         try:
             if "messages" in row:

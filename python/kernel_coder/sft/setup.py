@@ -198,7 +198,7 @@ def load_data(config: SftConfig, encoder: Encoder) -> Data:
     if (rows := conversation_rows(config.data.path)) is not None:
         if config.eval.num_tasks and config.eval.path is None:
             raise UsageError("eval.num_tasks holds tasks out, and this data has none: set eval.path to held-out tasks")
-        train, dropped = encode_rows(encoder, rows)
+        train, dropped = encode_rows(encoder, rows, config.data.num_proc)
         train = train[: config.data.limit]
         notes = [f"{config.data.path}: {len(train):,} examples, {len(dropped):,} rows dropped"]
     else:
