@@ -198,7 +198,7 @@ def kernelbench_suite(root: Path) -> Iterator[Case]:
 DECKS = {"runs": "problems-rtxpro6000", "h100": "problems-h100", "b200": "problems-b200"}
 """kernelbench.com's problems, by the folder of their solutions. Each GPU has its own."""
 
-CHANGED = "20260614"
+FP8_CHANGED = "20260614"
 """Since this day kernelbench.com's fp8 problem has another reference. Earlier solutions solve the archived one."""
 
 HONEST_EACH = 4
@@ -222,7 +222,7 @@ def kernelbench_com(root: Path) -> Iterator[Case]:
             continue
         counts[problem] += not is_hack
         archived = root / "public" / "data" / "hard" / "references" / f"{problem}_reference.py.txt"
-        reference = archived if path.name < CHANGED and archived.exists() else folder / "reference.py"
+        reference = archived if path.name < FP8_CHANGED and archived.exists() else folder / "reference.py"
         task, source = reference.read_text(), solution.read_text()
         precision = "bf16" if "torch.bfloat16" in task else "fp32"
         backend = "cuda" if "load_inline" in source or "cpp_extension" in source else "triton"
@@ -297,7 +297,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("lethe", "gpuemu", "pygpubench", "kernelbench", "verified", "kernelbench-com"):
         parser.add_argument(f"--{name}", type=Path, help=f"a copy of {name}'s repository")
-    parser.add_argument("--evaluators", nargs="+", default=["kernel_coder", "kernelbench", "verified"], help="to ask")
+    names = ("kernel_coder", "kernelbench", "verified")
+    parser.add_argument("--evaluators", nargs="+", choices=names, default=names, help="evaluators to ask")
     parser.add_argument("--at-once", type=int, default=1, help="candidates that an evaluator judges at a time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path, help="default: results/judge_peers_DEVICE.csv")

@@ -41,7 +41,7 @@ from kernel_coder.evaluate.answers import candidate
 from kernel_coder.evaluate.run import evaluate
 from kernel_coder.loop.config import LoopConfig, load_config
 from kernel_coder.loop.rounds import Loop, evaluation_facts, rl_facts
-from kernel_coder.refine.compare import Progress, compare, curve_of, parse_compare, points, progress_of
+from kernel_coder.refine.compare import compare, parse_compare, progress_of, results_of
 from kernel_coder.refine.trajectory import Trajectory
 from kernel_coder.train.loop import train
 
@@ -116,16 +116,12 @@ def strategies(root: Path, options: argparse.Namespace) -> Iterator[dict[str, An
     config, _ = parse_compare([*flags, "--judge.workers", str(options.workers), *shlex.split(options.flags)])
     found = compare(config, resume=options.keep is not None, say=lambda line: print(line, flush=True))
     for name, one in found["strategies"].items():
-        for counted, curve in (("candidates", one["curve"]), ("answers", one["answers_curve"])):
-            for row in curve:
-                counts = {key: one[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
-                yield {"strategy": name, "counted": counted, **row, **counts, "task_set": options.tasks}
+        yield from rows_of_strategy(name, one, options)
 
 
 def curves(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The same rows from the searches of a folder, whose comparison was ended by hand. Each search counts as
-    unfinished, so a curve ends where the shortest search does."""
-    at = points(options.evaluations)
+    """Yield the rows of `strategies` for a comparison that was ended by hand, from the searches in its folder. All
+    searches count as unfinished, so each curve ends where the shortest search does."""
     for strategy in sorted((root / "strategies").iterdir()):
         found = []
         for path in sorted(strategy.glob("seed-*/*/trajectory.jsonl")):
@@ -133,19 +129,15 @@ def curves(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             with Trajectory(path.parent, first["task_hash"], resume=True) as trajectory:
                 seed = int(path.parent.parent.name.removeprefix("seed-"))
                 found.append(progress_of(trajectory, path.parent.name, seed, finished=False))
-        counts = {
-            "tasks": len({one.task for one in found}),
-            "searches": len(found),
-            "answers": sum(one.answers for one in found),
-            "candidates": sum(len(one.best) for one in found),
-            "tokens": sum(one.tokens for one in found),
-        }
-        for counted, after, best in (
-            ("candidates", Progress.after, [one.best for one in found]),
-            ("answers", Progress.after_answers, [one.by_answer for one in found]),
-        ):
-            for row in curve_of(found, at, after, min(map(len, best))):
-                yield {"strategy": strategy.name, "counted": counted, **row, **counts, "task_set": options.tasks}
+        yield from rows_of_strategy(strategy.name, results_of(found, options.evaluations), options)
+
+
+def rows_of_strategy(name: str, results: dict[str, Any], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point of a strategy's two curves."""
+    counts = {key: results[key] for key in ("tasks", "searches", "answers", "candidates", "tokens")}
+    for counted, curve in (("candidates", results["curve"]), ("answers", results["answers_curve"])):
+        for row in curve:
+            yield {"strategy": name, "counted": counted, **row, **counts, "task_set": options.tasks}
 
 
 def answers(root: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

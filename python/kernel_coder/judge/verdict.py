@@ -114,8 +114,8 @@ class Verdict:
         deterministic: whether two calls on the same inputs gave the same bits; None if this was not tried.
         aliases_input: whether an output shares memory with an input, according to the candidate's process; None if it
             was not observed.
-        reuses_output: whether a call writes its output to the memory of the previous call's output, so that a caller
-            who keeps one result loses it; according to the candidate's process. None if it was not observed.
+        reuses_output: whether a call overwrites the previous call's output, according to the candidate's process; None
+            if it was not observed.
         memory_bytes: GPU memory that a call allocates, according to the candidate's process.
         reference_memory_bytes: the same for the reference, measured by the judge. Both are None without a GPU.
         roofline_share: the shortest time in which the GPU can do the task's memory transfers and products, over

@@ -321,44 +321,46 @@ def summarise(config: CompareConfig, found: dict[str, list[Progress]]) -> dict[s
 
     ``answers_curve`` has the same numbers after so many answers. An answer costs the same whether it is new or not, so
     this compares strategies at equal costs of the model."""
-    strategies: dict[str, Any] = {}
-    at = points(config.evaluations)
-    for name, searches in found.items():
-        unfinished = [one for one in searches if not one.finished]
-        curve = curve_of(searches, at, Progress.after, min((len(one.best) for one in unfinished), default=at[-1]))
-        if not curve:
-            continue
-        strategies[name] = {
-            "tasks": len({one.task for one in searches}),
-            "searches": len(searches),
-            "unfinished": len(unfinished),
-            "answers": sum(one.answers for one in searches),
-            "candidates": sum(len(one.best) for one in searches),
-            "tokens": sum(one.tokens for one in searches),
-            "curve": curve,
-            "answers_curve": curve_of(
-                searches, at, Progress.after_answers, min((len(one.by_answer) for one in unfinished), default=at[-1])
-            ),
-        }
+    results = {name: results_of(searches, config.evaluations) for name, searches in found.items()}
     return {
         "model": config.search.model,
         "tasks": config.tasks,
         "evaluations": config.evaluations,
         "seeds": list(config.seeds),
-        "strategies": strategies,
+        "strategies": {name: one for name, one in results.items() if one["curve"]},
     }
 
 
-def curve_of(
-    searches: Sequence[Progress], at: Sequence[int], after: Callable[[Progress, int], float], most: int
+def results_of(searches: Sequence[Progress], evaluations: int) -> dict[str, Any]:
+    """Return the results of one strategy: counts over its searches, and both curves up to the budget."""
+    unfinished = [one for one in searches if not one.finished]
+    reached = {
+        "curve": (Progress.after, [len(one.best) for one in unfinished]),
+        "answers_curve": (Progress.after_answers, [len(one.by_answer) for one in unfinished]),
+    }
+    return {
+        "tasks": len({one.task for one in searches}),
+        "searches": len(searches),
+        "unfinished": len(unfinished),
+        "answers": sum(one.answers for one in searches),
+        "candidates": sum(len(one.best) for one in searches),
+        "tokens": sum(one.tokens for one in searches),
+        **{
+            name: _curve(searches, [one for one in points(evaluations) if one <= min(lengths, default=one)], after)
+            for name, (after, lengths) in reached.items()
+        },
+    }
+
+
+def _curve(
+    searches: Sequence[Progress], at: Sequence[int], after: Callable[[Progress, int], float]
 ) -> list[dict[str, Any]]:
-    """Return a row for each number in `at` that is at most `most`: what the searches had reached after so many
-    candidates or answers, according to `after`."""
+    """Return a row for each number in `at`: what the searches had reached after so many candidates or answers,
+    according to `after`."""
     import numpy as np
 
     from kernel_coder.evaluate.metrics import intervals
 
-    at = [point for point in at if point <= most]
     if not at:
         return []
     tasks = list(dict.fromkeys(one.task for one in searches))

@@ -398,8 +398,11 @@ class Candidate:
             self.copied += 1
 
     def _look_for_reuse(self, found: list[Tensor], prepared: _PreparedCall) -> None:
-        """Note whether an output lies in the memory of the previous audited call's output, which was never freed. Then
-        a caller who keeps one result loses it at the next call. Inputs and the reference's own state do not count."""
+        """Note whether an output lies in the memory of the previous audited call's output, which was never freed.
+
+        Then a caller that keeps the output of one call finds the values of the next call in it. Inputs and the
+        reference's own parameters and buffers do not count: the reference returns them, too.
+        """
         state = {name for name, *_ in self.plan["state"]}
         buffers = [value for name, value in self.model.named_buffers() if name in state]
         fixed = [*tensors_of(prepared.args), *(prepared.cotangents or ()), *self.parameters, *buffers]
