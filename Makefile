@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 INTEGRATIONS := .venv-integrations
 
-.PHONY: train test test-long test-all test-vllm test-gpu test-integrations lint format docs bench cuda wheel clean
+.PHONY: train test test-long test-all test-vllm test-gpu test-sanitizer test-integrations lint format docs bench cuda wheel clean
 
 train: $(VENV)/.built  ## the packaged model learns on packaged tasks; ends with what it learnt and a page about it
 	$(BIN)/kernel-coder train --config $(CONFIG) --run.output_dir $(RUN) $(FLAGS)
@@ -35,6 +35,10 @@ test-vllm: $(VENV)/.built $(VENV)/.dev $(VENV)-vllm/.ready  ## the tests with a 
 
 test-gpu: $(VENV)/.built $(VENV)/.dev  ## the same tests, and no GPU is an error
 	KC_REQUIRE_CUDA=1 $(BIN)/python -m pytest
+
+test-sanitizer: $(VENV)/.built  ## the CUDA kernels of the ops under NVIDIA's memcheck and racecheck; needs a GPU
+	for tool in memcheck racecheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 9 $(BIN)/python tests/ops/sanitized.py || exit 1; done
 
 test-integrations: $(INTEGRATIONS)/trainers/.made $(INTEGRATIONS)/clusters/.made  ## the adapters with the real libraries, on the CPU
 	KC_INTEGRATIONS=1 HF_HUB_OFFLINE=1 $(INTEGRATIONS)/trainers/bin/python -m pytest --durations=10 tests/integrations

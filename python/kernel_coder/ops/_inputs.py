@@ -45,11 +45,6 @@ def plain_tensor(name: str, value: object) -> Tensor:
     return value
 
 
-def as_numbers(tensors: tuple[Tensor | None, ...], dtype: torch.dtype) -> list[Tensor | None]:
-    """Return each tensor without gradient, in the dtype in which the loss is computed."""
-    return [None if tensor is None else _without_gradient(tensor, dtype) for tensor in tensors]
-
-
 def _without_gradient(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.dtype is dtype and not tensor.requires_grad:
         return tensor
@@ -57,9 +52,12 @@ def _without_gradient(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def token_numbers(dtype: torch.dtype, **tensors: Tensor | None) -> list[Tensor | None]:
-    """Return :func:`as_numbers` of named arguments that must be tensors or None."""
-    given = tuple(None if value is None else plain_tensor(name, value) for name, value in tensors.items())
-    return as_numbers(given, dtype)
+    """Return tensors, or None, without gradient, in the dtype in which the loss is computed. Each has the name of its
+    argument."""
+    return [
+        None if value is None else _without_gradient(plain_tensor(name, value), dtype)
+        for name, value in tensors.items()
+    ]
 
 
 def as_advantages(advantages: Numbers, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -168,7 +166,11 @@ def without_autograd(op: Callable[..., R], *arguments: Any) -> R:
 
 def carries_gradient(*tensors: Tensor | None) -> bool:
     """Return whether a call with these inputs must be recorded by autograd."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:  # any() of a generator would take four times as long
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def under_autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
