@@ -5,8 +5,8 @@
 
 `call_us` is a call as users write it, without gradient: Python function, checks, outputs, launches. `bare_us` is the
 registered op alone, with arguments that are already converted. `facade_us` is the difference: what the Python function
-costs. All are medians over `--runs` rounds of 200 calls; `least_us` is the facade in the fastest round of each. `add_us` is an
-addition of two tensors, to compare machines.
+costs. All are medians over `--runs` rounds of 200 calls; `least_us` is the facade in the fastest round of each.
+`add_us` is an addition of two tensors, to compare machines.
 """
 
 from __future__ import annotations
