@@ -79,3 +79,16 @@ def test_numbers_that_are_no_sizes_stay() -> None:
     assert with_named_sizes(source) == with_named_sizes(with_named_sizes(source))
     assert "77" in with_named_sizes(source)
     assert "was_77" not in with_named_sizes(source)
+
+
+def test_a_batch_that_the_constructor_is_told_stays() -> None:
+    source = REFERENCE.format(inputs="torch.rand(rows, 40), torch.rand(rows, 40)")
+    told = source.replace("class Model", "rows = 6\n\n\nclass Model").replace("return []", "return [rows]")
+    rng = random.Random(0)
+    for text, may_change in ((told, False), (told.replace("return [rows]", "return [6]"), True)):
+        space: dict[str, Any] = {}
+        exec(text, space)
+        outputs = [TensorSpec((6, 40), "float32")]
+        choices = list(other_sizes(text, space["get_inputs"], [(6, 40), (6, 40)], outputs, False, rng))
+        rows = {choice.get_inputs()[0].shape[0] for choice in choices}
+        assert (rows != {6}) == may_change

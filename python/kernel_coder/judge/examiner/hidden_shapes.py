@@ -55,7 +55,8 @@ def other_sizes(
 
     Sizes are the numbers at the top level of the source that only the inputs depend on, and the numbers that
     ``get_inputs`` itself passes to torch. Smaller sizes begin with the first dimensions of inputs, since a kernel may
-    need a power of two elsewhere. Then come all sizes, then each of them alone, then another batch.
+    need a power of two elsewhere. Then come all sizes, then each of them alone, then another batch, unless the
+    constructor is told the batch.
 
     Args:
         source: the reference's source.
@@ -81,6 +82,8 @@ def other_sizes(
     batches = {shape[0] for shape in input_shapes if len(shape) >= 2}
     if len(batches) == 1 and all(shape[0] in batches for shape in input_shapes if shape):
         batch = batches.pop()
+        if batch in constructor_sizes(source):
+            return
         other = _another(batch, may_grow, rng)
         if all(spec.shape and spec.shape[0] == batch for spec in output_specs):
 
@@ -128,6 +131,24 @@ def input_sizes(source: str) -> dict[str, int]:
             if (name in used) != is_inputs:  # get_inputs has to use it, and nothing else may
                 del found[name]
     return found
+
+
+def constructor_sizes(source: str) -> set[int]:
+    """Return the integers with a name at the top level of a reference that ``get_init_inputs`` and ``get_inputs`` both
+    use. The constructor is told these sizes, so inputs of other sizes would contradict it.
+
+    >>> constructor_sizes("n, m = 8, 9\\ndef get_inputs(): return (n, m)\\ndef get_init_inputs(): return [n]")
+    {8}
+    """
+    tree = ast.parse(source)
+    used = {
+        node.name: {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    told = used.get("get_inputs", set()) & used.get("get_init_inputs", set())
+    values = [value.value for name, value in _assigned(tree) if name in told and isinstance(value, ast.Constant)]
+    return {one for one in values if type(one) is int}
 
 
 def with_named_sizes(source: str) -> str:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernel_coder.judge.wire.trees import floating
+from kernel_coder.judge.wire.trees import floating, is_real
 
 OUTLIER = 100.0
 """Magnitude of the outliers in structured inputs. exp(100) overflows float32, so a softmax that does not subtract the
@@ -69,7 +69,7 @@ def is_whole(own: Tensor) -> bool:
     >>> is_whole(torch.tensor([0.0, 7.0])), is_whole(torch.tensor([0, 7]))
     (True, False)
     """
-    return own.is_floating_point() and bool(_are_whole(own.reshape(-1)[:GLANCE]).all()) and bool(whole(own))
+    return is_real(own) and bool(_are_whole(own.reshape(-1)[:GLANCE]).all()) and bool(whole(own))
 
 
 def _are_whole(some: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def pattern_of(own: Tensor) -> Pattern:
     (True, True)
     """
     glances = {"sparse": (own == 0).sum() > 0.05 * own.numel()}
-    if own.is_floating_point():
+    if is_real(own):
         glances["whole"] = _are_whole(own.reshape(-1)[:GLANCE]).all()
     if own.dim() and own.shape[-1] > 2 and not own.is_complex():
         glances["sorted"] = _are_sorted(own.reshape(-1, own.shape[-1])[0, :GLANCE]).all()

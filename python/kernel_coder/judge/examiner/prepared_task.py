@@ -33,7 +33,7 @@ from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
 from kernel_coder.judge.wire.op_work import WorkCounter
-from kernel_coder.judge.wire.trees import map_tensors, tensors_of
+from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 
 PARAMETER_DRAWS = 4
 """Number of times that a task's parameters are drawn before the task is refused. Some draws make the result a constant,
@@ -133,7 +133,8 @@ class PreparedTask:
             outputs = reference.outputs(reference.module, inputs, [])
         changes = not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
         i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
-        longer, slots = 8 // reference.dtype.itemsize, slot_bytes(self.device)
+        least = min((one.dtype.itemsize for one in tensors_of(inputs) if floating(one)), default=4)
+        longer, slots = max(8 // least, 1), slot_bytes(self.device)
         return changes, judging_bytes(i, o, max(o, most()), longer, slots)
 
     def _reserve(self, wanted: int) -> None:

@@ -27,7 +27,7 @@ from kernel_coder.judge.wire.module_calls import (
     set_training,
     state_of,
 )
-from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 
 STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
 """Functions of torch that check their inputs in a kernel. If the check fails, this process cannot use the GPU again."""
@@ -163,6 +163,8 @@ class Reference:
     def own_inputs(self, get_inputs: Callable[[], Any] | None = None, seeded: bool = False) -> list[Any]:
         """Return inputs drawn by the task's ``get_inputs``, on the device and in the task's precision.
 
+        With the precision fp32, inputs that the task draws in 16 bits stay so, like parameters.
+
         Args:
             get_inputs: draws inputs of other sizes; None: the task's own function.
             seeded: whether torch's generators are seeded already. If not, they are seeded with a secret seed, and the
@@ -185,7 +187,8 @@ class Reference:
 
         def placed(tensor: Tensor) -> Tensor:
             tensor = tensor.detach().to(self.device)
-            tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            if is_real(tensor) and not (self.dtype == torch.float32 and tensor.dtype.itemsize < 4):
+                tensor = tensor.to(self.dtype)
             return tensor.contiguous()
 
         values = map_tensors(values, placed)

@@ -16,7 +16,7 @@ from kernel_coder.judge.examiner.gathered import NEARLY, Gathered, gathered_of
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
-from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 from kernel_coder.ops.compare import Comparison, ComparisonResult, read_comparisons
 
 SMALL_ELEMENTS = 1 << 20
@@ -275,7 +275,7 @@ class SampleMaker:
     def _shaken(self, tensor: Tensor) -> Tensor:
         """Return an input in float64, each number moved by at most a rounding error of float32. Whole numbers stay."""
         is_small = tensor.numel() <= SMALL_ELEMENTS
-        if not tensor.is_floating_point() or (not is_small and is_whole(tensor)):
+        if not is_real(tensor) or (not is_small and is_whole(tensor)):
             return _doubled(tensor)
         moves = ~whole(tensor) if is_small else True
         noise = torch.rand(tensor.shape, generator=self.reference.draws.rng, device=tensor.device, dtype=torch.float64)
@@ -370,7 +370,7 @@ def _moved(inputs: list[Any], noises: Sequence[Tensor], sign: float, moves_zeros
 
     def move(one: Tensor) -> Tensor:
         noise = next(left)
-        if not one.is_floating_point() or is_whole(one):
+        if not is_real(one) or is_whole(one):
             return one.clone()
         new = one * (1 + sign * NEARLY / 4 * noise)
         return (torch.where(one == 0, sign * ZERO_NOISE * noise, new) if moves_zeros else new).to(one.dtype)

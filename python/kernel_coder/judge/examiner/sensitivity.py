@@ -12,7 +12,7 @@ from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.wire.module_calls import state_of
-from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 from kernel_coder.ops.compare import read_comparisons
 
 MAX_PARAMETERS, MAX_ELEMENTS = 32, 1 << 20
@@ -65,7 +65,7 @@ def _move(parameter: Tensor, to: Tensor, rng: torch.Generator) -> None:
 
 
 def _outputs(reference: Reference, sample: Sample) -> list[Tensor]:
-    inputs = map_tensors(sample.inputs, lambda one: one.double() if one.is_floating_point() else one.clone())
+    inputs = map_tensors(sample.inputs, lambda one: one.double() if is_real(one) else one.clone())
     return tensors_of(reference.outputs(reference.exact, inputs, []))
 
 
@@ -74,7 +74,7 @@ def _with_another_input(reference: Reference, sample: Sample, index: int) -> lis
     another = tensors_of(reference.own_inputs())
     inputs = iter([another[index] if place == index else one for place, one in enumerate(sample.tensors)])
     mixed = map_tensors(sample.inputs, lambda _: next(inputs))
-    doubled = map_tensors(mixed, lambda one: one.double() if one.is_floating_point() else one.clone())
+    doubled = map_tensors(mixed, lambda one: one.double() if is_real(one) else one.clone())
     return tensors_of(reference.outputs(reference.exact, doubled, []))
 
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernel_coder.judge.wire.trees import is_real
 from kernel_coder.ops.compare import ComparisonResult
 
 K = 8.0
@@ -155,7 +156,7 @@ def slack_for_large(inputs: Sequence[Tensor]) -> float:
     sizes = [
         torch.finfo(torch.float64 if one.dtype == torch.float64 else torch.float32).eps * _largest(one)
         for one in inputs
-        if one.is_floating_point() and one.numel()
+        if is_real(one) and one.numel()
     ]
     return min(max((one for one in sizes if math.isfinite(one)), default=0.0), LARGEST_SLACK)
 

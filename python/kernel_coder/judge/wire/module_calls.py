@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.wire.messages import Loaded, Number, is_named
-from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
+from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 
 COMPUTE = {
     "fp64": torch.float64,
@@ -195,7 +195,7 @@ def one_value(tensor: Tensor) -> float | None:
     (1.0, None)
     """
     flat = tensor.detach().reshape(-1)
-    if len(flat) == 0 or flat.is_complex() or not flat.is_floating_point() or not bool((flat == flat[0]).all()):
+    if len(flat) == 0 or not is_real(flat) or not bool((flat == flat[0]).all()):
         return None
     return float(flat[0])
 

@@ -9,8 +9,21 @@ from torch import Tensor
 
 
 def floating(tensor: Tensor) -> bool:
-    """Return whether a tensor has real or complex floating-point numbers."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    """Return whether a tensor has real or complex floating-point numbers.
+
+    Numbers of 8 bits do not count. They are a format for storing, in which torch computes nothing, so the judge treats
+    them like packed integers: they stay as the task draws them.
+
+    >>> import torch
+    >>> [floating(torch.ones(2).to(dtype)) for dtype in (torch.bfloat16, torch.complex64, torch.float8_e4m3fn)]
+    [True, True, False]
+    """
+    return is_real(tensor) or tensor.is_complex()
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Return whether a tensor has real floating-point numbers of at least 16 bits."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize > 1
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -1,0 +1,74 @@
+"""A task whose tensors have several dtypes, as in quantized layers: they reach reference and candidate as drawn."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from kernel_coder.judge import Judge, JudgeConfig, Outcome
+from kernel_coder.tasks import Task
+
+DEVICE = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+rows, columns, depth = 24, 20, 32
+
+
+class Model(nn.Module):
+    def __init__(self, columns, depth):
+        super().__init__()
+        weight = torch.randn(columns, depth)
+        scale = weight.abs().amax(1) / 448
+        self.register_buffer("weight", (weight / scale[:, None]).to(torch.float8_e4m3fn))
+        self.register_buffer("scale", scale)
+        self.bias = nn.Parameter(torch.randn(columns, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        product = x.to(torch.bfloat16) @ self.weight.to(torch.bfloat16).T
+        return (product.float() * self.scale).to(torch.bfloat16) + self.bias
+
+
+def get_inputs():
+    return [torch.randn(rows, depth).to(torch.float8_e4m3fn)]
+
+
+def get_init_inputs():
+    return [columns, depth]
+"""
+
+CHECKED = REFERENCE.replace(
+    "        product",
+    "        found = [one.dtype for one in (x, self.weight, self.scale, self.bias)]\n"
+    "        assert found == [torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32, torch.bfloat16], found\n"
+    "        product",
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> object:
+    with Judge(DEVICE, config=JudgeConfig(timing=False, profile=False, workers=1)) as judge:
+        yield judge
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (("", ""), Outcome.CORRECT),
+        ((" * self.scale", " * self.scale.mean()"), Outcome.WRONG_OUTPUT),
+        (("+ self.bias", "+ 1"), Outcome.WRONG_OUTPUT),
+        (
+            ("self.weight.to(torch.bfloat16)", "(self.weight.float() / 32).round().mul(32).bfloat16()"),
+            Outcome.WRONG_OUTPUT,
+        ),
+    ],
+)
+def test_a_quantized_layer_is_judged_in_its_own_dtypes(judge: Judge, change: tuple[str, str], outcome: Outcome) -> None:
+    candidate = CHECKED.replace("class Model(", "class ModelNew(")
+    assert change[0] in candidate
+    verdict = judge.evaluate(
+        Task(id="quantized", source="test", reference=REFERENCE), candidate.replace(*change, 1), "torch"
+    )
+    assert verdict.outcome is outcome, verdict.reason
