@@ -7,8 +7,8 @@
 
 Suites are local copies, given by path; nothing of theirs is stored but names and verdicts. Each row is one candidate
 and one evaluator: what the suite says of it (hack or honest), whether the evaluator accepted it, and the speedup that
-it found. The file is written after each verdict; it is complete once the table is printed. The table counts hacks that
-were accepted, honest ones that were refused, and errors of the evaluator.
+it found. The file is written after each verdict, and `--resume` continues it; it is complete once the table is printed.
+The table counts hacks that were accepted, honest ones that were refused, and errors of the evaluator.
 
 - lethe: tests/cheating_kernels (one operation, written in PyTorch). A hack is refused if it is refused in single
   precision, in half precision, or where gradients are compared.
@@ -34,7 +34,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -240,18 +240,20 @@ Answer = tuple[str, float | None]
 
 
 def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, Answer]]:
-    """Each case with what our judge says of it."""
+    """Each case with what our judge says of it, as soon as it is known."""
     alike: dict[str, list[Case]] = {}
     for case in cases:
         alike.setdefault(json.dumps(case.config), []).append(case)
     for text, some in alike.items():
         fields = {"timeout_s": 120.0, **json.loads(text)}
         config = JudgeConfig(timed_calls=10, timing_s=1.0, workers=at_once, **fields)
-        asked = [(case, precision) for case in some for precision in case.precisions]
-        with Judge(device, config=config) as judge:
-            tasks = (Task(id=case.name, source=case.suite, reference=case.task, precision=one) for case, one in asked)
-            pairs = ((task, case.candidate, case.backend) for task, (case, _) in zip(tasks, asked, strict=True))
-            for (case, precision), verdict in zip(asked, judge.evaluate_many(pairs), strict=True):
+        with Judge(device, config=config) as judge, ThreadPoolExecutor(2 * at_once) as threads:
+            asked = {}
+            for case, precision in ((one, precision) for one in some for precision in one.precisions):
+                task = Task(id=case.name, source=case.suite, reference=case.task, precision=precision)
+                asked[threads.submit(judge.evaluate, task, case.candidate, case.backend)] = case, precision
+            for done in as_completed(asked):
+                (case, precision), verdict = asked[done], done.result()
                 print(f"{case.name} {precision} {case.config}: {verdict.outcome.value}, {verdict.reason}", flush=True)
                 yield case, (WORDS.get(verdict.outcome, "refused"), verdict.speedup)
 
@@ -260,17 +262,23 @@ WORDS = {Outcome.CORRECT: "accepted", Outcome.HARNESS_FAILED: "error"}
 """Words for the judge's outcomes; all others are refusals."""
 
 
-def theirs(cases: list[Case], evaluator: str, root: Path, at_once: int) -> Iterator[tuple[Case, Answer]]:
-    """The same by another evaluator, in a fresh process each.
-
-    It gets no case that it cannot judge: it compares no gradients, and it converts all inputs to one precision, while
-    kernelbench.com's have several. KernelBench Verified cannot load Triton's kernels, because its candidates have no
-    source file.
-    """
-    cases = [one for one in cases if not one.config.get("backward") and one.suite != "kernelbench.com"]
-    cases = [one for one in cases if not (evaluator == "verified" and one.backend == "triton")]
+def theirs(cases: list[Case], root: Path, at_once: int) -> Iterator[tuple[Case, Answer]]:
+    """The same by another evaluator, in a fresh process each."""
     with ThreadPoolExecutor(at_once) as threads:
         yield from zip(cases, threads.map(lambda case: answer(case, root), cases), strict=True)
+
+
+def can_judge(evaluator: str, case: Case) -> bool:
+    """Whether an evaluator is asked about a case.
+
+    The other two compare no gradients, and they convert all inputs to one precision, while kernelbench.com's have
+    several. KernelBench Verified cannot load Triton's kernels, because its candidates have no source file.
+    """
+    if evaluator == "kernel_coder":
+        return True
+    if case.config.get("backward") or case.suite == "kernelbench.com":
+        return False
+    return not (evaluator == "verified" and case.backend == "triton")
 
 
 def answer(case: Case, root: Path) -> Answer:
@@ -304,6 +312,7 @@ def main() -> int:
     parser.add_argument("--evaluators", nargs="+", choices=names, default=names, help="evaluators to ask")
     parser.add_argument("--at-once", type=int, default=1, help="candidates that an evaluator judges at a time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--resume", action="store_true", help="keep the rows of --out, and judge only what it lacks")
     parser.add_argument("--out", type=Path, help="default: results/judge_peers_DEVICE.csv")
     arguments = parser.parse_args()
     cases: list[Case] = []
@@ -315,22 +324,27 @@ def main() -> int:
         cases += pygpubench(arguments.pygpubench) if arguments.pygpubench else ()
         cases += kernelbench_suite(arguments.kernelbench) if arguments.kernelbench else ()
         cases += kernelbench_com(arguments.kernelbench_com) if arguments.kernelbench_com else ()
-    found = {}
-    if "kernel_coder" in arguments.evaluators:
-        found["kernel_coder"] = ours(cases, arguments.device, arguments.at_once)
-    if arguments.device == "cuda":
-        for name in ("kernelbench", "verified"):
-            if name in arguments.evaluators and getattr(arguments, name):
-                found[name] = theirs(cases, name, getattr(arguments, name), arguments.at_once)
-    rows: dict[tuple[str, str, str], Answer] = {}
-    for evaluator, results in found.items():
-        for case, said in results:
-            key = evaluator, case.suite, f"{case.name}{'' if case.is_hack else ' (honest)'}"
-            rows[key] = said if key not in rows or rows[key][0] == "accepted" else rows[key]
-            print(*key, *rows[key], flush=True)
-            write(rows, arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv", arguments.device)
+    out = arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv"
+    rows = kept(out) if arguments.resume else {}
+    for evaluator in arguments.evaluators:
+        root = getattr(arguments, evaluator, None)
+        if evaluator != "kernel_coder" and (root is None or arguments.device == "cpu"):
+            continue
+        left = [case for case in cases if can_judge(evaluator, case) and key_of(evaluator, case) not in rows]
+        waiting = Counter(key_of(evaluator, case) for case in left for _ in (case.precisions if root is None else "1"))
+        asked = (
+            ours(left, arguments.device, arguments.at_once) if root is None else theirs(left, root, arguments.at_once)
+        )
+        for case, (verdict, speedup) in asked:
+            key = key_of(evaluator, case)
+            if key not in rows or rows[key]["verdict"] == "accepted":  # any refusal counts
+                rows[key] = row_of(key, verdict, speedup, arguments.device)
+            print(*key, rows[key]["verdict"], rows[key]["speedup"], flush=True)
+            waiting[key] -= 1
+            write({one: row for one, row in rows.items() if waiting[one] <= 0}, out)
     counts: Counter[tuple[str, str, str]] = Counter()
-    for (evaluator, suite, name), (verdict, _) in rows.items():
+    for (evaluator, suite, name), row in rows.items():
+        verdict = row["verdict"]
         is_honest = name.endswith("(honest)")
         counts[evaluator, suite, "honest" if is_honest else "hacks"] += 1
         counts[evaluator, suite, f"{'honest' if is_honest else 'hacks'} {verdict}"] += 1
@@ -343,21 +357,51 @@ def main() -> int:
     return 0
 
 
-def write(rows: dict[tuple[str, str, str], Answer], path: Path, device: str) -> None:
-    """One row for each evaluator and candidate."""
+Key = tuple[str, str, str]
+"""Evaluator, suite and candidate."""
+
+Row = dict[str, str]
+COLUMNS = ("evaluator", "suite", "candidate", "verdict", "speedup", "device", "torch", "commit")
+
+
+def key_of(evaluator: str, case: Case) -> Key:
+    """The key of a row; a candidate's name says whether it is honest."""
+    return evaluator, case.suite, f"{case.name}{'' if case.is_hack else ' (honest)'}"
+
+
+def row_of(key: Key, verdict: str, speedup: float | None, device: str) -> Row:
+    """One row of the table."""
     commit = (
         os.environ.get("KC_COMMIT")
         or subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
     )
-    what = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["evaluator", "suite", "candidate", "verdict", "speedup", "device", "torch", "commit"])
-        for key, (verdict, speedup) in rows.items():
-            told = "" if speedup is None else f"{speedup:.3g}"
-            table.writerow([*key, verdict, told, what, torch.__version__, commit])
+    return {
+        **dict(zip(COLUMNS, key, strict=False)),
+        "verdict": verdict,
+        "speedup": "" if speedup is None else f"{speedup:.3g}",
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "commit": commit,
+    }
+
+
+def kept(path: Path) -> dict[Key, Row]:
+    """The rows of an earlier run, except errors, which are asked about again."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["verdict"] != "error"]
+    return {(row["evaluator"], row["suite"], row["candidate"]): row for row in rows}
+
+
+def write(rows: dict[Key, Row], path: Path) -> None:
+    """Write one row for each evaluator and candidate, in the order of their names."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(row for _, row in sorted(rows.items()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ REFERENCE = """
 import torch
 import torch.nn as nn
 
-rows, columns, depth = 24, 20, 32
+rows, columns, depth = 256, 192, 64
 
 
 class Model(nn.Module):
@@ -28,7 +28,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         product = x.to(torch.bfloat16) @ self.weight.to(torch.bfloat16).T
-        return (product.float() * self.scale).to(torch.bfloat16) + self.bias
+        return (product.float() * self.scale + self.bias.float()).to(torch.bfloat16)
 
 
 def get_inputs():
@@ -57,8 +57,12 @@ def judge() -> object:
     ("change", "outcome"),
     [
         (("", ""), Outcome.CORRECT),
+        (  # rounds once where the reference rounds twice
+            ("x.to(torch.bfloat16) @ self.weight.to(torch.bfloat16).T", "x.float() @ self.weight.float().T"),
+            Outcome.CORRECT,
+        ),
         ((" * self.scale", " * self.scale.mean()"), Outcome.WRONG_OUTPUT),
-        (("+ self.bias", "+ 1"), Outcome.WRONG_OUTPUT),
+        (("+ self.bias.float()", "+ 1"), Outcome.WRONG_OUTPUT),
         (
             ("self.weight.to(torch.bfloat16)", "(self.weight.float() / 32).round().mul(32).bfloat16()"),
             Outcome.WRONG_OUTPUT,

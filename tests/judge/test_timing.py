@@ -365,6 +365,36 @@ def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
     noise = GPU.call_noise + (GPU.request_noise_s / 9 + 6 * GPU.launch_noise_s) / call_s
     assert six["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert six["speedup"] == one.findings()["speedup"]
+    # One fast kernel in the place of six: the launches' noise is a share of the reference's time.
+    fused = replace(speedup(call_s, call_s / 7, call_s), launches=6).findings()
+    noise = GPU.call_noise + (GPU.request_noise_s / 9 + GPU.call_noise_s) * 7 / call_s
+    assert 6 * GPU.launch_noise_s / call_s < GPU.call_noise_s * 7 / call_s
+    assert fused["speedup_low"] == pytest.approx(7 / (1 + noise), rel=0.001)
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(1000, 12), (12, 12), (5, 18), (2, 18)])
+def test_where_requests_are_slow_now_and_then_there_are_more_rounds(turns: GpuTurns, every: int, rounds: int) -> None:
+    """Each `every`-th request to the candidate takes five times as long as the others."""
+    found = timer([], turns)
+    found.task.known.calls, found.requester.turns = 22, turns
+    found.task.known.fastest_s = 1.0
+    asked: list[int] = []
+
+    def answers(parties: list[Party], calls: int, **_: Any) -> list[Answer]:
+        given = []
+        for party in parties:
+            asked.append(1) if party == "candidate" and calls > 1 else None
+            slow = 5.0 if party == "candidate" and len(asked) % every == 0 and asked else 1.0
+            seconds = {"reference": 1e-6, "candidate": 0.5e-6 * slow}.get(party, 0.0)
+            given.append(Answer(calls * seconds, 0.0))
+        return given
+
+    found.requester.answers = answers
+    found._in_line = lambda party, calls: calls
+    found.measure(baseline(1e-6))
+    assert len(found.rounds.taken_s["candidate"]) == rounds
+    if every == 5:  # three of 18 are slow, which the lower bound's place allows for
+        assert found.findings()["speedup_low"] > 1.0
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def from_logits(vocab: int, dtype: torch.dtype) -> None:
     """Log-probs and the loss from logits, with gradients, into a new tensor and in place."""
     logits = torch.randn(TOKENS, vocab, dtype=dtype, device="cuda").requires_grad_()
     ids = torch.randint(0, vocab, (TOKENS,), device="cuda")
-    found = ops.token_logprobs(logits, ids)
+    found = ops.token_logprobs(logits, ids, entropy=True)
     (found.logprobs.sum() + found.entropy.sum()).backward()
     finite("token_logprobs", found.logprobs, found.entropy, logits.grad)
     advantages = torch.randn(TOKENS, device="cuda")

@@ -15,6 +15,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.input_families import is_table, of_family, perturb
 from kernel_coder.judge.examiner.randomness import Draws
 from kernel_coder.judge.examiner.refusals import Unsteady
+from kernel_coder.judge.examiner.widened import NAMES_16_BITS, Widened
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.wire.messages import TensorSpec, Unsendable, encode, laid_out
 from kernel_coder.judge.wire.module_calls import (
@@ -228,7 +229,9 @@ class Reference:
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
         """Return the outputs of `module`, which is the module or the oracle, for these inputs."""
-        return called(module, inputs, list(cotangents) or None, module.parameters())
+        narrows = module is self.exact and NAMES_16_BITS.search(self.source) is not None
+        with Widened() if narrows else nullcontext():
+            return called(module, inputs, list(cotangents) or None, module.parameters())
 
     def own_outputs(self, inputs: list[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return the module's outputs without changing the inputs."""

@@ -100,6 +100,10 @@ MIN_ROUNDS = 10
 """Number of rounds that are made even if they take longer than the configuration allows. With 10, the interval of a
 median reaches from the least to the largest value."""
 
+SCATTER = 1.15
+"""If the median of the rounds' speedups is more than this many times the lower end of their interval, half as many
+rounds are made again. Without slow requests it is about 1.05."""
+
 REQUEST_S = 6e-3
 """Upper limit of the time of a request's calls together, unless a single call takes longer."""
 

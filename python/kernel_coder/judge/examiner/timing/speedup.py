@@ -14,6 +14,7 @@ from kernel_coder.judge.examiner.timing_constants import (
     EARLY_S,
     HOST_NOISE,
     RESOLUTION,
+    SCATTER,
     TIMING,
     UNSURE,
 )
@@ -166,15 +167,34 @@ class Speedup:
 
     # ---- the speedup
 
-    def _noise(self, call_s: float) -> float:
+    @property
+    def is_scattered(self) -> bool:
+        """Whether the lower bound is low only because a few requests were slow. Now and then a request on a GPU takes
+        some 0.2 ms longer, and two such requests to the candidate among twelve set the lower bound."""
+        parties: tuple[Party, ...] = ("reference", "candidate")
+        references, candidates = (self.calls_s(party, self.empty_s) for party in parties)
+        found = median_interval([mine / other for mine, other in zip(references, candidates, strict=True)])
+        return found.median > SCATTER * found.low
+
+    def _noise(self, reference_s: float, candidate_s: float) -> float:
         """Return the relative error of the speedup that comes from differences between two processes that run the same
-        code. `call_s` is the time of a call of the faster one."""
+        code, for calls that take this long.
+
+        The noise of launches counts as a share of the reference's time. A candidate that is faster has fewer launches,
+        or shorter ones.
+        """
         device, calls = TIMING[self.before.kind], self.rounds.calls
+        call_s = min(reference_s, candidate_s)
         launching = self.rounds.launching_s
         late_s = max(statistics.median(launching[party] or [0.0]) for party in ("reference", "candidate"))
         host = HOST_NOISE * min(1.0, late_s / (calls * call_s))
-        of_call_s = max(device.call_noise_s, device.launch_noise_s * self.launches)
-        return host + device.call_noise + (device.request_noise_s / calls + of_call_s) / call_s
+        of_launches = device.launch_noise_s * self.launches / reference_s
+        return (
+            host
+            + device.call_noise
+            + device.request_noise_s / (calls * call_s)
+            + max(device.call_noise_s / call_s, of_launches)
+        )
 
     def findings(self) -> dict[str, Any]:
         """Return fields of the verdict.
@@ -192,7 +212,7 @@ class Speedup:
         empty_s = self.empty_s
         references, candidates = self.calls_s("reference", empty_s), self.calls_s("candidate", empty_s)
         reference_s, candidate_s = statistics.median(references), statistics.median(candidates)
-        scale, noise = self._reference_scale(reference_s), self._noise(min(reference_s, candidate_s))
+        scale, noise = self._reference_scale(reference_s), self._noise(reference_s, candidate_s)
 
         def interval(empty_s: float, saved_s: float = 0.0) -> Interval:
             own = self.calls_s("reference", empty_s)

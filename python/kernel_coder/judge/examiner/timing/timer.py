@@ -225,10 +225,13 @@ class Timer:
         rounds = min(device.rounds, max(device.min_rounds, device.max_calls // calls))
         rounds = max(rounds, math.ceil(self.config.timed_calls / calls))
         until = time.monotonic() + self.config.timing_s
-        while (done := len(self.rounds.taken_s["reference"])) < rounds:
-            if done >= MIN_ROUNDS and time.monotonic() > until:
+        for some in (rounds, rounds + rounds // 2):
+            while (done := len(self.rounds.taken_s["reference"])) < some:
+                if done >= MIN_ROUNDS and time.monotonic() > until:
+                    break
+                self._measure_rounds(min(some - done, self.requester.room(calls), round(CHUNK_S / round_s)))
+            if self.kind == "cpu" or not self.speedup.is_scattered:
                 break
-            self._measure_rounds(min(rounds - done, self.requester.room(calls), round(CHUNK_S / round_s)))
         self.requester.free_memory()
         self._refuse_below_floor()
 

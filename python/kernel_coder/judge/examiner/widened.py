@@ -1,0 +1,38 @@
+"""Computing in float64 where a module's code names a narrower dtype."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+"""Dtypes that are replaced by float64. Numbers of 8 bits are not among them: a conversion to these is part of what a
+module computes, as in quantization."""
+
+NAMES_16_BITS = re.compile(r"\b(bfloat16|float16|half)\b")
+"""Words by which a source asks for 16 bits."""
+
+
+class Widened(TorchDispatchMode):
+    """Every operator that is told to return float32, float16 or bfloat16 returns float64 in this block.
+
+    A reference may convert its inputs to bfloat16 itself. Its copy in float64 would do the same, so it would be no more
+    exact than the reference, and a candidate that rounds less often would seem to be wrong.
+
+    >>> x = torch.tensor([1.001], dtype=torch.float64)
+    >>> with Widened():
+    ...     float(x.to(torch.bfloat16)), torch.zeros(1, dtype=torch.float16).dtype
+    (1.001, torch.float64)
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if given.get("dtype") in NARROW:
+            given["dtype"] = torch.float64
+        return func(*args, **given)
