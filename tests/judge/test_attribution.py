@@ -21,7 +21,7 @@ from kernel_coder.judge.runner.contents import fingerprint, is_one_value
 from kernel_coder.judge.runner.device_time import KernelRecord, NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.kernel_facts import KernelFacts, demangled, kernels_in, library_facts, spellings
 from kernel_coder.judge.runner.launch_hooks import record_launches
-from kernel_coder.judge.runner.launches import Launches
+from kernel_coder.judge.runner.launches import Launches, Recorder
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import ONLY_OWN, Audit, Mode
 from torch import Tensor
@@ -936,3 +936,17 @@ def test_resources_of_a_librarys_kernels_are_known_where_cuobjdump_is(cuda_libra
     else:
         assert (facts["plain"].registers or 0) > 0
         assert facts["plain"].local_bytes == facts["plain"].shared_bytes == 0
+
+
+@pytest.mark.parametrize("has_module", [True, False])
+def test_a_function_may_write_to_memory_whose_address_it_has_kept_if_the_module_has_it_too(has_module: bool) -> None:
+    module = torch.nn.Module()
+    module.kept = [torch.zeros(4)]
+
+    def write(x: torch.Tensor) -> None:  # stands for a function in C++ that got the address in an earlier call
+        module.kept[0].copy_(2 * x)
+
+    recorder = Recorder(OwnKernels("candidate.py"), Mode.AUDITED, module=module if has_module else None)
+    recorder.call_function("write", write, (torch.ones(4),), {})
+    (launch,) = recorder.seen.launches
+    assert list(launch.changed) == (["self.kept[0]"] if has_module else [])

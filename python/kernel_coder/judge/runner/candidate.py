@@ -313,7 +313,7 @@ class Candidate:
         """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
         self.copied = self.reached = 0
         self.is_aliased = False
-        with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"]) as seen:
+        with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"], self.model) as seen:
             self.seen = seen if mode is Mode.AUDITED else None
             try:
                 calls()

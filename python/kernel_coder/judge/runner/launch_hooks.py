@@ -19,7 +19,9 @@ from kernel_coder.judge.wire.messages import Mode
 
 
 @contextlib.contextmanager
-def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = True) -> Iterator[Launches]:
+def record_launches(
+    own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = True, module: torch.nn.Module | None = None
+) -> Iterator[Launches]:
     """Record launches of own Triton kernels, whether jitted, autotuned, interpreted or precompiled.
 
     Args:
@@ -31,6 +33,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = T
             match. AUDITED observes what each launch changes; it reads the arguments a few times and copies none of
             them.
         products: whether products and convolutions of the library count as its work.
+        module: the candidate, whose attributes extension functions may write to.
 
     Raises:
         RuntimeError: launches of this candidate are being recorded already.
@@ -43,7 +46,7 @@ def record_launches(own: OwnKernels, mode: Mode = Mode.PLAIN, products: bool = T
     """
     if own.observer is not None:
         raise RuntimeError("launches are being recorded already")
-    recorder = Recorder(own, mode, products)
+    recorder = Recorder(own, mode, products, module)
     own.observer = recorder.call_function
     try:
         with contextlib.ExitStack() as stack:

@@ -113,6 +113,10 @@ class Launches:
             self.launches.append(launch)
 
 
+MODULES_OWN = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has, such as the dict of its parameters."""
+
+
 class Recorder:
     """Runs and records the launches of one call, as its mode asks.
 
@@ -120,10 +124,14 @@ class Recorder:
         own: decides which kernels are the candidate's own.
         mode: see :func:`kernel_coder.judge.runner.launch_hooks.record_launches`.
         products: whether products and convolutions of the library count as its work.
+        module: the candidate. Tensors that it keeps as attributes are watched too, because a function may know their
+            addresses from an earlier call.
     """
 
-    def __init__(self, own: OwnKernels, mode: Mode, products: bool = True) -> None:
-        self.own, self.seen, self.products = own, Launches(mode), products
+    def __init__(
+        self, own: OwnKernels, mode: Mode, products: bool = True, module: torch.nn.Module | None = None
+    ) -> None:
+        self.own, self.seen, self.products, self.module = own, Launches(mode), products, module
         self.is_ablation = mode in ABLATIONS
         self.pauses = 0
         """Above 0, the operators that run are the recorder's own and are not recorded."""
@@ -184,7 +192,7 @@ class Recorder:
         seen = self.seen
         captures = _is_capturing()
         named = {**{str(index): one for index, one in enumerate(args)}, **kwargs}
-        tensors = dict(tensors_in(named)) if captures else with_pointed_at(named)
+        tensors = dict(tensors_in(named)) if captures else self._kept() | with_pointed_at(named)
         launch = Launch(name, tensors=_described(tensors))
         if seen.mode is Mode.UNDONE:
             with self.paused():
@@ -208,6 +216,11 @@ class Recorder:
             changed, moves = seen.flow.launch(tensors, before, _made(result, tensors), has_numbers(result))
             seen.add(replace(launch, changed=changed, only_moves_data=moves))
         return result
+
+    def _kept(self) -> dict[str, Tensor]:
+        """Return the tensors among the module's attributes that are neither parameters nor buffers."""
+        own = {} if self.module is None else vars(self.module)
+        return dict(tensors_in({f"self.{name}": one for name, one in own.items() if name not in MODULES_OWN}))
 
     def call_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call any operator of torch, given as an ``OpOverload``."""
