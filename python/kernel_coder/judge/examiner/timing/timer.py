@@ -225,15 +225,19 @@ class Timer:
         rounds = min(device.rounds, max(device.min_rounds, device.max_calls // calls))
         rounds = max(rounds, math.ceil(self.config.timed_calls / calls))
         until = time.monotonic() + self.config.timing_s
-        for some in (rounds, rounds + rounds // 2):
-            while (done := len(self.rounds.taken_s["reference"])) < some:
-                if done >= MIN_ROUNDS and time.monotonic() > until:
-                    break
-                self._measure_rounds(min(some - done, self.requester.room(calls), round(CHUNK_S / round_s)))
-            if self.kind == "cpu" or not self.speedup.is_scattered:
-                break
+        self._measure_until(rounds, until, round_s)
+        if self.kind != "cpu" and self.speedup.is_scattered:
+            self._measure_until(rounds + rounds // 2, until, round_s)
         self.requester.free_memory()
         self._refuse_below_floor()
+
+    def _measure_until(self, rounds: int, until: float, round_s: float) -> None:
+        """Measure until there are this many rounds, or until this time if there are :data:`MIN_ROUNDS`."""
+        while (done := len(self.rounds.taken_s["reference"])) < rounds:
+            if done >= MIN_ROUNDS and time.monotonic() > until:
+                break
+            room = self.requester.room(self.rounds.calls)
+            self._measure_rounds(min(rounds - done, room, round(CHUNK_S / round_s)))
 
     def _measure_rounds(self, count: int) -> None:
         """Measure `count` rounds, at least one, while other processes may not use the device. The order within each
