@@ -103,7 +103,7 @@ class PreparedTask:
                 self._add_hidden_shapes()
         with refusing("its inputs and outputs do not fit into memory"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
-            self.plan = self._plan()
+            self.plan = _plan_of(self)
 
     # ---- the memory that judging needs
 
@@ -323,31 +323,6 @@ class PreparedTask:
 
     # ---- candidates
 
-    def _plan(self) -> dict[str, Any]:
-        """Return the plan of the task, which every Runner reads."""
-        memory = self.memory
-        return {
-            "device": str(self.device),
-            "precision": self.precision,
-            "threads": self.config.threads,
-            "training": self.config.training,
-            "seed": self.reference.seed,
-            "init": memory.init_tree,
-            "init_tensors": memory.init_specs,
-            "state": [(name, *spec) for name, spec in memory.state_specs],
-            "random_state": self.reference.has_random_state,
-            "optional_state": sorted(self.reference.tables),
-            "initial_state": {name: one_value(value) for name, value in self.reference.initial.items()},
-            "allow": self.config.allow,
-            "slots_at": memory.slots_at,
-            "gate_at": memory.gate_at,
-            "done_at": memory.done_at,
-            "awake_s": 0.02 if self.device.type == "cuda" else 0.0,  # a machine with a GPU has cores to spare
-            "input_bytes": memory.inputs.size,
-            "output_bytes": memory.candidate_outputs.size,
-            "variants": [variant.as_plan() for variant in self.variants],
-        }
-
     def refresh(self, seeds: Seeds) -> None:
         """Prepare for the next candidate: new seeds, new parameters, and clean shared memory."""
         has_memory = bool(self.memory.init_specs or self.memory.state_specs)
@@ -360,3 +335,29 @@ class PreparedTask:
     def close(self) -> None:
         """Free the shared memory."""
         self.memory.close()
+
+
+def _plan_of(task: PreparedTask) -> dict[str, Any]:
+    """Return the plan of the task, which every Runner reads."""
+    memory = task.memory
+    return {
+        "device": str(task.device),
+        "precision": task.precision,
+        "threads": task.config.threads,
+        "training": task.config.training,
+        "seed": task.reference.seed,
+        "init": memory.init_tree,
+        "init_tensors": memory.init_specs,
+        "state": [(name, *spec) for name, spec in memory.state_specs],
+        "random_state": task.reference.has_random_state,
+        "optional_state": sorted(task.reference.tables),
+        "initial_state": {name: one_value(value) for name, value in task.reference.initial.items()},
+        "allow": task.config.allow,
+        "slots_at": memory.slots_at,
+        "gate_at": memory.gate_at,
+        "done_at": memory.done_at,
+        "awake_s": 0.02 if task.device.type == "cuda" else 0.0,  # a machine with a GPU has cores to spare
+        "input_bytes": memory.inputs.size,
+        "output_bytes": memory.candidate_outputs.size,
+        "variants": [variant.as_plan() for variant in task.variants],
+    }

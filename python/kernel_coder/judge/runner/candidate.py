@@ -13,23 +13,23 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.profiler import ProfilerActivity
 
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.gpu.stream_gate import GateError, wait_for, write_later
 from kernel_coder.judge.runner import interpreted_bfloat16
 from kernel_coder.judge.runner.cross_compile import compile_kernels
-from kernel_coder.judge.runner.device_time import NoDeviceTime, device_records, kernel_share
 from kernel_coder.judge.runner.launch_hooks import record_launches, without_tuning
 from kernel_coder.judge.runner.launches import Launches
 from kernel_coder.judge.runner.library_symbols import BuiltLibraries
 from kernel_coder.judge.runner.native import is_native, native_model
+from kernel_coder.judge.runner.outputs import OutputMemory, WrongStructure, check, fits, taken_apart
 from kernel_coder.judge.runner.own_kernels import OwnKernels
+from kernel_coder.judge.runner.prepared_calls import PreparedCalls
+from kernel_coder.judge.runner.profiling import most_allocated, profiled
 from kernel_coder.judge.runner.side_streams import HeldStreams
 from kernel_coder.judge.wire.messages import (
     ALIASED,
@@ -41,10 +41,6 @@ from kernel_coder.judge.wire.messages import (
     Status,
     TensorSpec,
     decode,
-    dtype_name,
-    encode,
-    names_of_leaves,
-    same_structure,
 )
 from kernel_coder.judge.wire.module_calls import (
     COMPUTE,
@@ -71,38 +67,12 @@ MAX_WORK = 1 << 60
 """Upper limit of the number of operations in a message, because its integers have 64 bits."""
 
 
-class WrongStructure(Exception):
-    """Raised if an output differs from the reference's in number, shape, dtype, device or type."""
-
-
 class BuildFailed(Exception):
     """Raised if the candidate cannot be used. The Runner then reports why and ends."""
 
     def __init__(self, status: Status, text: str = "") -> None:
         super().__init__(text)
         self.status = status
-
-
-class _PreparedCall(NamedTuple):
-    """A call on one slot of the shared memory, prepared so that a timed call does as little else as possible.
-
-    Attributes:
-        args: arguments of ``forward``.
-        cotangents: gradients of the outputs; None if gradients are not checked.
-        outputs: structure of the reference's outputs, encoded by :func:`~kernel_coder.judge.wire.messages.encode`.
-        is_one_tensor: whether that structure is a single tensor.
-        names: name of each output tensor in messages.
-        specs: shape and dtype of each output tensor.
-        places: place of each output tensor in shared memory.
-    """
-
-    args: list[Any]
-    cotangents: list[Tensor] | None
-    outputs: Any
-    is_one_tensor: bool
-    names: list[str]
-    specs: list[TensorSpec]
-    places: list[Tensor]
 
 
 class Candidate:
@@ -142,19 +112,12 @@ class Candidate:
         self.inputs = Arena(os.fstat(inputs).st_size or plan["input_bytes"], self.device, inputs)
         self.outputs = Arena(os.fstat(outputs).st_size or plan["output_bytes"], self.device, outputs)
         dirty_for_outputs(self.device, self.outputs.size)
-        self.is_aliased = False
-        """Whether an output of the last audited call shared memory with an input."""
-        self.returned: dict[int, StorageWeakRef] = {}
-        """Memory of the last audited call's outputs, by address."""
-        self.is_reused = False
-        """Whether an audited call wrote an output to the memory of the output of the audited call before it."""
+        self.memory = OutputMemory()
         self.grad_mode: Any = torch.no_grad
         self.has_gradients = False
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
-        self.prepared: dict[tuple[int, int], _PreparedCall] = {}
-        self.made: dict[int, list[Tensor]] = {}
-        """Tensors that are copied in place of outputs, by variant."""
+        self.prepared = PreparedCalls(plan, self.inputs, self.outputs)
         self.hooks = contextlib.ExitStack()  # kept until the end: an extension may be built during a call
         if os.environ.get("TRITON_INTERPRET") == "1":
             self.hooks.enter_context(without_tuning())
@@ -237,7 +200,6 @@ class Candidate:
         """Free everything, so that this process can build another candidate."""
         self.hooks.close()
         self.prepared.clear()
-        self.made.clear()
         if self.compiled is not None:
             torch._dynamo.reset()
         del self.modes, self.model, self.first_model, self.model_class, self.module, self.compiled, self.parameters
@@ -266,7 +228,11 @@ class Candidate:
             call allocates at most; for WEIGHED only these bytes. For FOR_TARGET, the number of compiled kernels.
         """
 
-        without_copies = {Mode.EMPTY: self._copy_only, Mode.PROFILED: self._only_model, Mode.WEIGHED: self._only_model}
+        without_copies = {
+            Mode.EMPTY: self.prepared.copy_only,
+            Mode.PROFILED: self._only_model,
+            Mode.WEIGHED: self._only_model,
+        }
         call = without_copies.get(mode, self._call)
 
         def calls() -> None:
@@ -289,9 +255,9 @@ class Candidate:
             self._call_compiled(calls)
             return ()
         if mode is Mode.PROFILED:
-            return _profiled(self.own, calls)
+            return profiled(self.own, calls)
         if mode is Mode.WEIGHED:
-            return (_most_allocated(calls),)
+            return (most_allocated(calls),)
         if mode is Mode.FOR_TARGET:
             with without_tuning():
                 facts = compile_kernels(calls, self.plan["compile_for"])
@@ -312,7 +278,7 @@ class Candidate:
     def _recorded(self, calls: Callable[[], None], mode: Mode) -> tuple[int, ...]:
         """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
         self.copied = self.reached = 0
-        self.is_aliased = False
+        self.memory.is_aliased = False
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"], self.model) as seen:
             self.seen = seen if mode is Mode.AUDITED else None
             try:
@@ -322,8 +288,8 @@ class Candidate:
         if mode is Mode.AUDITED:
             seen.library_moves -= self.copied
             self.libraries.look(self.own.libraries)
-            lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.is_aliased
-            lines += [REUSED] * self.is_reused
+            lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.memory.is_aliased
+            lines += [REUSED] * self.memory.is_reused
             lines += [ONLY_OWN] * seen.are_all
             self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
         if mode is not Mode.AUDITED:
@@ -336,15 +302,14 @@ class Candidate:
 
         The Examiner needs it for the next inputs. Fresh memory from the driver is zero, so some memory is filled again.
         """
-        self.made.clear()
+        self.prepared.free_copies()
         if free_memory(self.device):
             dirty_for_outputs(self.device, self.outputs.size)
 
     def make_ready(self, first: int, count: int, variant: int) -> None:
         """Prepare calls that will be timed."""
         for slot in range(first, first + count):
-            if (variant, slot) not in self.prepared:
-                self._prepare(variant, slot)
+            self.prepared.at(variant, slot)
 
     @contextlib.contextmanager
     def _behind_gate(self, number: int) -> Iterator[None]:
@@ -369,79 +334,38 @@ class Candidate:
 
     def _call(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot, check the structure of its outputs, and copy them to shared memory."""
-        prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
+        prepared = self.prepared.at(variant, slot)
         if prepared.cotangents is None and self.seen is None:
             with self.grad_mode():
                 made = self.model(*prepared.args)
                 if torch.is_grad_enabled() is not self.has_gradients:
                     raise WrongStructure("a call changes whether gradients are computed in the whole process")
             with torch.no_grad():
-                if type(made) is Tensor and prepared.is_one_tensor and _fits(made, prepared.places[0]):
+                if type(made) is Tensor and prepared.is_one_tensor and fits(made, prepared.places[0]):
                     prepared.places[0].copy_(made)  # the common case comes first, since a timed call includes this code
                     return
                 result = outputs_of(made, device_of(prepared.args))
         else:
             result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
-        if type(result) is Tensor and prepared.is_one_tensor:
-            found = [result]
-        else:
-            found = _taken_apart(result, prepared.outputs)
+        is_one = type(result) is Tensor and prepared.is_one_tensor
+        found = [result] if is_one else taken_apart(result, prepared.outputs)
         if self.seen is not None:
             self.reached += sum(map(self.seen.reaches, found))
-            given = {one.untyped_storage().data_ptr() for one in tensors_of(prepared.args) if one.numel()}
-            self.is_aliased |= any(one.untyped_storage().data_ptr() in given for one in found if one.numel())
-            self._look_for_reuse(found, prepared)
+            state = {name for name, *_ in self.plan["state"]}
+            buffers = [value for name, value in self.model.named_buffers() if name in state]
+            others = [*self.parameters, *buffers, *(prepared.cotangents or ())]
+            self.memory.look(found, tensors_of(prepared.args), others)
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
-            _check(name, tensor, place, spec)
+            check(name, tensor, place, spec)
             with torch.no_grad():
                 place.copy_(tensor)
             self.copied += 1
 
-    def _look_for_reuse(self, found: list[Tensor], prepared: _PreparedCall) -> None:
-        """Note whether an output lies in the memory of the previous audited call's output, which was never freed.
-
-        Then a caller that keeps the output of one call finds the values of the next call in it. Inputs and the
-        reference's own parameters and buffers do not count: the reference returns them, too.
-        """
-        state = {name for name, *_ in self.plan["state"]}
-        buffers = [value for name, value in self.model.named_buffers() if name in state]
-        fixed = [*tensors_of(prepared.args), *(prepared.cotangents or ()), *self.parameters, *buffers]
-        known = {one.untyped_storage().data_ptr() for one in fixed}
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in found if one.numel()}
-        before = self.returned
-        self.returned = {address: StorageWeakRef(one) for address, one in storages.items() if address not in known}
-        self.is_reused |= any(not before[address].expired() for address in self.returned.keys() & before.keys())
-
     def _only_model(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot without copying its outputs. These copies would count as the library's work."""
-        prepared = self.prepared.get((variant, slot)) or self._prepare(variant, slot)
+        prepared = self.prepared.at(variant, slot)
         with self.grad_mode():
             called(self.model, prepared.args, prepared.cotangents, self.parameters)
-
-    def _copy_only(self, variant: int, slot: int) -> None:
-        """Copy tensors of the outputs' sizes to shared memory, as :meth:`_call` does, without calling the candidate."""
-        places = (self.prepared.get((variant, slot)) or self._prepare(variant, slot)).places
-        if variant not in self.made:
-            self.made[variant] = [torch.empty_like(place) for place in places]
-        for place, made in zip(places, self.made[variant], strict=True):
-            place.copy_(made)
-
-    def _prepare(self, variant: int, slot: int) -> _PreparedCall:
-        plan = self.plan["variants"][variant]
-        base = self.plan["slots_at"] + slot * plan["input_stride"]
-        inputs = [self.inputs.apart(TensorSpec(*one), base) for one in plan["input_specs"]]
-        cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
-        specs = [TensorSpec(*one) for one in plan["output_specs"]]
-        self.prepared[variant, slot] = _PreparedCall(
-            decode(plan["inputs"], lambda index: inputs[index]),
-            cotangents or None,
-            plan["outputs"],
-            plan["outputs"][0] == "tensor",
-            names_of_leaves(plan["outputs"]),
-            specs,
-            [self.outputs.at(spec, slot * plan["output_stride"]) for spec in specs],
-        )
-        return self.prepared[variant, slot]
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -460,67 +384,3 @@ def _imported(source: str) -> ModuleType:
     sys.modules[MODULE] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _fits(tensor: Tensor, place: Tensor) -> bool:
-    return tensor.shape == place.shape and tensor.dtype == place.dtype and tensor.device == place.device
-
-
-def _check(name: str, tensor: Any, place: Tensor, spec: TensorSpec) -> None:
-    """Raise :class:`WrongStructure` if an output is not a plain tensor of the expected shape, dtype and device."""
-    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
-        raise WrongStructure(f"{name} must be a plain tensor; got a {type(tensor).__name__}")
-    if tensor.shape != place.shape:
-        raise WrongStructure(f"{name} has the wrong shape: expected {list(spec.shape)}, got {list(tensor.shape)}")
-    if tensor.dtype != place.dtype:
-        raise WrongStructure(f"{name} has the wrong dtype: expected {spec.dtype}, got {dtype_name(tensor.dtype)}")
-    if tensor.device != place.device:
-        raise WrongStructure(f"{name} is on the wrong device: expected {place.device}, got {tensor.device}")
-
-
-def _taken_apart(result: Any, expected: Any) -> list[Tensor]:
-    """Return the tensors in the candidate's result. Its structure must be the expected one."""
-    found: list[Tensor] = []
-    try:
-        tree = encode(result, found)
-    except ValueError as error:
-        raise WrongStructure(str(error)) from None
-    if not same_structure(expected, tree):
-        raise WrongStructure(f"it returned {_described(tree)} instead of {_described(expected)}")
-    return found
-
-
-def _described(tree: Any) -> str:
-    """Describe an encoded structure in words.
-
-    >>> _described(["tuple", [["tensor", 0], ["value", 1]]])
-    '(a tensor, 1)'
-    """
-    kind, what = tree
-    if kind in ("list", "tuple"):
-        return "(" + ", ".join(_described(one) for one in what) + ")"
-    if kind == "dict":
-        return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in what) + "}"
-    return {"tensor": "a tensor", "number": "a number"}.get(kind, repr(what))
-
-
-def _profiled(own: OwnKernels, calls: Callable[[], None]) -> tuple[int, ...]:
-    """Return nanoseconds of device time in own kernels and in all kernels, the number of records (all 0 if unknown),
-    and the bytes that a call allocates at most."""
-    peak = _most_allocated(calls)
-    with record_launches(own) as seen, torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profile:
-        calls()
-    try:
-        time = kernel_share(device_records(profile), own.kernel_names(), seen.by_name)
-    except NoDeviceTime:
-        return (0, 0, 0, peak)
-    return (time.own_ns, time.all_ns, time.records, peak)
-
-
-def _most_allocated(calls: Callable[[], None]) -> int:
-    """Return the bytes that the calls allocate on the GPU at most."""
-    calls()  # the first call compiles, tunes and allocates, which is not measured
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    calls()
-    return torch.cuda.max_memory_allocated() - held

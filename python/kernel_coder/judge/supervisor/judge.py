@@ -20,11 +20,11 @@ from kernel_coder.judge.gpu import nvml
 from kernel_coder.judge.sandbox.config import SandboxConfig
 from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.supervisor import audit
-from kernel_coder.judge.supervisor.admission import Admission
+from kernel_coder.judge.supervisor.admission import Admission, admission_of
 from kernel_coder.judge.supervisor.batching import askers, verdicts_of
 from kernel_coder.judge.supervisor.errors import ExaminerLost, HarnessError, TaskRefused
 from kernel_coder.judge.supervisor.evaluation import Evaluation, format_problem, installed_versions
-from kernel_coder.judge.supervisor.memory_gate import MemoryGate, is_out_of_memory, may_lack_memory, tells_of_memory
+from kernel_coder.judge.supervisor.memory_gate import MemoryGate, may_lack_memory, tells_of_memory
 from kernel_coder.judge.supervisor.processes import Processes
 from kernel_coder.judge.supervisor.slot import Slot
 from kernel_coder.judge.supervisor.worker_queue import WorkerQueue
@@ -237,22 +237,7 @@ class Judge:
         evaluation = self._evaluation(task, source, "torch")
         evaluation.is_trusted = True
         verdict, prepared = self._judged(evaluation)
-        known: dict[str, Any] = {"task": task.id, "task_hash": sha256_text(task.reference)}
-        if prepared is not None:
-            known["families"], known["skipped"] = tuple(prepared.families), prepared.skipped
-            known["hidden_sizes"] = prepared.hidden_sizes
-        if verdict.outcome is not Outcome.HARNESS_FAILED:
-            known["verdict"] = verdict
-        if verdict.correct:
-            return Admission(**known, admitted=True)
-        reason = verdict.reason or ""
-        if reason.startswith(REFUSED):
-            return Admission(**known, admitted=False, reason=reason)
-        if is_out_of_memory(verdict):
-            return Admission(**known, admitted=False, reason=f"it is too large for this device: {reason}")
-        if verdict.outcome is Outcome.HARNESS_FAILED:
-            return Admission(**known, admitted=None, reason=reason)
-        return Admission(**known, admitted=False, reason=f"the reference itself does not pass: {reason}")
+        return admission_of(task, verdict, prepared)
 
     def give_up_waiting(self) -> None:
         """Give up the candidates that wait for a worker in other threads. Their verdict is ``harness_failed``.

@@ -100,6 +100,49 @@ def _nothing() -> None:
     """Do nothing. A machine runs this to show that it is alive."""
 
 
+def _started_actor(
+    ray: Any,
+    node: str,
+    cpus: float | None,
+    make_judge: Callable[..., AnyJudge],
+    device: str,
+    backend: str | None,
+    config: JudgeConfig,
+) -> Any:
+    """Start an actor on this machine and return it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    made = ray.remote(JudgeActor).options(
+        num_gpus=1 if device == "cuda" else 0,
+        num_cpus=0 if cpus is None else cpus,
+        max_restarts=0,  # a new actor is made instead, so that a candidate is never judged again in the same one
+        max_concurrency=2 * config.parallel() + 2,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+    )
+    return made.remote(make_judge, device, backend, config.model_dump_json())
+
+
+def _end(ray: Any, actor: Any) -> None:
+    """Close an actor's judge and end the actor."""
+    with contextlib.suppress(Exception):
+        ray.get(actor.close.remote(), timeout=10)
+    with contextlib.suppress(Exception):
+        ray.kill(actor)
+
+
+def _is_node_alive(ray: Any, node: str) -> bool:
+    """Return whether the machine still runs a task."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    empty = ray.remote(_nothing).options(num_cpus=0, max_retries=0, scheduling_strategy=place)
+    try:
+        ray.get(empty.remote(), timeout=NODE_ANSWER_S)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
 class RayJudge:
     """A judge for each GPU of a Ray cluster, or for each machine without GPUs, with the interface of a single judge.
 
@@ -195,7 +238,7 @@ class RayJudge:
                 LOG.warning("a judge's actor ended: %s", error)
                 self._forget(member)
                 losses += 1
-                deaths += self._is_node_alive(member.node)
+                deaths += _is_node_alive(self._ray, member.node)
                 if deaths >= 2:
                     return self._alone(task, candidate, chosen)
                 continue
@@ -259,7 +302,7 @@ class RayJudge:
             self._coming.clear()
             self._changed.notify_all()
         for actor in actors:
-            self._end(actor)
+            _end(self._ray, actor)
 
     def __enter__(self) -> RayJudge:
         return self
@@ -307,23 +350,9 @@ class RayJudge:
             self._changed.notify_all()
 
     def _make(self, node: str) -> None:
-        actor = self._actor(node)
+        make = self._make_judge, self.device, self.backend, self._config
+        actor = _started_actor(self._ray, node, self._cpus, *make)
         self._coming[actor.facts.remote()] = actor, node
-
-    def _actor(self, node: str) -> Any:
-        """Start an actor on this machine and return it."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        workers = self._config.parallel()
-        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        made = self._ray.remote(JudgeActor).options(
-            num_gpus=1 if self.device == "cuda" else 0,
-            num_cpus=0 if self._cpus is None else self._cpus,
-            max_restarts=0,  # a new actor is made instead, so that a candidate is never judged again in the same one
-            max_concurrency=2 * workers + 2,
-            scheduling_strategy=place,
-        )
-        return made.remote(self._make_judge, self.device, self.backend, self._config.model_dump_json())
 
     def _take(self, reference: str) -> _Member | None:
         """Return an actor for a candidate of this task when one is free; None if there is no actor for too long."""
@@ -365,13 +394,7 @@ class RayJudge:
             if member in self._members:
                 self._members.remove(member)
                 self._changed.notify_all()
-        self._end(member.actor)
-
-    def _end(self, actor: Any) -> None:
-        with contextlib.suppress(Exception):
-            self._ray.get(actor.close.remote(), timeout=10)
-        with contextlib.suppress(Exception):
-            self._ray.kill(actor)
+        _end(self._ray, member.actor)
 
     def _is_alone_or_gone(self, member: _Member) -> bool:
         """Return whether an actor has only one candidate or has left. The caller holds the lock."""
@@ -380,18 +403,6 @@ class RayJudge:
     def _is_there(self, member: _Member) -> bool:
         with self._changed:
             return member in self._members
-
-    def _is_node_alive(self, node: str) -> bool:
-        """Return whether the machine still runs a task."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        empty = self._ray.remote(_nothing).options(num_cpus=0, max_retries=0, scheduling_strategy=place)
-        try:
-            self._ray.get(empty.remote(), timeout=NODE_ANSWER_S)
-        except self._ray.exceptions.RayError:
-            return False
-        return True
 
     # ---- verdicts without an answer
 
@@ -414,7 +425,7 @@ class RayJudge:
                     return Verdict.from_json(self._ray.get(member.actor.evaluate.remote(task, candidate, backend)))
                 except self._ray.exceptions.RayActorError:
                     self._forget(member)
-                    if self._is_node_alive(member.node):
+                    if _is_node_alive(self._ray, member.node):
                         return self._crashed(task, candidate, backend, 3)
                 finally:
                     member.is_reserved = False
