@@ -25,7 +25,7 @@ from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.supervisor.errors import HarnessError
 from kernel_coder.judge.supervisor.examiner import Examiner
 from kernel_coder.judge.supervisor.judge import MAX_PROBES, _with_workers_that_fit
-from kernel_coder.judge.wire.channel import Channel, ChannelClosed
+from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
 from kernel_coder.judge.wire.messages import Say
 from kernel_coder.judge.wire.module_calls import outputs_of
@@ -584,7 +584,16 @@ def test_a_process_that_was_started_ahead_is_timed_out_by_the_candidate_s_life()
 def test_a_process_that_does_not_get_ready_ahead_of_time_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.processes.START_AHEAD_S", 0.0)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.processes.START_AHEAD_S", 1e-9)
+    receive = Channel.receive
+
+    def never_at_once(channel: Channel, *args: Any, **options: Any) -> Any:
+        """A busy machine may let a process get ready before it is asked, so no answer comes in no time."""
+        if options.get("timeout_s") == 1e-9:
+            raise ChannelTimeout("no answer")
+        return receive(channel, *args, **options)
+
+    monkeypatch.setattr(Channel, "receive", never_at_once)
     with Judge("cpu", "torch", config=JudgeConfig(workers=1, prestart=True, timing=False)) as judge:
         for _ in range(2):
             assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
@@ -1135,7 +1144,8 @@ def test_a_profiled_call_copies_no_outputs() -> None:
     found = Candidate.__new__(Candidate)
     called: list[Any] = []
     found.model, found.grad_mode, found.parameters = lambda x: called.append(x) or 2 * x, torch.no_grad, []  # type: ignore[assignment, return-value]
-    found.prepared = {(0, 3): SimpleNamespace(args=[x], cotangents=None, places=[place])}  # type: ignore[dict-item]
+    call = SimpleNamespace(args=[x], cotangents=None, places=[place])
+    found.prepared = SimpleNamespace(at=lambda *place: {(0, 3): call}[place])  # type: ignore[assignment]
     found._only_model(0, 3)
     assert called == [x]
     assert not place.any()

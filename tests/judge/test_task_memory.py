@@ -25,6 +25,7 @@ from kernel_coder.judge.examiner.timing.requests import RequestMaker, each_call
 from kernel_coder.judge.examiner.tolerance import SAMPLED
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
+from kernel_coder.judge.runner.prepared_calls import PreparedCalls
 from kernel_coder.judge.wire.messages import Mode, Status
 from kernel_coder.judge.wire.trees import tensors_of
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -336,11 +337,13 @@ def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
     filled: list[int] = []
     monkeypatch.setattr(candidate, "free_memory", lambda device: is_much)
     monkeypatch.setattr(candidate, "dirty_for_outputs", lambda device, size: filled.append(size))
-    made = {0: [torch.zeros(6)]}
-    fake = SimpleNamespace(device=torch.device("cpu"), outputs=SimpleNamespace(size=math.prod((2, 3))), made=made)
+    outputs = SimpleNamespace(size=math.prod((2, 3)))
+    prepared = PreparedCalls({}, outputs, outputs)  # type: ignore[arg-type]
+    prepared._made[0] = [torch.zeros(6)]
+    fake = SimpleNamespace(device=torch.device("cpu"), outputs=outputs, prepared=prepared)
     candidate.Candidate.give_back(fake)  # type: ignore[arg-type]
     assert filled == ([6] if is_much else [])
-    assert not made
+    assert not prepared._made
 
 
 @pytest.mark.parametrize(
