@@ -66,6 +66,7 @@ class Reference:
         self.source: str = task["reference"]
         self.dtype = COMPUTE[task["precision"]]
         self.may_stop_gpu = device.type == "cuda" and STOPS_A_GPU.search(self.source) is not None
+        self._names_16_bits = NAMES_16_BITS.search(self.source) is not None
         self.changes_inputs = False
         """Whether a call writes to its inputs. PreparedTask sets this."""
 
@@ -229,8 +230,7 @@ class Reference:
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
         """Return the outputs of `module`, which is the module or the oracle, for these inputs."""
-        narrows = module is self.exact and NAMES_16_BITS.search(self.source) is not None
-        with Widened() if narrows else nullcontext():
+        with Widened() if module is self.exact and self._names_16_bits else nullcontext():
             return called(module, inputs, list(cotangents) or None, module.parameters())
 
     def own_outputs(self, inputs: list[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:

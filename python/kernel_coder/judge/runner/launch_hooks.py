@@ -33,7 +33,7 @@ def record_launches(
             match. AUDITED observes what each launch changes; it reads the arguments a few times and copies none of
             them.
         products: whether products and convolutions of the library count as its work.
-        module: the candidate, whose attributes extension functions may write to.
+        module: the candidate's module. Extension functions may write to the tensors among its attributes.
 
     Raises:
         RuntimeError: launches of this candidate are being recorded already.

@@ -124,8 +124,8 @@ class Recorder:
         own: decides which kernels are the candidate's own.
         mode: see :func:`kernel_coder.judge.runner.launch_hooks.record_launches`.
         products: whether products and convolutions of the library count as its work.
-        module: the candidate. Tensors that it keeps as attributes are watched too, because a function may know their
-            addresses from an earlier call.
+        module: the candidate's module. A function may have stored the address of a tensor in an earlier call. So the
+            tensors that the module keeps as attributes are watched, too.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Recorder:
         seen = self.seen
         captures = _is_capturing()
         named = {**{str(index): one for index, one in enumerate(args)}, **kwargs}
-        tensors = dict(tensors_in(named)) if captures else self._kept() | with_pointed_at(named)
+        tensors = dict(tensors_in(named)) if captures else self._with_kept(with_pointed_at(named))
         launch = Launch(name, tensors=_described(tensors))
         if seen.mode is Mode.UNDONE:
             with self.paused():
@@ -217,10 +217,13 @@ class Recorder:
             seen.add(replace(launch, changed=changed, only_moves_data=moves))
         return result
 
-    def _kept(self) -> dict[str, Tensor]:
-        """Return the tensors among the module's attributes that are neither parameters nor buffers."""
+    def _with_kept(self, passed: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that a function gets, and those that the module keeps as attributes, except parameters and
+        buffers."""
         own = {} if self.module is None else vars(self.module)
-        return dict(tensors_in({f"self.{name}": one for name, one in own.items() if name not in MODULES_OWN}))
+        kept = tensors_in({f"self.{name}": one for name, one in own.items() if name not in MODULES_OWN})
+        given = list(passed.values())
+        return passed | {name: one for name, one in kept if not contains(given, one)}
 
     def call_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call any operator of torch, given as an ``OpOverload``."""
