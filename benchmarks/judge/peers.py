@@ -312,6 +312,7 @@ def main() -> int:
     parser.add_argument("--evaluators", nargs="+", choices=names, default=names, help="evaluators to ask")
     parser.add_argument("--at-once", type=int, default=1, help="candidates that an evaluator judges at a time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--match", default="", help="only candidates in whose name this regular expression is found")
     parser.add_argument("--resume", action="store_true", help="keep the rows of --out, and judge only what it lacks")
     parser.add_argument("--out", type=Path, help="default: results/judge_peers_DEVICE.csv")
     arguments = parser.parse_args()
@@ -324,6 +325,7 @@ def main() -> int:
         cases += pygpubench(arguments.pygpubench) if arguments.pygpubench else ()
         cases += kernelbench_suite(arguments.kernelbench) if arguments.kernelbench else ()
         cases += kernelbench_com(arguments.kernelbench_com) if arguments.kernelbench_com else ()
+    cases = [case for case in cases if re.search(arguments.match, case.name)]
     out = arguments.out or RESULTS / f"judge_peers_{arguments.device}.csv"
     rows = kept(out) if arguments.resume else {}
     for evaluator in arguments.evaluators:

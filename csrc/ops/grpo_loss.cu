@@ -4,7 +4,8 @@
 //
 //   producer   1 thread. Starts the bulk copies (TMA) of the next chunks into free slots, also those of the next row.
 //   summers    8 warps. First sweep: each sums its share of a chunk once the chunk has arrived. At the end of the row
-//              each warp sends its sums to all blocks of the cluster (st.async into distributed shared memory).
+//              each warp sends its sums to all blocks of the cluster (st.async into distributed shared memory). A
+//              cluster of one block stores them instead, since memcheck objects to st.async there.
 //   judge      1 warp. Joins the sums of the row, computes log-prob and entropy, gets the gradient of the loss from
 //              loss_math.h, and gives the writers the numbers that the second sweep needs. Also counts the metrics.
 //   writers    8 warps. Second sweep: they read the slots and write gradients to global memory. The whole row has been
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(&shared.empty[s], kWriters);
     }
     for (int r = 0; r < kRows; ++r) {
-      barrier_init(&shared.sums_here[r], 1);
+      barrier_init(&shared.sums_here[r], layout.cluster == 1 ? kSummers : 1);
       barrier_init(&shared.judged[r], 1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -335,9 +336,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       mine = warp_merge(mine, c);
       target = warp_sum(target);
-      if (lane < layout.cluster)
+      if (layout.cluster == 1) {
+        if (lane == 0) {
+          sums[turn.index * senders + warp] = {mine.max, mine.sum, mine.weighted, target};
+          barrier_arrive(&shared.sums_here[turn.index]);
+        }
+      } else if (lane < layout.cluster) {
         send({mine.max, mine.sum, mine.weighted, target}, &sums[turn.index * senders + rank * kSummers + warp],
              &shared.sums_here[turn.index], lane);
+      }
       turn.advance(kRows);
     });
   } else if (warp < kProducerWarp) {
@@ -438,7 +445,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       LossToken<double> token = load_token<double>(args, spec, token_id, sequence, 0.0, 0.0);
       const double weight = weight_on_device(args, spec, scratch, sequence);
       const float c = log2_scale(info.temperature);
-      if (lane == 0) barrier_expect(&shared.sums_here[turn.index], senders * static_cast<int>(sizeof(WarpSums)));
+      if (layout.cluster > 1 && lane == 0)
+        barrier_expect(&shared.sums_here[turn.index], senders * static_cast<int>(sizeof(WarpSums)));
       __syncwarp();
       barrier_wait(&shared.sums_here[turn.index], turn.parity);
       RowSums<float> all{kFloor, 0, 0};
