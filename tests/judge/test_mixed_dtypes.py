@@ -76,3 +76,50 @@ def test_a_quantized_layer_is_judged_in_its_own_dtypes(judge: Judge, change: tup
         Task(id="quantized", source="test", reference=REFERENCE), candidate.replace(*change, 1), "torch"
     )
     assert verdict.outcome is outcome, verdict.reason
+
+
+ATTENTION = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, query, key, value):
+        scores = query.float() @ key.float().mT * query.shape[-1] ** -0.5
+        return (torch.softmax(scores, -1) @ value.float()).to(query.dtype)
+
+
+def get_inputs():
+    return [torch.randn(4, 128, 64, dtype=torch.bfloat16) for _ in range(3)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+HEAVY_TAIL = ATTENTION.replace(
+    "        scores", "        return torch.exp(4 * query.float()).to(query.dtype)\n        scores"
+)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("reference", "change", "outcome"),
+    [
+        (ATTENTION, ("-1) @ value.float()", "-1).bfloat16() @ value"), Outcome.CORRECT),  # as FlashAttention does
+        (ATTENTION, ("-1) @", "-1).to(torch.float8_e4m3fn).float() @"), Outcome.WRONG_OUTPUT),
+        (ATTENTION, ("value.float()", "(value.float() * 12).round() / 12"), Outcome.WRONG_OUTPUT),
+        (
+            HEAVY_TAIL,
+            ("torch.exp(4 * query.float())", "torch.exp(4 * query.float()).relu().sub(1e-3)"),
+            Outcome.WRONG_OUTPUT,
+        ),
+    ],
+)
+def test_a_kernel_for_16_bits_may_round_an_intermediate_value_to_16_bits(
+    judge: Judge, precision: str, reference: str, change: tuple[str, str], outcome: Outcome
+) -> None:
+    candidate = reference.replace(*change)
+    assert candidate != reference
+    task = Task(id="attention", source="test", reference=reference, precision=precision, backend="torch")
+    verdict = judge.evaluate(task, candidate.replace("class Model", "class ModelNew"), "torch")
+    assert verdict.outcome is outcome, verdict.feedback

@@ -506,7 +506,9 @@ def requester_that_found(found: torch.Tensor, *, expected: torch.Tensor, strange
     one = Requester.__new__(Requester)
     spec = TensorSpec((3,), "float32", 0)
     variant = SimpleNamespace(output_specs=[spec], output_stride=16)
-    one.maker = SimpleNamespace(variant=variant, tolerances=[Tolerance(1e-3, 1e-3, 1e-3, 0.0)])  # type: ignore[assignment]
+    one.maker = SimpleNamespace(  # type: ignore[assignment]
+        variant=variant, tolerances=[Tolerance(1e-3, 1e-3, 1e-3, 0.0)], has_same_places=lambda *_: False
+    )
     refused: list[Any] = []
 
     def refuse(variant: object, family: str, tolerances: Any, results: Any, when: str) -> None:
@@ -540,7 +542,12 @@ def test_a_call_on_inputs_of_another_kind_is_compared_with_what_is_expected_of_i
     right = torch.arange(1.0, 7.0).view(2, 3)
     tolerances = [Tolerance(1e-3, 1e-3, 1e-3, 0.0)]
     for off, expected in ((0.0, []), (1.0, [("normal", 0)])):
-        sample = SimpleNamespace(expected=[right[1].double() + off], tolerances=tolerances, family="normal")
+        sample = SimpleNamespace(
+            expected=[right[1].double() + off],
+            tolerances=tolerances,
+            family="normal",
+            has_same_places=lambda *_: False,
+        )
         other = right.clone()
         other[1] = math.nan  # nothing is known of it
         found, (answer, refused) = requester_that_found(right, expected=other, strange=(1, sample))

@@ -8,14 +8,21 @@ at it is the expected one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from kernel_coder.judge.examiner.input_families import is_whole
+from kernel_coder.judge.examiner.reference import Reference
+from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
+
 NEARLY = 1e-5
 """Relative difference up to which two numbers count as equal. The rounding error of float32 is 1e-7, and the sorted
 numbers may be results of a few operations."""
+
+ZERO_NOISE = 1e-6
+"""Standard deviation of the noise that replaces zeros, to see if an output depends on their order."""
 
 
 class Gathered(NamedTuple):
@@ -68,3 +75,65 @@ def gathered_of(places: Tensor, sources: Sequence[Tensor]) -> Gathered | None:
             if source.shape[dim] > most and (same or list(places.shape) == rest):
                 return Gathered(source, dim)
     return None
+
+
+class PlaceFinder:
+    """Finds the outputs of a reference that are places in a tensor: integers that a rounding error of the inputs
+    changes, as it changes the order of nearly equal numbers."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+        self.outputs: set[int] = set()
+        """Numbers of the outputs that are places, as far as a sample has shown it."""
+
+        self._own_are_whole: list[bool] | None = None
+        """For each input, whether the task's own numbers are whole. Those of other families may be whole by chance."""
+
+    def find(
+        self, family: str, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]
+    ) -> list[Gathered | None]:
+        """Return the tensor that each output of a sample has places in; None for other outputs.
+
+        Args:
+            family: family of the inputs.
+            inputs: the sample's inputs.
+            cotangents: gradients of the outputs; empty if gradients are not checked.
+            exact: the expected outputs.
+        """
+        if all(floating(one) or one.dtype == torch.bool for one in exact):
+            return [None] * len(exact)
+        if family == "own" or self._own_are_whole is None:
+            self._own_are_whole = [is_whole(one) for one in tensors_of(inputs)]
+        sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
+        found: list[Gathered | None] = [None] * len(exact)
+        for moves_zeros in (False, True):
+            rng = self.reference.draws.rng
+            noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
+            # Two equal numbers have one order if they are moved one way, and the opposite order the other way.
+            moved = (_moved(inputs, noises, self._own_are_whole, sign, moves_zeros) for sign in (1.0, -1.0))
+            ways = (self.reference.own_outputs(one, cotangents)[: len(exact)] for one in moved)
+            for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
+                if found[index] is None and not floating(a) and not torch.equal(a, b):
+                    place = gathered_of(like, sources)
+                    if place is not None and moves_zeros and place.source.shape == like.shape:
+                        continue  # for example, the output is the sign of each input
+                    found[index] = place
+        self.outputs.update(index for index, place in enumerate(found) if place is not None)
+        return found
+
+
+def _moved(
+    inputs: list[Any], noises: Sequence[Tensor], are_whole: Sequence[bool], sign: float, moves_zeros: bool
+) -> list[Any]:
+    """Return the inputs with each number moved by less than what counts as equal, and each zero too if asked for.
+    Tensors of whole numbers, such as indices and masks, stay."""
+    left = zip(noises, are_whole, strict=True)
+
+    def move(one: Tensor) -> Tensor:
+        noise, stays = next(left)
+        if stays or not is_real(one):
+            return one.clone()
+        new = one * (1 + sign * NEARLY / 4 * noise)
+        return (torch.where(one == 0, sign * ZERO_NOISE * noise, new) if moves_zeros else new).to(one.dtype)
+
+    return map_tensors(inputs, move)

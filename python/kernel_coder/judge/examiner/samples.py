@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
-from kernel_coder.judge.examiner.gathered import NEARLY, Gathered, gathered_of
+from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
@@ -33,9 +33,6 @@ MAX_TF32_ERROR = 5e-3
 BY_MAGNITUDE = frozenset({"own", "normal", "outlier"})
 """Families on which small elements have smaller bounds. On other families an honest kernel may lose small numbers:
 log(1 + exp(x)) does at -20."""
-
-ZERO_NOISE = 1e-6
-"""Standard deviation of the noise that replaces zeros, to see if an output depends on their order."""
 
 BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
 """Families with inputs so large that their rounding errors matter if the output depends on differences."""
@@ -74,6 +71,11 @@ class Sample:
     changed: dict[int, tuple[Tensor, tolerance.Tolerance]]
     """Expected values and tolerances of the inputs that the reference itself writes to, by the input's number."""
 
+    def has_same_places(self, index: int, output: Tensor) -> bool:
+        """Return whether an output of places, which differs from the expected one, points to equal numbers."""
+        gathered = self.gathered[index]
+        return gathered is not None and gathered.same(output, self.expected[index])
+
 
 class SampleMaker:
     """Draws samples of a reference and leaves out those on which the reference itself is too inexact."""
@@ -84,6 +86,7 @@ class SampleMaker:
         self._own_rms: list[float] = []
         self._is_homogeneous: bool | None = None
         self._is_steady = False
+        self.places = PlaceFinder(reference)
         self._reaches: dict[str, int] = {}
         """By family, the index of the largest reach on which the reference could be used so far."""
 
@@ -152,7 +155,8 @@ class SampleMaker:
         compared += [ops.compare(a, b) for a, b in zip(shaken, exact, strict=True)]
         shaken_there = _errors_at(some, shaken, exact)
         del shaken
-        gathered = self._gathered(inputs, cotangents, exact[:made])
+        rounded_there = self._errors_of_rounding(some, inputs, cotangents, plain, exact)
+        gathered = self.places.find(family, inputs, cotangents, exact[:made])
         results = read_comparisons([*compared, *finite])
         errors, sensitivities, of_zeros = (results[i * len(plain) : (i + 1) * len(plain)] for i in range(3))
         if any(one.nan_added + one.inf_added > MAX_NOT_FINITE * one.elements for one in of_zeros):
@@ -180,9 +184,11 @@ class SampleMaker:
             None
             if places is None
             else tolerance.magnitudes_of(
-                wanted.reshape(-1)[places].abs(), torch.maximum(mine, moved), like.dtype == torch.float64
+                wanted.reshape(-1)[places].abs(), torch.stack(known).amax(0), like.dtype == torch.float64
             )
-            for places, wanted, like, mine, moved in zip(some, exact, plain, errors_there, shaken_there, strict=True)
+            for places, wanted, like, *known in zip(
+                some, exact, plain, errors_there, shaken_there, rounded_there, strict=True
+            )
         ]
         afterwards = dict(zip(changed, zip(exact[made:], tolerances[made:], strict=True), strict=True))
         return Sample(
@@ -200,29 +206,6 @@ class SampleMaker:
     def _own_rms_for(self, errors: list[ComparisonResult]) -> list[float]:
         """Return the outputs' root mean squares for the task's own inputs; where unknown, for these inputs."""
         return [own or tolerance.rms_of(one) for own, one in zip_longest(self._own_rms, errors)][: len(errors)]
-
-    def _gathered(self, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> list[Gathered | None]:
-        """Return how each output is compared that has integers which a rounding error of the inputs changes, such as
-        places of nearly equal numbers after sorting."""
-        if all(floating(one) or one.dtype == torch.bool for one in exact):
-            return [None] * len(exact)
-        sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
-        found: list[Gathered | None] = [None] * len(exact)
-        for moves_zeros in (False, True):
-            rng = self.reference.draws.rng
-            noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
-            # Two equal numbers have one order if they are moved one way, and the opposite order the other way.
-            ways = (
-                self.reference.own_outputs(_moved(inputs, noises, sign, moves_zeros), cotangents)[: len(exact)]
-                for sign in (1.0, -1.0)
-            )
-            for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
-                if found[index] is None and not floating(a) and not torch.equal(a, b):
-                    place = gathered_of(like, sources)
-                    if place is not None and moves_zeros and place.source.shape == like.shape:
-                        continue  # for example, the output is the sign of each input
-                    found[index] = place
-        return found
 
     def _scales_with_inputs(self) -> bool:
         """Return whether multiplying the inputs by 1e-4 multiplies the outputs by some number. A matrix product has
@@ -272,14 +255,49 @@ class SampleMaker:
         if not self._is_steady:
             raise Unsteady("two calls on the same inputs differ")
 
-    def _shaken(self, tensor: Tensor) -> Tensor:
-        """Return an input in float64, each number moved by at most a rounding error of float32. Whole numbers stay."""
+    def _errors_of_rounding(
+        self,
+        places: Sequence[Tensor | None],
+        inputs: list[Any],
+        cotangents: list[Tensor],
+        plain: list[Tensor],
+        exact: list[Tensor],
+    ) -> list[Tensor]:
+        """Return, at some places of each output, how much it changes if each input of 16 or 8 bits changes by a
+        rounding error of the outputs' 16 bits; zeros if inputs or outputs are wider.
+
+        Where the reference computes in float32, its own errors are smaller. But a kernel for such inputs may hold an
+        intermediate value in 16 bits, as FlashAttention holds probabilities. For a sum of numbers of both signs, that
+        error is as large for a small result as for a large one.
+        """
+        zeros = [exact[0].new_zeros(0 if at is None else len(at), dtype=torch.float64) for at in places]
+        epses = [torch.finfo(one.dtype).eps / 2 for one in plain if is_real(one) and one.dtype.itemsize == 2]
+        is_narrow = any(is_real(one) and one.dtype.itemsize <= 2 for one in tensors_of(inputs))
+        if not epses or not is_narrow or all(at is None for at in places):
+            return zeros
+
+        def rounded(tensor: Tensor) -> Tensor:
+            return self._shaken(tensor, max(epses)) if tensor.dtype.itemsize <= 2 else _doubled(tensor)
+
+        try:
+            found = self._oracle_outputs(inputs, rounded, cotangents, [])
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return zeros
+        if found is None:
+            return zeros
+        return _errors_at(places, _floating_of(found, exact[: len(found)]), exact[: len(found)]) + zeros[len(found) :]
+
+    def _shaken(self, tensor: Tensor, eps: float | None = None) -> Tensor:
+        """Return an input in float64, each number moved by at most `eps` of itself; None: a rounding error of float32.
+        Whole numbers stay."""
         is_small = tensor.numel() <= SMALL_ELEMENTS
         if not is_real(tensor) or (not is_small and is_whole(tensor)):
             return _doubled(tensor)
         moves = ~whole(tensor) if is_small else True
         noise = torch.rand(tensor.shape, generator=self.reference.draws.rng, device=tensor.device, dtype=torch.float64)
-        eps = torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
+        if eps is None:
+            eps = torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
         noise.mul_(2).sub_(1).mul_(eps).mul_(moves)  # in place, since it may be large
         return noise.add_(1).mul_(tensor)
 
@@ -361,21 +379,6 @@ def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: 
         (a.reshape(-1)[at].to(b.dtype) - b.reshape(-1)[at]).abs() if at is not None else b.new_empty(0)
         for at, a, b in zip(places, found, exact, strict=True)
     ]
-
-
-def _moved(inputs: list[Any], noises: Sequence[Tensor], sign: float, moves_zeros: bool) -> list[Any]:
-    """Return the inputs with each number moved by less than what counts as equal, and each zero too if asked for. Whole
-    numbers, such as indices and masks, stay."""
-    left = iter(noises)
-
-    def move(one: Tensor) -> Tensor:
-        noise = next(left)
-        if not is_real(one) or is_whole(one):
-            return one.clone()
-        new = one * (1 + sign * NEARLY / 4 * noise)
-        return (torch.where(one == 0, sign * ZERO_NOISE * noise, new) if moves_zeros else new).to(one.dtype)
-
-    return map_tensors(inputs, move)
 
 
 def _shrunk(tensor: Tensor) -> Tensor:

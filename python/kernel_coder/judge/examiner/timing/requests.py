@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.examiner.checks import Checker
+from kernel_coder.judge.examiner.gathered import gathered_of
 from kernel_coder.judge.examiner.refusals import Unsteady
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.timing_constants import STRANGE_EVERY
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.wire.messages import TensorSpec
-from kernel_coder.judge.wire.trees import tensors_of
+from kernel_coder.judge.wire.trees import floating, tensors_of
 
 
 class Request(NamedTuple):
@@ -92,6 +93,26 @@ class RequestMaker:
         return Request(
             calls, staged, is_candidate, is_kept, expected, None if sample is None else (strange, sample), hashes
         )
+
+    def has_same_places(self, request: Request, index: int, output: Tensor) -> bool:
+        """Return whether an output of places points to equal numbers in each call that differs from the expected one.
+
+        Args:
+            request: the request of these calls.
+            index: number of the output.
+            output: the candidate's output for all calls, as [calls, ...].
+        """
+        if index not in self.task.samples.places.outputs:
+            return False
+        variant = self.variant
+        inputs = [each_call(request.staged, one, variant.input_stride, request.calls) for one in variant.input_specs]
+        numbers = [one for one in [*inputs, *request.expected] if floating(one)]
+        for call, (got, wanted) in enumerate(zip(output, request.expected[index], strict=True)):
+            if not torch.equal(got, wanted):
+                place = gathered_of(wanted, [one[call] for one in numbers])
+                if place is None or not place.same(got, wanted):
+                    return False
+        return True
 
     def bytes_of(self, calls: int) -> int:
         """Return the bytes of a round in the Examiner: inputs of two requests, and the outputs of one twice."""
