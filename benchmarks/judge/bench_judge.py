@@ -33,6 +33,9 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.tasks import Task, load_tasks
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+from kernelbench_evaluator import WITHOUT_CLIENTS
+
 RESULTS = Path(__file__).parents[1] / "results"
 
 REFERENCE = """
@@ -78,8 +81,10 @@ KINDS = [
     ("torch.sigmoid(x) * x", "x / (1 + tl.exp(-x))", "0.0"),
 ]
 
-EVALUATE = """
-import sys, torch
+EVALUATE = (
+    WITHOUT_CLIENTS
+    + """
+import torch
 sys.path.insert(0, sys.argv[1])
 from kernelbench.eval import eval_kernel_against_ref
 result = eval_kernel_against_ref(
@@ -89,6 +94,7 @@ result = eval_kernel_against_ref(
 print(result)
 sys.exit(0 if result is not None and result.correctness else 1)
 """
+)
 
 
 def pairs(count: int, first: int, group: int = 1) -> Iterator[tuple[Task, str]]:

@@ -43,18 +43,17 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.tasks import Task
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the helpers that all benchmarks share
+from kernelbench_evaluator import WITHOUT_CLIENTS
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
-EVALUATE = """
-import importlib, inspect, json, sys
-from unittest.mock import MagicMock
+EVALUATE = (
+    WITHOUT_CLIENTS
+    + """
+import inspect, json
 sources, task, candidate, backend, hidden = sys.argv[1:]
 sys.path.insert(0, sources)
-for name in ("anthropic", "google", "google.genai", "litellm", "openai", "together"):  # clients of services, unused
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        sys.modules[name] = MagicMock()
 try:
     from kernelbench.eval import eval_kernel_against_ref
 except ImportError:
@@ -71,6 +70,7 @@ times = getattr(found, "runtime", -1) or -1, getattr(found, "ref_runtime", -1) o
 speedup = times[1] / times[0] if min(times) > 0 else None
 print("RESULT " + json.dumps(None if found is None else [bool(found.correctness) and not excessive, speedup]))
 """
+)
 """Runs another evaluator. Arguments: its sources, the reference, the candidate, its backend, and a file with hidden
 inputs or nothing."""
 

@@ -32,6 +32,9 @@ from kernel_coder.judge import JudgeConfig
 from kernel_coder.judge.supervisor.open import open_judge
 from kernel_coder.tasks import load_tasks
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the helpers that all benchmarks share
+from kernelbench_evaluator import WITHOUT_CLIENTS
+
 ON_THE_GPU = """
 
 _get_inputs = get_inputs
@@ -42,8 +45,10 @@ def get_inputs():
 
 NO_MEMORY = "out of memory"
 
-THEIRS = """
-import json, sys, torch
+THEIRS = (
+    WITHOUT_CLIENTS
+    + """
+import json, torch
 sys.path.insert(0, sys.argv[1])
 from kernelbench.eval import eval_kernel_against_ref
 result = eval_kernel_against_ref(
@@ -54,6 +59,7 @@ compiled, correct = (result.compiled, result.correctness) if result is not None 
 said = str(getattr(result, "metadata", ""))[:400]
 print("RESULT " + json.dumps({"compiled": bool(compiled), "correct": bool(correct), "said": said}))
 """
+)
 
 
 def physical(gpu: str) -> str:
