@@ -254,7 +254,8 @@ def ours(cases: list[Case], device: str, at_once: int) -> Iterator[tuple[Case, A
                 asked[threads.submit(judge.evaluate, task, case.candidate, case.backend)] = case, precision
             for done in as_completed(asked):
                 (case, precision), verdict = asked[done], done.result()
-                print(f"{case.name} {precision} {case.config}: {verdict.outcome.value}, {verdict.reason}", flush=True)
+                said = " ".join((verdict.feedback or "").split())[:400]  # says on which inputs it failed
+                print(f"{case.name} {precision} {case.config}: {verdict.outcome.value}, {said}", flush=True)
                 yield case, (WORDS.get(verdict.outcome, "refused"), verdict.speedup)
 
 
