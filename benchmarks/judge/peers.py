@@ -313,7 +313,7 @@ def main() -> int:
     parser.add_argument("--evaluators", nargs="+", choices=names, default=names, help="evaluators to ask")
     parser.add_argument("--at-once", type=int, default=1, help="candidates that an evaluator judges at a time")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--match", default="", help="only candidates in whose name this regular expression is found")
+    parser.add_argument("--match", default="", help="regular expression; judge only candidates with a matching name")
     parser.add_argument("--resume", action="store_true", help="keep the rows of --out, and judge only what it lacks")
     parser.add_argument("--out", type=Path, help="default: results/judge_peers_DEVICE.csv")
     arguments = parser.parse_args()
