@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from kernel_coder.judge.supervisor.examiner import Examiner
 from kernel_coder.judge.supervisor.judge import MAX_PROBES, _with_workers_that_fit
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
-from kernel_coder.judge.wire.messages import Say
+from kernel_coder.judge.wire.messages import Mode, Say
 from kernel_coder.judge.wire.module_calls import outputs_of
 from kernel_coder.judge.wire.requests import Message, Prepared, PrepareTask
 from kernel_coder.tasks import Task
@@ -1143,9 +1144,28 @@ def test_a_profiled_call_copies_no_outputs() -> None:
     x, place = torch.arange(4.0), torch.zeros(4)
     found = Candidate.__new__(Candidate)
     called: list[Any] = []
-    found.model, found.grad_mode, found.parameters = lambda x: called.append(x) or 2 * x, torch.no_grad, []  # type: ignore[assignment, return-value]
+    found.model, found.parameters = lambda x: called.append(x) or 2 * x, []  # type: ignore[assignment, return-value]
     call = SimpleNamespace(args=[x], cotangents=None, places=[place])
     found.prepared = SimpleNamespace(at=lambda *place: {(0, 3): call}[place])  # type: ignore[assignment]
     found._only_model(0, 3)
     assert called == [x]
     assert not place.any()
+
+
+@pytest.mark.parametrize("mode", [Mode.PLAIN, Mode.WEIGHED])
+@pytest.mark.parametrize("computes", [True, False])
+def test_gradients_are_on_in_every_mode_if_the_task_compares_them(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, computes: bool
+) -> None:
+    from kernel_coder.judge.runner import candidate
+    from kernel_coder.judge.runner.candidate import Candidate
+
+    found, seen = Candidate.__new__(Candidate), list[bool]()
+    found.device, found.has_gradients, found.prepared = torch.device("cpu"), False, Mock()
+    found.plan = {"variants": [{"cotangents": [[[4], "float32", 0]] if computes else []}]}
+    monkeypatch.setattr(candidate, "most_allocated", lambda calls: calls() or 7)
+    for name in ("_call", "_only_model"):
+        monkeypatch.setattr(found, name, lambda *_: seen.append(torch.is_grad_enabled()))
+    assert found.call(0, 3, 0, mode) == ((7,) if mode is Mode.WEIGHED else ())
+    assert seen == [computes] * 3
+    assert torch.is_grad_enabled()

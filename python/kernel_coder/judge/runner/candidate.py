@@ -113,8 +113,9 @@ class Candidate:
         self.outputs = Arena(os.fstat(outputs).st_size or plan["output_bytes"], self.device, outputs)
         dirty_for_outputs(self.device, self.outputs.size)
         self.memory = OutputMemory()
-        self.grad_mode: Any = torch.no_grad
         self.has_gradients = False
+        """Whether calls are made with gradients on, as in training, although none is computed."""
+
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
         self.prepared = PreparedCalls(plan, self.inputs, self.outputs)
@@ -234,19 +235,21 @@ class Candidate:
             Mode.WEIGHED: self._only_model,
         }
         call = without_copies.get(mode, self._call)
+        computes_gradients = bool(self.plan["variants"][variant]["cotangents"])
 
         def calls() -> None:
-            with self._behind_gate(number):
-                for slot in random.SystemRandom().sample(range(first, first + count), count):
+            order = random.Random(secrets.token_bytes(16)).sample(range(first, first + count), count)
+            with self._behind_gate(number), torch.set_grad_enabled(self.has_gradients or computes_gradients):
+                for slot in order:
                     call(variant, slot)
             self._synchronise()
 
         if mode is Mode.GRADIENTS:
-            self.grad_mode, self.has_gradients = torch.enable_grad, True
+            self.has_gradients = True
             try:
                 calls()
             finally:
-                self.grad_mode, self.has_gradients = torch.no_grad, False
+                self.has_gradients = False
             return ()
         if mode in (Mode.PLAIN, Mode.EMPTY):
             calls()
@@ -336,15 +339,14 @@ class Candidate:
         """Call the candidate on a slot, check the structure of its outputs, and copy them to shared memory."""
         prepared = self.prepared.at(variant, slot)
         if prepared.cotangents is None and self.seen is None:
-            with self.grad_mode():
-                made = self.model(*prepared.args)
-                if torch.is_grad_enabled() is not self.has_gradients:
-                    raise WrongStructure("a call changes whether gradients are computed in the whole process")
-            with torch.no_grad():
-                if type(made) is Tensor and prepared.is_one_tensor and fits(made, prepared.places[0]):
-                    prepared.places[0].copy_(made)  # the common case comes first, since a timed call includes this code
-                    return
-                result = outputs_of(made, device_of(prepared.args))
+            made = self.model(*prepared.args)
+            if torch.is_grad_enabled() is not self.has_gradients:
+                raise WrongStructure("a call changes whether gradients are computed in the whole process")
+            if type(made) is Tensor and prepared.is_one_tensor and fits(made, prepared.places[0]):
+                # The common case comes first, since every timed call includes this code.
+                prepared.places[0].copy_(made.detach() if self.has_gradients else made)
+                return
+            result = outputs_of(made, device_of(prepared.args))
         else:
             result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
         is_one = type(result) is Tensor and prepared.is_one_tensor
@@ -364,8 +366,7 @@ class Candidate:
     def _only_model(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot without copying its outputs. These copies would count as the library's work."""
         prepared = self.prepared.at(variant, slot)
-        with self.grad_mode():
-            called(self.model, prepared.args, prepared.cotangents, self.parameters)
+        called(self.model, prepared.args, prepared.cotangents, self.parameters)
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
