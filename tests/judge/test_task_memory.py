@@ -14,7 +14,7 @@ import torch
 from kernel_coder import ops
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner import memory_estimates, null_candidates, prepared_task
-from kernel_coder.judge.examiner.checks import Checker
+from kernel_coder.judge.examiner.checks import AHEAD_BYTES, Checker
 from kernel_coder.judge.examiner.memory_estimates import SLOT_BYTES, judging_bytes, several_bytes, shares_of, slot_bytes
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
@@ -26,7 +26,8 @@ from kernel_coder.judge.examiner.tolerance import SAMPLED
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.runner.prepared_calls import PreparedCalls
-from kernel_coder.judge.wire.messages import Mode, Status
+from kernel_coder.judge.wire.channel import Frame
+from kernel_coder.judge.wire.messages import Mode, Say, Status
 from kernel_coder.judge.wire.trees import tensors_of
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -370,6 +371,51 @@ def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
     with pytest.raises(SampledError):
         checker.check("own", variant)  # type: ignore[arg-type]
     assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "answered_after", "ahead"),
+    [(10, 99, ["a", "b", "a"]), (10, 2, ["a", "b"]), (10, 0, []), (AHEAD_BYTES // 2, 99, ["a", "b"])],
+)
+def test_samples_are_made_while_the_first_call_compiles_and_used_by_later_checks(
+    sample_bytes: int, answered_after: int, ahead: list[str]
+) -> None:
+    """Until the answer is there, and as far as their memory is small."""
+    seen: list[str] = []
+
+    def sample(family: str, variant: Any) -> Any:
+        seen.append(family)
+        return SimpleNamespace(family=family)
+
+    class Fake(Checker):
+        def write(self, variant: Any, slot: int, sample: Any) -> torch.Tensor:
+            return torch.zeros(1)
+
+        def _checked(self, variant: Any, slot: int, sample: Any, *_: Any) -> bool:
+            checked.append(sample.family)
+            return True
+
+    checked: list[str] = []
+    variant = SimpleNamespace(slots=4, sizes=None, input_stride=sample_bytes, output_stride=0)
+    task = SimpleNamespace(
+        variants=[variant],
+        is_large=False,
+        null_candidates=lambda: None,
+        sample=sample,
+        device=torch.device("cpu"),
+        reference=SimpleNamespace(changes_inputs=False),
+    )
+    frame = Frame(int(Say.CALL), int(Status.OK), (0,) * 7)
+    link = SimpleNamespace(
+        wait=lambda most_s: len(seen) > answered_after, answer=lambda *_, **__: frame, ask=lambda *_: None
+    )
+    checker = Fake(task, link, "", GpuTurns())  # type: ignore[arg-type]
+    checker.families_ahead = ["a", "b", "a"]
+    checker.check("own", variant)  # type: ignore[arg-type]
+    assert seen == ["own", *ahead]
+    checker.check_all(["a", "b", "a"], variant)  # type: ignore[arg-type]
+    assert checked == ["own", "a", "b", "a"]
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize(

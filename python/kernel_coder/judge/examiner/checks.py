@@ -36,6 +36,10 @@ CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
 NEAR, TIMES_AGAIN = 0.5, 3
 """An error above this share of its bound counts as near it. Such families are then drawn this many times more."""
 
+AHEAD_BYTES = 64 << 20
+"""Approximate upper limit of the memory, in bytes, of samples that are made while a call of the candidate compiles.
+With larger samples a task could need more memory than was estimated for it."""
+
 DESTROYED_SHARE = 0.25
 """Share of the output's elements that must be wrong once the candidate's own kernels do nothing. If fewer are wrong,
 the library made the result."""
@@ -69,6 +73,11 @@ class Checker(OutputChecker):
 
         self.undone = 0
         """Number of launches whose results were undone in the last call in the mode ``UNDONE``."""
+
+        self.families_ahead: list[str] = []
+        """Families that will be checked, once no call compiles any more, on inputs of the task's own sizes."""
+
+        self._ahead: dict[str, list[Sample]] = {}  # their samples that have been made already
 
         self._called: set[int] = set()  # numbers of the variants that had a call
         self._longest_s = 0.0  # longest checked call, not counting each variant's first one
@@ -115,7 +124,8 @@ class Checker(OutputChecker):
             samples: list[Sample] = []
             hashes = []
             for family in families:
-                samples.append(self.task.sample(family, variant))
+                made = number == 0 and self._ahead.get(family)
+                samples.append(made.pop() if made else self.task.sample(family, variant))
                 turn.pause()
                 if self.nulls is not None:
                     self.nulls.try_on(samples[-1])
@@ -128,6 +138,8 @@ class Checker(OutputChecker):
                 held.close()
             asked = time.monotonic()
             self.ask_for_call(slot, number, mode, calls)
+            if is_first:
+                self._make_ahead()
             is_held = not is_first and self.link.wait(HELD_S)
             if not is_held:
                 held.close()
@@ -156,6 +168,17 @@ class Checker(OutputChecker):
                 pair = (outputs_at(self.link.outputs, variant, place) for place in (slot, slot + calls - 1))
                 self.is_deterministic = all(same_bits(a, b) for a, b in zip(*pair, strict=True))
         return all(kept)
+
+    def _make_ahead(self) -> None:
+        """Make samples for later checks until the Runner answers. This costs no time: a first call mostly compiles."""
+        plain, made = self.task.variants[0], 0
+        while self.families_ahead and not self.link.wait(0.0):
+            made += plain.input_stride + 2 * plain.output_stride  # expected outputs are in float64
+            if made > AHEAD_BYTES:
+                return
+            family = self.families_ahead.pop(0)
+            with self.turns.shared():
+                self._ahead.setdefault(family, []).append(self.task.sample(family, plain))
 
     def _checked(self, variant: Variant, slot: int, sample: Sample, before: Tensor, is_checked: bool) -> bool:
         """Compare the outputs of one call. In a mode of CHECKED, raise Judged if one is wrong and return True

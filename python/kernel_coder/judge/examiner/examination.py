@@ -99,9 +99,12 @@ class Examination:
             self._take_built()
         self.checker.is_audited = self.is_proved
         with self._stage("check"):
+            others = self._families()[ONE_BY_ONE:]
+            self.rng.shuffle(others)
+            self.checker.families_ahead = list(others)
             for family, variant in self._first_checks():
                 self.checker.check(family, variant)
-            self._check_other_families()
+            self._check_together(others)
             self._check_other_modes()
             if self.checker.nulls is not None:
                 self.checker.nulls.refuse()
@@ -177,15 +180,13 @@ class Examination:
         families, checks = self.task.families, self.config.checks
         return [families[i % len(families)] for i in range(1 if checks == 1 else max(checks, len(families)))]
 
-    def _check_other_families(self) -> None:
-        """Check all remaining families, several in a request. The first of these calls is repeated, to see whether its
-        result has the same bits."""
+    def _check_together(self, families: list[str]) -> None:
+        """Check families on inputs of the task's own sizes, several in a request. The first of these calls is repeated,
+        to see whether its result has the same bits."""
         plain = self.task.variants[0]
-        left = self._families()[ONE_BY_ONE:]
-        self.rng.shuffle(left)
         most = min(max(plain.slots - 1, 1), CALLS_TOGETHER)
-        for start in range(0, len(left), most):
-            self.checker.check_all(left[start : start + most], plain, repeats=start == 0)
+        for start in range(0, len(families), most):
+            self.checker.check_all(families[start : start + most], plain, repeats=start == 0)
 
     def _check_other_modes(self) -> None:
         """Check a call with gradients on; in eval mode if the task's module is in training mode. Users call both."""
