@@ -207,6 +207,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "8ad3cb3": ", an H100",
     "67a5f45": ", an H100, while a model was trained on the same host",
     "81b6a7f": "",
+    "df8f0c1": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 
