@@ -229,6 +229,48 @@ def test_gradients_are_compared_when_asked_for() -> None:
     assert verdict.reason.startswith("output 1")
 
 
+DOUBLED = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def scaled(x_ptr, out_ptr, factor, count, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < count
+    tl.store(out_ptr + place, tl.load(x_ptr + place, mask=mask) * factor, mask=mask)
+
+def launch(x, factor):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    scaled[(triton.cdiv(x.numel(), 256),)](x, out, factor, x.numel(), BLOCK=256)
+    return out
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return launch(x, 2.5)
+
+    @staticmethod
+    def backward(context, gradient):
+        return launch(gradient, 2.5)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return Scaled.apply(x)
+"""
+
+
+def test_gradients_of_own_kernels_are_compared(device: str) -> None:
+    """On a GPU these calls are profiled as well."""
+    source = reference("x * 2.5")
+    wrong = DOUBLED.replace("launch(gradient, 2.5)", "launch(gradient, 2.0)")
+    with Judge(device, "triton", config=JudgeConfig(backward=True, timing=False, workers=1)) as judge:
+        right = judge.evaluate(source, DOUBLED)
+        assert right.correct, right.feedback
+        assert judge.evaluate(source, wrong).outcome is Outcome.WRONG_OUTPUT
+
+
 # What is wrong
 
 
