@@ -15,6 +15,7 @@ from kernel_coder.judge.examiner.timing_constants import (
     HOST_NOISE,
     RESOLUTION,
     SCATTER,
+    SETTLED,
     TIMING,
     UNSURE,
 )
@@ -168,13 +169,24 @@ class Speedup:
     # ---- the speedup
 
     @property
+    def _measured(self) -> Interval:
+        """The interval of the speedup in the rounds, before it is widened by the noise."""
+        parties: tuple[Party, ...] = ("reference", "candidate")
+        references, candidates = (self.calls_s(party, self.empty_s) for party in parties)
+        return median_interval([mine / other for mine, other in zip(references, candidates, strict=True)])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the noise, and not the number of rounds, decides how exact the result is."""
+        parties: tuple[Party, ...] = ("reference", "candidate")
+        noise = self._noise(*(statistics.median(self.calls_s(party, self.empty_s)) for party in parties))
+        return self._measured.median <= (1 + SETTLED * noise) * self._measured.low
+
+    @property
     def is_scattered(self) -> bool:
         """Whether the lower bound is low only because a few requests were slow. Now and then a request on a GPU takes
         some 0.2 ms longer, and two such requests to the candidate among twelve set the lower bound."""
-        parties: tuple[Party, ...] = ("reference", "candidate")
-        references, candidates = (self.calls_s(party, self.empty_s) for party in parties)
-        found = median_interval([mine / other for mine, other in zip(references, candidates, strict=True)])
-        return found.median > SCATTER * found.low
+        return self._measured.median > SCATTER * self._measured.low
 
     def _noise(self, reference_s: float, candidate_s: float) -> float:
         """Return the relative error of the speedup that comes from differences between two processes that run the same

@@ -223,11 +223,14 @@ class Timer:
         round_s = 3 * REQUEST_COST_S + calls * before.call_s + min(calls * first_s, MAX_REQUEST_S)
         device = TIMING[self.kind]
         rounds = min(device.rounds, max(device.min_rounds, device.max_calls // calls))
-        rounds = max(rounds, math.ceil(self.config.timed_calls / calls))
+        wanted = math.ceil(self.config.timed_calls / calls)
+        rounds = max(rounds, wanted)
         until = time.monotonic() + self.config.timing_s
-        self._measure_until(rounds, until, round_s)
-        if self.kind != "cpu" and self.speedup.is_scattered:
-            self._measure_until(rounds + rounds // 2, until, round_s)
+        self._measure_until(rounds if self.kind == "cpu" else max(MIN_ROUNDS, wanted), until, round_s)
+        if self.kind != "cpu" and not self.speedup.is_settled:
+            self._measure_until(rounds, until, round_s)
+            if self.speedup.is_scattered:
+                self._measure_until(rounds + rounds // 2, until, round_s)
         self.requester.free_memory()
         self._refuse_below_floor()
 
