@@ -169,24 +169,28 @@ class Speedup:
     # ---- the speedup
 
     @property
+    def _in_turn(self) -> tuple[list[float], list[float]]:
+        """Seconds of a call of the reference and of the candidate in each round."""
+        empty_s = self.empty_s
+        return self.calls_s("reference", empty_s), self.calls_s("candidate", empty_s)
+
+    @property
     def _measured(self) -> Interval:
         """The interval of the speedup in the rounds, before it is widened by the noise."""
-        parties: tuple[Party, ...] = ("reference", "candidate")
-        references, candidates = (self.calls_s(party, self.empty_s) for party in parties)
-        return median_interval([mine / other for mine, other in zip(references, candidates, strict=True)])
+        return median_interval([mine / other for mine, other in zip(*self._in_turn, strict=True)])
 
     @property
     def is_settled(self) -> bool:
         """Whether the noise, and not the number of rounds, decides how exact the result is."""
-        parties: tuple[Party, ...] = ("reference", "candidate")
-        noise = self._noise(*(statistics.median(self.calls_s(party, self.empty_s)) for party in parties))
-        return self._measured.median <= (1 + SETTLED * noise) * self._measured.low
+        found, noise = self._measured, self._noise(*map(statistics.median, self._in_turn))
+        return found.median <= (1 + SETTLED * noise) * found.low
 
     @property
     def is_scattered(self) -> bool:
         """Whether the lower bound is low only because a few requests were slow. Now and then a request on a GPU takes
         some 0.2 ms longer, and two such requests to the candidate among twelve set the lower bound."""
-        return self._measured.median > SCATTER * self._measured.low
+        found = self._measured
+        return found.median > SCATTER * found.low
 
     def _noise(self, reference_s: float, candidate_s: float) -> float:
         """Return the relative error of the speedup that comes from differences between two processes that run the same
@@ -221,8 +225,7 @@ class Speedup:
 
         If the reference was never alone on the GPU, the lower bound stays below 1.
         """
-        empty_s = self.empty_s
-        references, candidates = self.calls_s("reference", empty_s), self.calls_s("candidate", empty_s)
+        empty_s, (references, candidates) = self.empty_s, self._in_turn
         reference_s, candidate_s = statistics.median(references), statistics.median(candidates)
         scale, noise = self._reference_scale(reference_s), self._noise(reference_s, candidate_s)
 
