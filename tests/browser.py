@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -46,7 +48,7 @@ class Browser:
     """
 
     def __init__(self, path: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="browser-")
+        self._folder = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
         command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
@@ -62,6 +64,7 @@ class Browser:
             command,
             preexec_fn=arrange,
             close_fds=False,
+            start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -82,11 +85,26 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._end()
         os.close(self._out)
         os.close(self._in)
         self._folder.cleanup()
+
+    def _end(self) -> None:
+        """Ends every process of the browser.
+
+        A killed browser leaves helpers behind for a moment. They still write into its folder while that is removed.
+        So the browser is asked to close first, and then its process group is killed.
+        """
+        try:
+            self._session = None
+            self._ask("Browser.close")
+            self._process.wait(timeout=10)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired):
+            pass  # it hangs, or has ended before it answered
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def open(self, page: Path, width: int, scheme: str) -> None:
         """Shows a file in a window of that width, in CSS pixels, in the colour scheme ``light`` or ``dark``."""

@@ -133,7 +133,7 @@ class VllmProcess:
     def start(self) -> None:
         """Starts the server, without waiting until it is ready."""
         self.stop()
-        self._folder = tempfile.TemporaryDirectory(prefix="kernel-coder-vllm-")
+        self._folder = tempfile.TemporaryDirectory(prefix="kernel-coder-vllm-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         prepare(folder)
         self.log.parent.mkdir(parents=True, exist_ok=True)
