@@ -50,6 +50,28 @@ def test_numbers_inside_get_inputs_are_sizes_too(call: str) -> None:
     assert both[0] == both[1]
 
 
+def test_a_batch_of_two_varies_and_a_pair_elsewhere_does_not() -> None:
+    (rows,), *_ = shapes_of("torch.rand(2, 40), torch.rand(2, 40)")[:1], None
+    assert all(shape == (1, 40) for shape in rows)
+    assert all(shape[-1] == 2 for choice in shapes_of("torch.rand(6, 2), torch.rand(6, 2)") for shape in choice)
+
+
+def test_larger_sizes_alone_begin_behind_the_first_dimension() -> None:
+    _, columns, rows, *_ = shapes_of("torch.rand(6, 40), torch.rand(6, 40)", is_larger=True)
+    assert all(shape[0] == 6 and shape[1] > 64 for shape in columns)
+    assert all(shape[0] > 8 and shape[1] == 40 for shape in rows)
+
+
+def test_the_elements_of_a_tuple_are_sizes() -> None:
+    source = "import torch\nSHAPE = (6, 40)\ndef get_inputs(): return [torch.rand(SHAPE)]\n"
+    space: dict[str, Any] = {}
+    exec(source, space)
+    outputs = [TensorSpec((6, 40), "float32")]
+    rows, both, *_ = other_sizes(source, space["get_inputs"], [(6, 40)], outputs, False, random.Random(0))
+    assert rows.get_inputs()[0].shape[1] == 40 > both.get_inputs()[0].shape[1]
+    assert rows.description.startswith("SHAPE[0] = ")
+
+
 def test_larger_sizes_lie_behind_the_next_power_of_two() -> None:
     both, *_ = shapes_of("torch.rand(6, 40), torch.rand(6, 40)", is_larger=True)
     assert both[0] == both[1]

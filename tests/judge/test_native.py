@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
-from kernel_coder.judge.runner.library_symbols import hidden_among, hidden_calls, undefined_symbols
+from kernel_coder.judge.runner.library_symbols import hidden_among, hidden_calls, may_hide, undefined_symbols
 from kernel_coder.judge.runner.native import is_native, problem_of
 
 REFERENCE = """
@@ -87,13 +87,20 @@ GUARD = "c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::Dispat
         (["at::cpu::_softmax(at::Tensor const&, long, bool)"], ["at::cpu::_softmax"]),
         (["at::native::mm(at::Tensor const&)"], ["at::native::mm"]),
         (["at::_ops::mm::redispatch(c10::DispatchKeySet, at::Tensor const&)"], ["at::_ops::mm::redispatch"]),
-        ([GUARD, "at::_ops::mm::call(at::Tensor const&)"], ["at::_ops::mm::call"]),
-        ([GUARD, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], []),  # torch::empty has it
+        ([GUARD, "at::_ops::mm::call(at::Tensor const&)"], []),  # a call is watched
+        (
+            ["c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey, bool)"],
+            ["c10::impl::tls_set_dispatch_key_excluded"],
+        ),
+        (
+            ["at::native::DispatchStubImpl::get_call_ptr(c10::DeviceType)"],
+            ["at::native::DispatchStubImpl::get_call_ptr"],
+        ),
         (["sgemm_"], ["sgemm_"]),
+        (["SGEMM"], ["SGEMM"]),
+        (["ssyrk_64_"], ["ssyrk_64_"]),
         (["cblas_sgemm"], ["cblas_sgemm"]),
         (["dlsym"], ["dlsym"]),
-        (["pthread_create", "at::_ops::mm::call(at::Tensor const&)"], ["at::_ops::mm::call"]),
-        (["pthread_create", "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], []),
         (["at::cuda::getCurrentCUDAStream(signed char)", "c10::cuda::CUDAGuard::reset()"], []),
         (["at::_ops::mm::call(at::Tensor const&)", "at::internal::invoke_parallel(long)"], []),  # the audit sees it
         (["my_sgemm_kernel(float*)", "sgemm_blocked(int)"], []),
@@ -101,6 +108,25 @@ GUARD = "c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::Dispat
 )
 def test_what_is_called_past_torch_s_dispatcher_is_known_by_its_symbol(symbols: list[str], hidden: list[str]) -> None:
     assert hidden_among(symbols) == hidden
+
+
+PRODUCT = "at::_ops::mm::call(at::Tensor const&)"
+
+
+@pytest.mark.parametrize(
+    ("symbols", "may"),
+    [
+        ([GUARD, PRODUCT], True),
+        ([GUARD, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], False),  # torch::empty has it
+        ([GUARD, "c10::Dispatcher::findSchemaOrThrow(char const*, char const*)"], True),
+        (["pthread_create", PRODUCT], True),
+        (["GOMP_parallel", PRODUCT], True),
+        ([PRODUCT], False),
+        (["GOMP_parallel"], False),
+    ],
+)
+def test_a_library_that_could_hide_operators_is_watched(symbols: list[str], may: bool) -> None:
+    assert may_hide(symbols) is may
 
 
 def test_the_symbols_of_a_library_are_read() -> None:

@@ -211,7 +211,6 @@ def test_no_candidate_is_correct_on_inputs_on_which_a_null_candidate_would_be() 
     for one in (verdict, honest):
         assert one.outcome is Outcome.HARNESS_FAILED
         assert "a candidate that returns zeros would pass" in (one.reason or "")
-    with Judge(
-        "cpu", "torch", config=JudgeConfig(seed=key, retries=0, timing=False, workers=1, null_candidates=False)
-    ) as judge:
-        assert judge.evaluate(TURNS_ZERO, ZEROS).correct  # as it would be
+    careless = JudgeConfig(checks=1, seed=key, retries=0, timing=False, workers=1, null_candidates=False)
+    with Judge("cpu", "torch", config=careless) as judge:
+        assert judge.evaluate(TURNS_ZERO, ZEROS).correct  # as it would be until other parameters are drawn

@@ -26,6 +26,7 @@ from kernel_coder.judge.examiner.tolerance import SAMPLED
 from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.runner.prepared_calls import PreparedCalls
+from kernel_coder.judge.runner.process_settings import GeneratorWatch
 from kernel_coder.judge.wire.channel import Frame
 from kernel_coder.judge.wire.messages import Mode, Say, Status
 from kernel_coder.judge.wire.trees import tensors_of
@@ -323,6 +324,7 @@ def test_memory_is_given_back_after_calls_that_are_not_timed(is_timed: int, give
         streams=SimpleNamespace(hold=lambda: asked.append("hold")),
         call=lambda *values: asked.append("call") or (),
         give_back=lambda: asked.append("give back"),
+        generators=GeneratorWatch(),
         facts="",
     )
     request = (0, 1, 0, int(Mode.PLAIN), is_timed, 0, 0)

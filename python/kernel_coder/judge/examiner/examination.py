@@ -37,6 +37,14 @@ CALLS_TOGETHER = 5
 """Upper limit of the families that share a request. While the candidate answers it, no other candidate is timed, so
 the request must be short."""
 
+AT_OTHER_SIZES = ("offset", "negative")
+"""Families that are checked at other sizes than the task's own, too. A wrong value in a block's padding often shows
+only at such sizes, and only among numbers of one sign, or far from zero."""
+
+IN_OTHER_MODES = ("structured", "huge")
+"""Families that are checked with gradients on and in eval mode. A candidate knows the mode, so it could be careless
+with large values only there."""
+
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
 That creation would disturb the times."""
@@ -105,6 +113,7 @@ class Examination:
             for family, variant in self._first_checks():
                 self.checker.check(family, variant)
             self._check_together(others)
+            self._check_other_sizes()
             self._check_other_modes()
             if self.checker.nulls is not None:
                 self.checker.nulls.refuse()
@@ -188,21 +197,32 @@ class Examination:
         for start in range(0, len(families), most):
             self.checker.check_all(families[start : start + most], plain, repeats=start == 0)
 
+    def _check_other_sizes(self) -> None:
+        """Check the families of :data:`AT_OTHER_SIZES` on inputs of other sizes."""
+        families = [family for family in AT_OTHER_SIZES if family in self.task.families and self.config.checks > 1]
+        for variant in self.task.variants[1:]:
+            for start in range(0, len(families), variant.slots):
+                self.checker.check_all(families[start : start + variant.slots], variant)
+
     def _check_other_modes(self) -> None:
-        """Check a call with gradients on; in eval mode if the task's module is in training mode. Users call both."""
+        """Check calls with gradients on, and in eval mode if the task's module is in training mode. Users make both."""
         plain = self.task.variants[0]
         if self.config.checks == 1 or self.config.backward:
             return
+        families = ["own", *(family for family in IN_OTHER_MODES if family in self.task.families)]
+        groups = [families[start : start + plain.slots] for start in range(0, len(families), plain.slots)]
+        with self.checker.saying("With gradients on: "):
+            for group in groups:
+                self.checker.check_all(group, plain, Mode.GRADIENTS)
         if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
-            with self.checker.saying("With gradients on: "):
-                self.checker.check("own", plain, Mode.GRADIENTS)
             return
         with self.task.reference.in_eval_mode():
             self._write_state()
             self._ask(Say.RELOAD, 0, 0)
             self._ask(Say.TRAINING, 0)
-            with self.checker.saying("In eval mode, with gradients on: "):
-                self.checker.check("own", plain, Mode.GRADIENTS)
+            with self.checker.saying("In eval mode: "):
+                for group in groups:
+                    self.checker.check_all(group, plain)
             self._ask(Say.TRAINING, 2)
 
     def _ask(self, say: Say, *values: int) -> Status:
@@ -213,7 +233,7 @@ class Examination:
         return Status(frame.status)
 
     def _check_again(self) -> None:
-        """Check again after the timed calls: a second instance and the first one, both with other parameters.
+        """Check again after the timed calls: the first instance and a second one, both with other parameters.
 
         Each is checked on the task's own inputs too. On large ones an old bias, for example, would hardly matter.
         """
@@ -229,20 +249,19 @@ class Examination:
             for start in range(0, len(families), plain.slots):
                 self.checker.check_all(families[start : start + plain.slots], plain)
 
-    def _reloads(self) -> list[tuple[bool, int]]:
-        """Return, for each instance that gets other parameters, whether it is new, and the seed of its construction."""
-        reference, loaded = self.task.reference, self.checker.loaded
-        if loaded is Loaded.NOTHING:
+    def _reloads(self) -> list[tuple[bool, bool]]:
+        """Return, for each time that an instance gets other parameters, whether it is a new instance, and whether only
+        some elements of the parameters change.
+
+        The first instance comes first: a copy of its weights that it recognises by their address or by some elements is
+        out of date then.
+        """
+        if self.checker.loaded is Loaded.NOTHING:
             return []
-        second = (True, self.task.draws.seeds.next())
-        if loaded is Loaded.BY_SEED:
-            reference.use_initial_state(second[1])
-            return [second]
-        with self.turns.shared():
-            reference.draw_state()
-        self._write_state()
+        if self.checker.loaded is Loaded.BY_SEED:
+            return [(True, False)]
         is_small = sum(spec.nbytes for _, spec in self.task.memory.state_specs) <= SECOND_BYTES
-        return [second, (False, 0)] if is_small else [(False, 0)]
+        return [(False, True), (True, False)] if is_small else [(False, False)]
 
     def _write_state(self) -> None:
         """Write the reference's current parameters and buffers to shared memory."""
@@ -250,7 +269,15 @@ class Examination:
             self.task.memory.write_state()
             synchronise(self.task.device)
 
-    def _reload(self, is_new: bool, seed: int) -> None:
+    def _reload(self, is_new: bool, is_partial: bool) -> None:
+        """Give other parameters to a new instance or to the first one."""
+        reference, seed = self.task.reference, self.task.draws.seeds.next() if is_new else 0
+        if self.checker.loaded is Loaded.BY_SEED:
+            reference.use_initial_state(seed)
+        else:
+            with self.turns.shared():
+                reference.draw_some() if is_partial else reference.draw_state(with_other_integers=True)
+            self._write_state()
         if self._ask(Say.RELOAD, int(is_new), seed) is Status.NO_STATE:
             raise Judged(Outcome.WRONG_OUTPUT, "a second instance of it has other parameters than the first one")
         self.checker.when = "With other parameters: "

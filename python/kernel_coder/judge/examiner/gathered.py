@@ -1,8 +1,9 @@
-"""Compare integers that are places in a tensor, such as those of ``topk`` and ``argmax``, by the numbers at these
-places.
+"""Compare integers that a rounding error may change.
 
-Two elements that are equal, or differ by a rounding error, may come in either order. So a place is right if the number
-at it is the expected one.
+Some are places in a tensor, such as those of ``topk`` and ``argmax``. Two elements that are equal, or differ by a
+rounding error, may come in either order. So a place is right if the number at it is the expected one.
+
+Others are rounded numbers, such as quantized weights. Where the exact number lies between two integers, both are right.
 """
 
 from __future__ import annotations
@@ -23,6 +24,26 @@ numbers may be results of a few operations."""
 
 ZERO_NOISE = 1e-6
 """Standard deviation of the noise that replaces zeros, to see if an output depends on their order."""
+
+FEW_ROUNDED = 0.01
+"""Upper limit of the share of an output's integers that a rounding error may change by one. If it changes more of them,
+they are compared exactly."""
+
+
+class Rounded(NamedTuple):
+    """The least and the largest integer that are right at each place of an output."""
+
+    low: Tensor
+    high: Tensor
+
+    def same(self, output: Tensor, expected: Tensor) -> bool:
+        """Return whether all integers are within these limits.
+
+        >>> limits = Rounded(torch.tensor([1, 7]), torch.tensor([2, 7]))
+        >>> [limits.same(torch.tensor(one), limits.low) for one in ([2, 7], [2, 8])]
+        [True, False]
+        """
+        return bool(((output >= self.low) & (output <= self.high)).all())
 
 
 class Gathered(NamedTuple):
@@ -65,7 +86,7 @@ def gathered_of(places: Tensor, sources: Sequence[Tensor]) -> Gathered | None:
     >>> tuple(found.source.shape), found.dim
     ((1, 5), 1)
     """
-    if places.is_floating_point() or places.dtype == torch.bool or places.numel() == 0:
+    if places.is_floating_point() or places.dtype == torch.bool or places.numel() == 0 or int(places.min()) < 0:
         return None
     most = int(places.max())
     for source in sources:
@@ -77,22 +98,43 @@ def gathered_of(places: Tensor, sources: Sequence[Tensor]) -> Gathered | None:
     return None
 
 
+def rounded_of(ways: Sequence[Tensor]) -> Rounded | None:
+    """Return the limits of an output of integers, from its values for inputs that were moved by less than what counts
+    as equal. Return None if it changes by more than one, or in more than :data:`FEW_ROUNDED` of the places.
+
+    >>> ways = [torch.zeros(200, dtype=torch.int8) for _ in range(2)]
+    >>> ways[1][3] = 1
+    >>> rounded_of(ways).high.sum()
+    tensor(1)
+    """
+    low, high = torch.stack(list(ways)).to(torch.int64).aminmax(dim=0)
+    changed = high - low
+    if int(changed.max()) > 1 or float(changed.double().mean()) > FEW_ROUNDED:
+        return None
+    return Rounded(low, high)
+
+
 class PlaceFinder:
-    """Finds the outputs of a reference that are places in a tensor: integers that a rounding error of the inputs
-    changes, as it changes the order of nearly equal numbers."""
+    """Finds the outputs of a reference that are integers which a rounding error of the inputs changes: places in a
+    tensor, where it changes the order of nearly equal numbers, and rounded numbers."""
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
         self.outputs: set[int] = set()
         """Numbers of the outputs that are places, as far as a sample has shown it."""
 
+        self.is_by_order = False
+        """Whether the reference chose between equal numbers by their order in the last sample. A softmax of large
+        numbers has many zeros, for example: ``topk`` of it takes any of them."""
+
+        self._follow: set[int] = set()  # outputs of places that are reversed with the input, on the task's own inputs
         self._own_are_whole: list[bool] | None = None
         """For each input, whether the task's own numbers are whole. Those of other families may be whole by chance."""
 
     def find(
         self, family: str, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]
-    ) -> list[Gathered | None]:
-        """Return the tensor that each output of a sample has places in; None for other outputs.
+    ) -> list[Gathered | Rounded | None]:
+        """Return how each output of a sample is compared; None: like a tensor of numbers.
 
         Args:
             family: family of the inputs.
@@ -100,12 +142,14 @@ class PlaceFinder:
             cotangents: gradients of the outputs; empty if gradients are not checked.
             exact: the expected outputs.
         """
+        self.is_by_order = False
         if all(floating(one) or one.dtype == torch.bool for one in exact):
             return [None] * len(exact)
         if family == "own" or self._own_are_whole is None:
             self._own_are_whole = [is_whole(one) for one in tensors_of(inputs)]
         sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
-        found: list[Gathered | None] = [None] * len(exact)
+        found: list[Gathered | Rounded | None] = [None] * len(exact)
+        seen: list[list[Tensor]] = [[one] for one in exact]
         for moves_zeros in (False, True):
             rng = self.reference.draws.rng
             noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
@@ -113,13 +157,36 @@ class PlaceFinder:
             moved = (_moved(inputs, noises, self._own_are_whole, sign, moves_zeros) for sign in (1.0, -1.0))
             ways = (self.reference.own_outputs(one, cotangents)[: len(exact)] for one in moved)
             for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
+                if not moves_zeros:
+                    seen[index] += [a, b]
                 if found[index] is None and not floating(a) and not torch.equal(a, b):
                     place = gathered_of(like, sources)
                     if place is not None and moves_zeros and place.source.shape == like.shape:
                         continue  # for example, the output is the sign of each input
                     found[index] = place
         self.outputs.update(index for index, place in enumerate(found) if place is not None)
+        self._look_at_order(family, inputs, cotangents, exact)
+        for index, one in enumerate(found):
+            if one is None and not floating(exact[index]) and exact[index].dtype != torch.bool:
+                found[index] = rounded_of(seen[index])
         return found
+
+    def _look_at_order(self, family: str, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> None:
+        """Set :attr:`is_by_order`: reverse the input that an output has places in, and see if the places follow."""
+        given = [one for one in tensors_of(inputs) if floating(one)]
+        for index, like in enumerate(exact):
+            place = None if floating(like) else gathered_of(like, given)
+            if place is None or (family != "own" and index not in self._follow):
+                continue
+
+            def reversed_source(one: Tensor, place: Gathered = place) -> Tensor:
+                return one.flip(place.dim) if one is place.source else one.clone()
+
+            made = self.reference.own_outputs(map_tensors(inputs, reversed_source), cotangents)[index]
+            if place.same(place.source.shape[place.dim] - 1 - made, like):
+                self._follow.add(index)
+            elif index in self._follow:
+                self.is_by_order = True
 
 
 def _moved(

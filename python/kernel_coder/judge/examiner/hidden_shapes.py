@@ -56,7 +56,7 @@ def other_sizes(
     Sizes are the numbers at the top level of the source that only the inputs depend on, and the numbers that
     ``get_inputs`` itself passes to torch. Smaller sizes begin with the first dimensions of inputs, since a kernel may
     need a power of two elsewhere. Then come all sizes, then each of them alone, then another batch, unless the
-    constructor is told the batch.
+    constructor is told the batch. Among larger sizes, a first dimension alone comes after all others.
 
     Args:
         source: the reference's source.
@@ -67,14 +67,14 @@ def other_sizes(
         rng: a secret random generator.
     """
     source = with_named_sizes(source)
-    own = input_sizes(source)
+    first = {shape[0] for shape in input_shapes if shape}
+    sizes = input_sizes(source)
+    own = {name: size for name, size in sizes.items() if size > 2 or (size in first and _may_be_first(name))}
     may_grow = is_larger and sum(math.prod(shape) for shape in input_shapes) <= GROWING_ELEMENTS
     others = {name: _another(size, may_grow, rng) for name, size in own.items()}
-    first = {shape[0] for shape in input_shapes if shape}
     rows = {name: others[name] for name, size in own.items() if size in first and _may_be_first(name)}
-    choices = [one for one in (rows, others, *({name: size} for name, size in others.items())) if one]
-    if is_larger:
-        choices = choices[1:] if rows else choices
+    alone = [{name: others[name]} for name in sorted(others, key=lambda name: is_larger and name in rows)]
+    choices = [one for one in (others, *alone) if one] if is_larger else [one for one in (rows, others, *alone) if one]
     for choice in choices:
         namespace: dict[str, Any] = {"__name__": "reference"}
         exec(compile(with_sizes(source, choice), "reference.py", "exec"), namespace)
@@ -85,7 +85,7 @@ def other_sizes(
         if batch in constructor_sizes(source):
             return
         other = _another(batch, may_grow, rng)
-        if all(spec.shape and spec.shape[0] == batch for spec in output_specs):
+        if all(not spec.shape or spec.shape[0] == batch for spec in output_specs):  # a loss has no dimensions
 
             def rebatched() -> Any:
                 return map_tensors(get_inputs(), lambda one: _rebatched(one, batch, other))
@@ -95,7 +95,9 @@ def other_sizes(
 
 def _may_be_first(name: str) -> bool:
     """Return whether a size may be the first dimension of an input."""
-    return not (found := OWN_NAME.fullmatch(name)) or found[1] == "0"
+    if found := OWN_NAME.fullmatch(name):
+        return found[1] == "0"
+    return "[" not in name or name.endswith("[0]")
 
 
 def _change(name: str, size: int) -> str:
@@ -114,21 +116,24 @@ def _another(size: int, may_grow: bool, rng: random.Random) -> int:
 
 
 def input_sizes(source: str) -> dict[str, int]:
-    """Return the integers above 2 that have a name at the top level of a reference and that only ``get_inputs`` uses.
+    """Return the integers above 1 that have a name at the top level of a reference and that only ``get_inputs`` uses.
+    The elements of a tuple have the name of the tuple and their place.
 
     >>> input_sizes("n, m, k = 8, 32, 5\\nclass Model:\\n  x = k\\ndef get_inputs(): return (n, m, k)")
     {'n': 8, 'm': 32}
+    >>> input_sizes("SHAPE = (4, 64)\\ndef get_inputs(): return torch.rand(SHAPE)")
+    {'SHAPE[0]': 4, 'SHAPE[1]': 64}
     """
     tree = ast.parse(source)
     found: dict[str, int] = {}
     for name, value in _assigned(tree):
-        if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 2:
+        if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 1:
             found[name] = value.value
     for node in tree.body:
         is_inputs = isinstance(node, ast.FunctionDef) and node.name == "get_inputs"
         used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
         for name in list(found):
-            if (name in used) != is_inputs:  # get_inputs has to use it, and nothing else may
+            if (name.partition("[")[0] in used) != is_inputs:  # get_inputs has to use it, and nothing else may
                 del found[name]
     return found
 
@@ -152,7 +157,7 @@ def constructor_sizes(source: str) -> set[int]:
 
 
 def with_named_sizes(source: str) -> str:
-    """Return the source with a name at the top level for each number above 2 that ``get_inputs`` passes to torch as a
+    """Return the source with a name at the top level for each number above 1 that ``get_inputs`` passes to torch as a
     size. Numbers at the same place of different tensors have the same name if they are equal.
 
     >>> print(with_named_sizes("def get_inputs(): return [torch.rand([4, 8]), torch.rand(4, 3)]"))
@@ -181,7 +186,7 @@ def _name_sizes(call: ast.Call, found: dict[str, int]) -> None:
     nested = call.args[0] if len(call.args) == 1 else None
     sizes = nested.elts if isinstance(nested, ast.List | ast.Tuple) else call.args
     for index, size in enumerate(sizes):
-        if isinstance(size, ast.Constant) and type(size.value) is int and size.value > 2:
+        if isinstance(size, ast.Constant) and type(size.value) is int and size.value > 1:
             name = f"dim{index}_was_{size.value}"
             found[name] = size.value
             sizes[index] = ast.Name(name, ast.Load())
@@ -201,12 +206,15 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield each name that is assigned to at the top level, and the expression; also in ``a, b = 1, 2``."""
+    """Yield each name that is assigned to at the top level, and the expression; also in ``a, b = 1, 2``. For a tuple
+    with one name, yield a name and the expression for each element."""
     for node in tree.body:
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
-            if isinstance(target, ast.Name):
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.Tuple | ast.List):
+                yield from ((f"{target.id}[{place}]", value) for place, value in enumerate(node.value.elts))
+            elif isinstance(target, ast.Name):
                 yield target.id, node.value
             elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 for one, value in zip(target.elts, node.value.elts, strict=False):

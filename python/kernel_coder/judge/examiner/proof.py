@@ -10,7 +10,7 @@ from kernel_coder.judge import feedback
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.samples import Sample
-from kernel_coder.judge.examiner.source_checks import reach_reason
+from kernel_coder.judge.examiner.source_checks import hiding_place, reach_reason
 from kernel_coder.judge.language import NAMES, other_language
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import ALIASED, HIDDEN, ONLY_OWN, REUSED, Mode, Say
@@ -29,7 +29,7 @@ SMALL_LIBRARY_SHARE, SMALL_TASK_FACTOR = 0.1, 0.2
 """If the library does at most this share of the arithmetic, the required share of own kernels in the device time is
 multiplied by the second number. Each launch takes about a microsecond, however little it computes."""
 
-UNSEEN = ("compile", "script", "trace", "grad", "backward")
+UNSEEN = ("compile", "script", "trace", "grad", "backward", "parallel")
 """Text in a candidate that may use the device unseen by an audit: code that torch compiles, fuses, or runs in threads
 of its own."""
 
@@ -79,7 +79,11 @@ class WorkProof:
         if any(one.hidden for one in audits):
             names = [line.removeprefix(HIDDEN) for line in text.splitlines() if line.startswith(HIDDEN)]
             name = feedback.bounded(names[0] if names else "a function", 200)
-            raise self._no_kernel(f"{name} is a library call past torch's dispatcher, where the audit does not see it")
+            raise self._no_kernel(
+                f"{name} is a library call that the audit does not see (on another thread, for example)"
+            )
+        if where := hiding_place(self.checker.source, self.backend):
+            raise self._no_kernel(where)
         if all(one.launches + one.replays < 1 for one in audits):
             other = other_language(self.checker.source, self.backend)
             looks = "" if other is None else f"; its code looks like {NAMES[other]}"

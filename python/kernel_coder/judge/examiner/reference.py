@@ -34,6 +34,11 @@ STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
 """Functions of torch that check their inputs in a kernel. If the check fails, this process cannot use the GPU again."""
 
 
+CHANGED_SHARE = 1 / 64
+"""Share of the elements of each parameter that :meth:`Reference.draw_some` changes. A candidate that recognises weights
+by one or a few elements then often takes them for the earlier ones."""
+
+
 class Reference:
     """The reference module and its oracle. Both hold the same parameters and buffers.
 
@@ -57,6 +62,9 @@ class Reference:
 
     scales: dict[str, float]
     """Factors by name on parameters that would otherwise hardly change the result."""
+
+    other_integers: dict[str, Tensor]
+    """Integer buffers that are drawn at construction, such as quantized weights, as another seed draws them."""
 
     has_random_state: bool
     """Whether all parameters and buffers come from random numbers drawn at construction."""
@@ -104,6 +112,11 @@ class Reference:
             not floating(value) or value.numel() == 0 or name in self.tables or not torch.equal(value, other[name])
             for name, value in own.items()
         )
+        self.other_integers = {
+            name: value.clone()
+            for name, value in other.items()
+            if not floating(value) and value.shape == own[name].shape and not torch.equal(value, own[name])
+        }
         del other, buffers
         self.scales = {}
         self.initial = {name: value.detach().clone() for name, value in own.items()}
@@ -114,19 +127,38 @@ class Reference:
 
     def forget(self) -> None:
         """Free the memory of both modules before they are built again."""
-        del self.module, self.exact, self.initial
+        del self.module, self.exact, self.initial, self.other_integers
 
     def _constructed(self, seed: int) -> torch.nn.Module:
         return built(self._model, self.args, self.kwargs, seed=seed, device=self.device, dtype=self.dtype)
 
-    def draw_state(self) -> None:
-        """Set parameters and buffers to new values that no other candidate has seen."""
+    def draw_state(self, with_other_integers: bool = False) -> None:
+        """Set parameters and buffers to new values that no other candidate has seen.
+
+        Args:
+            with_other_integers: set integer buffers to those of another seed. Otherwise they are the task's own.
+        """
         self.use_initial_state()
         perturb(self.module, self.draws.rng, self.tables)
         with torch.no_grad():
             for name, value in state_of(self.module).items():
                 if name in self.scales:
                     value.mul_(self.scales[name])
+                if with_other_integers and name in self.other_integers:
+                    value.copy_(self.other_integers[name])
+        self._copy_to_oracle()
+
+    def draw_some(self) -> None:
+        """Set some elements of each parameter and floating-point buffer to new values, and at least one of each."""
+        before = {name: value.detach().clone() for name, value in state_of(self.module).items()}
+        self.draw_state()
+        rng = self.draws.rng
+        with torch.no_grad():
+            for name, value in state_of(self.module).items():
+                if floating(value) and value.numel():
+                    stays = torch.rand(value.numel(), generator=rng, device=value.device) >= CHANGED_SHARE
+                    stays[torch.randint(value.numel(), (1,), generator=rng, device=value.device)] = False
+                    value.copy_(torch.where(stays.reshape(value.shape), before[name], value))
         self._copy_to_oracle()
 
     def use_initial_state(self, seed: int | None = None) -> None:

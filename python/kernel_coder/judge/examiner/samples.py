@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
-from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder
+from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
@@ -64,7 +64,7 @@ class Sample:
     magnitudes: list[tolerance.Magnitudes | None]
     """For each output, how much smaller the bound is for small elements; None: it is the same for all."""
 
-    gathered: list[Gathered | None]
+    gathered: list[Gathered | Rounded | None]
     """For each output of integers that a rounding error of the inputs may change, how it is compared; None: exactly."""
 
     family: str
@@ -157,6 +157,8 @@ class SampleMaker:
         del shaken
         rounded_there = self._errors_of_rounding(some, inputs, cotangents, plain, exact)
         gathered = self.places.find(family, inputs, cotangents, exact[:made])
+        if family != "own" and self.places.is_by_order:
+            return "the order of equal numbers decides the reference's result"
         results = read_comparisons([*compared, *finite])
         errors, sensitivities, of_zeros = (results[i * len(plain) : (i + 1) * len(plain)] for i in range(3))
         if any(one.nan_added + one.inf_added > MAX_NOT_FINITE * one.elements for one in of_zeros):
@@ -286,7 +288,8 @@ class SampleMaker:
             return zeros
         if found is None:
             return zeros
-        return _errors_at(places, _floating_of(found, exact[: len(found)]), exact[: len(found)]) + zeros[len(found) :]
+        made = len(found)  # without the inputs that the reference writes to
+        return _errors_at(places[:made], _floating_of(found, exact[:made]), exact[:made]) + zeros[made:]
 
     def _shaken(self, tensor: Tensor, eps: float | None = None) -> Tensor:
         """Return an input in float64, each number moved by at most `eps` of itself; None: a rounding error of float32.

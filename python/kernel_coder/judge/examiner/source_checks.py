@@ -26,30 +26,57 @@ ROOTS |= {"__future__", "numbers"}
 
 MODULES = re.compile(
     r"torch\.(_|fx|hub|jit|library|multiprocessing|overrides|package|profiler|serialization|utils(?!\.cpp_extension\b))"
-    r"|triton\.(_|backends|compiler|runtime|tools)"
+    r"|triton\.(_|backends|compiler|runtime|tools(?!\.tensor_descriptor\b))"
 )
 """Modules of these packages that give access to more: loaders, tracers, and the implementation of operators."""
 
 BUILTINS = frozenset(
     {"__builtins__", "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "getattr", "globals"}
-    | {"input", "locals", "memoryview", "open", "setattr", "type", "vars"}
+    | {"locals", "memoryview", "open", "setattr", "type", "vars"}
 )
 
-ATTRIBUTES = (frozenset(sys.stdlib_module_names) - {"math", "random", "select", "trace"}) | {
+ATTRIBUTES = (frozenset(sys.stdlib_module_names) - {"chunk", "copy", "math", "random", "select", "trace"}) | {
     "Library", "TorchDispatchMode", "TorchFunctionMode", "classes", "custom_op", "fx", "get_type_hints", "hub", "impl",
     "library", "load_library", "overrides", "package", "serialization",
 }  # fmt: skip
-"""Attributes of modules that lead to other modules or to torch's internals. The four names that are left out are also
-methods of tensors or torch's own functions."""
+"""Attributes of modules that lead to other modules or to torch's internals. The names that are left out are also
+methods of tensors, dicts or torch."""
 
 METHODS = frozenset({"__init__", "__call__", "__repr__", "__len__", "__post_init__", "__name__", "__getitem__"})
 """Names beginning with two underscores that a class may define or use."""
 
 NATIVE = re.compile(
-    r"from_blob|std::(?:jthread|thread|async)\b|pthread_create|TORCH_LIBRARY|Dispatcher|\bPy(_|Object|Eval|Run|Import|G[iI][lL]|Dict|Frame|Gen|Thread)|module_|import\(|py::|dlsym|dlopen|\basm\b|__asm|mprotect|\bmmap\b"
-    r"|syscall|/proc|cuMem|constructor|intptr_t|reinterpret_cast<\s*(?:void|char|float)\s*\*\s*>\s*\(\s*[0-9]"
+    r"from_blob|std::(?:jthread|thread|async)\b|pthread_create|TORCH_LIBRARY|Dispatcher|\bPy(_|Object|Eval|Run|Import|G[iI][lL]|Dict|Frame|Gen|Thread)|module_|import\(|py::(?!arg\b|class_|init\b|none\b)|dlsym|dlopen|\basm\b|__asm|mprotect|\bmmap\b"
+    r"|syscall|/proc|cuMem|attribute__\s*\(\(\s*(?:__)?constructor|\[\[gnu::constructor|intptr_t|reinterpret_cast<\s*(?:void|char|float)\s*\*\s*>\s*\(\s*[0-9]"
 )
 """Text in C++ that gives access to more than a function's arguments."""
+
+
+HIDES = frozenset({"redispatch", "DispatchKeySet", "numpy", "from_numpy", "from_dlpack", "__array__", "__dlpack__"})
+"""Names of Python functions that call an operator past torch's dispatcher, or give a tensor's memory to another
+library. Neither an audit nor torch's profiler sees what is computed there."""
+
+
+def hiding_place(source: str, backend: str) -> str | None:
+    """Return where a candidate's text may compute without being seen by an audit; None if it cannot. A library that is
+    opened with ``ctypes`` counts only under ``triton``: under ``cuda`` and ``cpp`` it may be the candidate's own.
+
+    >>> hiding_place("import numpy as np\\nscale = np.sqrt(64)", "triton") is None
+    True
+    >>> hiding_place("import torch\\ny = torch.from_numpy(x.numpy() @ w.numpy())", "triton")
+    'line 2 computes where the judge cannot see it: torch.from_numpy'
+    """
+    tree = parse(source)
+    if isinstance(tree, str):
+        return None
+    names = HIDES | ({"CDLL", "PyDLL", "cdll", "pythonapi", "CFUNCTYPE"} if backend == "triton" else set())
+    for node in ast.walk(tree):
+        found = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        is_module = isinstance(node, ast.Name) and found == "numpy"  # a function of numpy may get plain numbers
+        if found in names and not is_module:
+            text = " ".join((ast.get_source_segment(source, node) or "").split())[:80]
+            return f"line {getattr(node, 'lineno', '?')} computes where the judge cannot see it: {text}"
+    return None
 
 
 def reaches_out(source: str) -> bool:
@@ -116,6 +143,8 @@ def _names(tree: ast.AST) -> tuple[set[int], set[str]]:
             looked_into.add(id(node.value))
         elif isinstance(node, ast.Call):
             looked_into.add(id(node.func))
+            if isinstance(node.func, ast.Name) and node.func.id in {"isinstance", "issubclass", "cast"}:
+                looked_into |= {id(part) for one in node.args for part in ast.walk(one)}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             looked_into |= {id(one) for one in node.decorator_list}
         annotations = [getattr(node, name, None) for name in ("annotation", "returns")]
@@ -131,7 +160,7 @@ def _of_node(node: ast.AST, looked_into: set[int], modules: set[str]) -> Iterato
         yield node.level > 0 or any(_leads_elsewhere(f"{node.module}.{one.name}") for one in node.names)
         yield any(one.name in ATTRIBUTES for one in node.names)
     elif isinstance(node, ast.Attribute):
-        yield _is_hidden(node.attr) or node.attr in ATTRIBUTES
+        yield _is_hidden(node.attr) or (node.attr in ATTRIBUTES and not _is_own(node.value))
         yield node.attr.startswith("_") and _root(node.value) in modules
         yield not isinstance(node.ctx, ast.Load) and not _is_own(node.value)
         yield id(node) not in looked_into and _root(node) in modules and _is_shared(node.attr)
@@ -145,7 +174,9 @@ def _of_node(node: ast.AST, looked_into: set[int], modules: set[str]) -> Iterato
 
 
 def _is_own(node: ast.AST) -> bool:
-    """Return whether this is an object of the candidate's own, whose attributes it may set."""
+    """Return whether this is an object of the candidate's own, or a part of it, whose attributes it may set."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
     return isinstance(node, ast.Name) and node.id in {"self", "ctx"}
 
 

@@ -29,8 +29,10 @@ from kernel_coder.judge.runner.native import is_native, native_model
 from kernel_coder.judge.runner.outputs import OutputMemory, WrongStructure, check, fits, taken_apart
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.runner.prepared_calls import PreparedCalls
+from kernel_coder.judge.runner.process_settings import GeneratorWatch
 from kernel_coder.judge.runner.profiling import most_allocated, profiled
 from kernel_coder.judge.runner.side_streams import HeldStreams
+from kernel_coder.judge.runner.unseen_operators import WORDS, OperatorWatch
 from kernel_coder.judge.wire.messages import (
     ALIASED,
     HIDDEN,
@@ -113,6 +115,7 @@ class Candidate:
         self.outputs = Arena(os.fstat(outputs).st_size or plan["output_bytes"], self.device, outputs)
         dirty_for_outputs(self.device, self.outputs.size)
         self.memory = OutputMemory()
+        self.generators = GeneratorWatch()
         self.has_gradients = False
         """Whether calls are made with gradients on, as in training, although none is computed."""
 
@@ -132,6 +135,9 @@ class Candidate:
         self.modes: dict[torch.nn.Module, bool] = {}
         """The training mode of each module, while another mode is tried."""
         self.libraries = BuiltLibraries()
+        self.may_hide = any(word in source for word in WORDS)
+        """Whether its Python code may call operators that an audit does not see."""
+
         self.model_class = self._load_class(source)
         self.model, self.loaded = self._build(plan["seed"])
         self.first_model = self.model
@@ -282,23 +288,29 @@ class Candidate:
         """Make the calls while launches are recorded. Return the values of ``messages.Audit``."""
         self.copied = self.reached = 0
         self.memory.is_aliased = False
+        if mode is Mode.AUDITED:
+            self.libraries.look(self.own.libraries)
+        watch = OperatorWatch() if mode is Mode.AUDITED and (self.may_hide or self.libraries.may_hide) else None
         with record_launches(self.own, mode, "library_matmul" not in self.plan["allow"], self.model) as seen:
             self.seen = seen if mode is Mode.AUDITED else None
             try:
-                calls()
+                with watch or contextlib.nullcontext():
+                    calls()
             finally:
                 self.seen = None
+        hidden: list[str] = []
         if mode is Mode.AUDITED:
             seen.library_moves -= self.copied
             self.libraries.look(self.own.libraries)
-            lines = [f"{HIDDEN}{name}" for name in self.libraries.hidden[:3]] + [ALIASED] * self.memory.is_aliased
+            hidden = [*self.libraries.hidden, *(watch.unseen if watch else [])]
+            lines = [f"{HIDDEN}{name}" for name in hidden[:3]] + [ALIASED] * self.memory.is_aliased
             lines += [REUSED] * self.memory.is_reused
             lines += [ONLY_OWN] * seen.are_all
             self.facts = "\n".join([*lines, *map(str, seen.facts.values()), *self.libraries.facts])
         if mode is not Mode.AUDITED:
             return (seen.count, seen.moving)
         work = min(seen.library_work, MAX_WORK)
-        return (seen.count, seen.moving, seen.library_ops, len(self.libraries.hidden), self.reached, seen.replays, work)
+        return (seen.count, seen.moving, seen.library_ops, len(hidden), self.reached, seen.replays, work)
 
     def give_back(self) -> None:
         """Give unused GPU memory of this process back to the GPU if there is much of it.

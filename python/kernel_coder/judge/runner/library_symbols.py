@@ -1,7 +1,7 @@
 """Finds functions of libraries that compiled code calls where an audit does not see them.
 
 An audit sees what goes through torch's dispatcher on the caller's thread. The table of symbols of a built library names
-the functions that it takes from others: implementations of operators, guards that switch the dispatcher off, BLAS,
+the functions that it takes from others: implementations of operators, functions that switch the dispatcher off, BLAS,
 threads, and functions that look up others by name at run time.
 """
 
@@ -24,17 +24,20 @@ _BEHIND = re.compile(r"at::(?:cpu|cuda|meta|native|redispatch|composite\w+)::(\w
 _REDISPATCHED = re.compile(r"at::_ops::(\w+)::redispatch\(")
 _CALLED = re.compile(r"at::_ops::(\w+)::call\(")
 _ALWAYS = re.compile(
-    r"c10::impl::IncludeDispatchKeyGuard::|c10::impl::ForceDispatchKeyGuard|^cblas_\w+$|^mkl_\w+$"
-    r"|^(?:[sdcz](?:gemm|gemv|gemmt|symm|trsm|dot|axpy)|sgemm_batch)_?$|^cublas\w+$|^cudnn\w+$|^cusparse\w+$|^cutensor\w+$"
-    r"|^dl(?:vsym|mopen)$"
+    r"c10::impl::IncludeDispatchKeyGuard::|c10::impl::ForceDispatchKeyGuard|c10::impl::tls_set_dispatch_key_"
+    r"|c10::impl::_force_tls_local_dispatch_key_set|c10::impl::TorchDispatchModeTLS::(?:set|unset|pop|push|swap)_"
+    r"|at::native::DispatchStub|at::native::\w+_(?:stub|kernel)\b|^cblas_\w+$|^mkl_\w+$|^dnnl\w*|^LAPACKE_\w+$|^v[sd][A-Z]\w*$"
+    r"|^(?i:[sdcz](?:gemm|gemv|gemmt|gemm3m|symm|syrk|trmm|trsm|dot|axpy|ger)(?:_batch\w*)?(?:_64)?_{0,2})$"
+    r"|^cublas\w+$|^cudnn\w+$|^cusparse\w+$|^cutensor\w+$|^dl(?:vsym|mopen)$"
 )
+_BY_NAME = re.compile(r"c10::Dispatcher::find(?:Schema|Op)")
 _LOOKS_UP = re.compile(r"^dl(?:open|sym)$")
 _UNSEEN = re.compile(
-    r"std::thread::_M_start_thread|^pthread_create$|std::__future_base::_Async_state_common"
-    r"|c10::impl::ExcludeDispatchKeyGuard::"
+    r"std::thread::_M_start_thread|^pthread_create$|std::__future_base::_Async_state_common|^GOMP_parallel$"
+    r"|^__kmpc_fork_call$|c10::impl::ExcludeDispatchKeyGuard::"
 )
-"""Threads, and the guard that excludes dispatch keys. An audit may not see operators that a library calls then. The
-guard alone is no sign, because ``torch::empty`` and similar functions contain it."""
+"""Threads, and the guard that excludes dispatch keys. An audit may not see operators that a library calls then. But
+honest libraries have both: ``torch::empty`` contains the guard. So :mod:`.unseen_operators` looks at what they do."""
 
 _REARRANGING_NAMES = """
 to type_as view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as permute transpose t
@@ -51,7 +54,7 @@ _TRITON_MODULES = ("cuda_utils", "__triton_launcher")
 
 
 def hidden_calls(libraries: Iterable[str]) -> list[str]:
-    """Return the library functions that these shared libraries call past the dispatcher, or on own threads.
+    """Return the library functions that these shared libraries call past the dispatcher.
 
     Args:
         libraries: paths of the libraries.
@@ -76,29 +79,29 @@ def hidden_among(symbols: Iterable[str]) -> list[str]:
     ['at::cpu::_softmax']
     >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "my_sgemm_blocked(float*)"])
     []
-    >>> hidden_among(["c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::DispatchKeySet)"])
-    []
-    >>> hidden_among(["at::_ops::to_dtype_layout::call(at::Tensor const&)", "pthread_create"])
-    []
-    >>> hidden_among(["at::_ops::softmax_int::call(at::Tensor const&)", "pthread_create"])
-    ['at::_ops::softmax_int::call']
     """
-    symbols = list(symbols)
-    may_be_unseen = any(map(_UNSEEN.search, symbols))
     found = []
     for symbol in symbols:
         behind = _BEHIND.search(symbol) or _REDISPATCHED.search(symbol)
-        if behind is None and may_be_unseen:
-            behind = _CALLED.search(symbol)
-        if behind is not None:
-            if _computes(behind[1]):
-                found.append(symbol.partition("(")[0])
-        elif _ALWAYS.search(symbol) or _LOOKS_UP.search(symbol):
+        if computes(behind[1]) if behind else _ALWAYS.search(symbol) or _LOOKS_UP.search(symbol):
             found.append(symbol.partition("(")[0])
     return found
 
 
-def _computes(name: str) -> bool:
+def may_hide(symbols: Iterable[str]) -> bool:
+    """Return whether a library with these undefined symbols may call operators that an audit does not see: it calls
+    some, and it has threads of its own or can change what the dispatcher does.
+
+    >>> product = "at::_ops::mm::call(at::Tensor const&)"
+    >>> may_hide([product]), may_hide(["GOMP_parallel"]), may_hide([product, "GOMP_parallel"])
+    (False, False, True)
+    """
+    symbols = list(symbols)
+    calls = any(_BY_NAME.search(one) or ((found := _CALLED.search(one)) and computes(found[1])) for one in symbols)
+    return calls and any(map(_UNSEEN.search, symbols))
+
+
+def computes(name: str) -> bool:
     """Return whether this is an operator of torch that computes something. Names may end in that of an overload."""
     packet, parts = torch.ops.aten, name.rstrip("_").split("_")
     for end in range(len(parts), 0, -1):
@@ -145,11 +148,13 @@ class BuiltLibraries:
 
     Attributes:
         hidden: library functions that they call past the dispatcher.
+        may_hide: whether one of them may call operators that an audit does not see.
         facts: facts about the kernels in the libraries that it has built, as text.
     """
 
     def __init__(self) -> None:
         self.hidden: list[str] = []
+        self.may_hide = False
         self.facts: list[str] = []
         self._known: list[str] = []
 
@@ -159,4 +164,5 @@ class BuiltLibraries:
         libraries = sorted({*built, *loaded_from(os.getcwd())})
         if libraries != self._known:
             self._known, self.hidden = libraries, hidden_calls(libraries)
+            self.may_hide = any(may_hide(undefined_symbols(library)) for library in libraries)
             self.facts = [str(fact) for library in built for fact in library_facts(library)]

@@ -23,7 +23,7 @@ import torch
 
 from kernel_coder.judge.runner import contents
 from kernel_coder.judge.runner.candidate import BuildFailed, Candidate, WrongStructure
-from kernel_coder.judge.runner.process_settings import ProcessSettings
+from kernel_coder.judge.runner.process_settings import differences, settings_now
 from kernel_coder.judge.runner.triton_cache import copy_modules
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.wire.messages import REPORT_BYTES, TASK_DESCRIPTORS, Mode, Say, Status
@@ -165,10 +165,13 @@ def _answer(candidate: Candidate, request: tuple[int, ...]) -> tuple[Status, tup
             values = candidate.call(first, count, variant, Mode(mode), number)
         else:
             candidate.streams.hold()
-            before = ProcessSettings.now()
+            before = settings_now()
+            candidate.generators.before_call()
             values = candidate.call(first, count, variant, Mode(mode), number)
-            if changed := before.differences(ProcessSettings.now()):
+            if changed := differences(before, settings_now()):
                 raise WrongStructure(f"a call changes {', '.join(changed)} of the whole process")
+            if candidate.generators.is_put_back():
+                raise WrongStructure("a call puts a random generator of the whole process back to a fixed state")
     except WrongStructure as wrong:
         _write_report(candidate.report, str(wrong))
         return Status.WRONG_STRUCTURE, ()

@@ -28,7 +28,7 @@ MAX_SLOTS = 64
 """Upper limit of the calls in one request. Each has a slot in shared memory for its inputs and outputs."""
 
 HIDDEN = "past the dispatcher: "
-"""Prefix of a line of an audit's text that names a library function which is called past torch's dispatcher."""
+"""Prefix of a line of an audit's text that names a library function that the audit did not see."""
 
 ONLY_OWN = "only own kernels"
 """Line of an audit's report: apart from views and allocations, the calls only launched own Triton kernels."""
@@ -94,7 +94,7 @@ class Audit(NamedTuple):
         launches: number of launches of own kernels.
         moving: launches that only copied or filled memory.
         library_ops: operators of torch that computed something.
-        hidden: library functions that built code calls past torch's dispatcher, where no audit sees them.
+        hidden: library functions that are called past torch's dispatcher or on another thread, unseen by the audit.
         reached: number of outputs that contain data of own kernels.
         replays: replays of CUDA graphs. Only a profile shows the kernels of these.
         library_work: operations of torch's operators, counted by :mod:`kernel_coder.judge.wire.op_work`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +21,13 @@ _local_scalar_dense record_stream _pin_memory is_pinned
 """
 MOVING_OPERATORS = frozenset(_MOVES.split())
 """Operators of torch that allocate, fill, copy or read, and compute nothing."""
+
+_PRODUCTS = re.compile(
+    r"^(?!_?upsample).*(?:mm(?:_|$)|mv(?:_|$)|dot(?:_|$)|conv(?!ert)|linear|matmul|attention|outer|addr|cdist|_dist$|pdist"
+    r"|rnn|lstm|gru(?:_|$)|kron|embedding_bag)|^ger$"
+)
+"""Names of operators that multiply matrices, convolve, or compute attention or distances. torch's own formulas cover
+only the usual ones of them."""
 
 
 def only_moves_data(operator: str) -> bool:
@@ -40,8 +49,9 @@ def work_of(
 ) -> int:
     """Return the approximate number of operations in one call of an operator.
 
-    Products and convolutions count their multiplications and additions. Any other operator counts the elements of its
-    largest argument or result. Views, copies, allocations and fills count 0.
+    Products and convolutions count their multiplications and additions, by torch's formula if it has one for the
+    operator, or else approximately by :func:`product_work`. Any other operator counts the elements of its largest
+    argument or result. Views, copies, allocations and fills count 0.
 
     Args:
         operator: an ``OpOverload``.
@@ -56,7 +66,37 @@ def work_of(
     flops = flop_registry.get(operator._overloadpacket)
     if flops is not None:
         return int(flops(*args, **kwargs, out_val=result)) if products else 0
+    name = operator._schema.name.rpartition("::")[2]
+    if _PRODUCTS.match(name):
+        return product_work(name, _tensors([args, dict(kwargs)]), _tensors([result])) if products else 0
     return 0 if not others else max((one.numel() for one in _tensors([args, dict(kwargs), result])), default=0)
+
+
+def product_work(name: str, given: list[Tensor], made: list[Tensor]) -> int:
+    """Return the approximate number of operations of a product, from the sizes of its tensors alone.
+
+    For matrices A of [M, K] and B of [K, N], 2 M N K is 2 sqrt(|A| |B| |AB|), where |A| is the number of elements. This
+    also holds for a vector, an outer product and pairwise distances. A batch makes it too large by the square root of
+    the batch's size.
+
+    Args:
+        name: the operator's name; it tells convolutions and attention from other products.
+        given: its tensor arguments in order.
+        made: its results.
+
+    >>> import torch
+    >>> product_work("addbmm", [torch.ones(2, 4), torch.ones(1, 2, 300), torch.ones(1, 300, 4)], [torch.ones(2, 4)])
+    4800
+    """
+    out = max((one.numel() for one in made), default=0)
+    if "attention" in name and len(given) >= 3 and given[1].dim() >= 2:  # queries, keys, values
+        return 4 * given[0].numel() * given[1].shape[-2]
+    if "conv" in name and len(given) >= 2 and given[1].dim() >= 3:  # inputs and weights
+        return 2 * max(out, given[0].numel()) * given[1][:1].numel()
+    sizes = sorted((one.numel() for one in given), reverse=True)
+    if len(sizes) < 2:  # the other factor is packed in an object
+        return 2 * sum(sizes) * out
+    return 2 * math.isqrt(sizes[0] * sizes[1] * out)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

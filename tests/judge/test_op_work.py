@@ -1,0 +1,69 @@
+"""How much of the arithmetic torch's operators do: every operator that multiplies counts its products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_coder.judge.wire.op_work import WorkCounter, product_work
+from torch import Tensor
+
+sizes = st.integers(1, 300)
+
+
+@given(sizes, sizes, sizes)
+def test_the_sizes_of_three_matrices_give_the_work_of_their_product(m: int, k: int, n: int) -> None:
+    a, b, c = (torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n)))
+    assert product_work("mm", [a, b], [c]) in (2 * m * k * n, 2 * m * k * n - 2)  # a square root is rounded down
+
+
+def work_of_call(call: Callable[[], object]) -> int:
+    with torch.no_grad(), WorkCounter() as counter:
+        call()
+    return counter.work
+
+
+A, B, IMAGE, FILTERS = torch.ones(64, 32), torch.ones(32, 48), torch.ones(2, 16, 8, 8), torch.ones(16, 16, 3, 3)
+QUERY = torch.ones(2, 4, 16, 8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.addbmm(torch.zeros(64, 48), A[None], B[None], beta=0),
+        lambda: torch.stack([torch.mv(B.t(), row) for row in A]),
+        lambda: torch._trilinear(A, B, torch.ones(()), [2], [0], [0, 1, 2], [1]),
+        lambda: torch._addmm_activation(torch.zeros(48), A, B),
+        lambda: torch.cdist(A, B.t().contiguous()),
+        lambda: torch.nn.functional.embedding_bag(
+            torch.arange(32).repeat(64, 1), B, per_sample_weights=A, mode="sum"
+        ),
+    ],
+)  # fmt: skip
+def test_a_product_in_disguise_counts_like_a_product(call: Callable[[], Tensor]) -> None:
+    assert work_of_call(call) >= work_of_call(lambda: A @ B)
+
+
+def test_attention_counts_both_of_its_products() -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    assert work_of_call(lambda: attention(QUERY, QUERY, QUERY)) == 4 * QUERY.numel() * 16
+
+
+def test_a_convolution_counts_like_torch_s_formula() -> None:
+    plain = work_of_call(lambda: torch.nn.functional.conv2d(IMAGE, FILTERS, padding=1))
+    assert product_work("_convolution_pointwise", [IMAGE, FILTERS], [IMAGE]) == plain
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: A.to(torch.float64), lambda: A.t().contiguous(), lambda: torch.cat([A, A]), lambda: A.view(-1)]
+)
+def test_copies_and_views_are_no_work(call: Callable[[], Tensor]) -> None:
+    assert work_of_call(call) == 0
+
+
+def test_interpolation_is_no_product() -> None:
+    call = lambda: torch.nn.functional.interpolate(IMAGE, scale_factor=2, mode="bilinear")  # noqa: E731
+    assert work_of_call(call) == 4 * IMAGE.numel()
