@@ -81,7 +81,7 @@ def processes() -> set[int]:
 
 def limits(device: str, is_built: bool = False) -> JudgeConfig:
     """How the whole corpus is judged: candidates that wait for a compiler live longer."""
-    timeout_s = 240.0 if is_built else 12.0 if device == "cpu" else 60.0
+    timeout_s = 240.0 if is_built else 30.0 if device == "cpu" else 60.0
     return JudgeConfig(timeout_s=timeout_s, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
 
 
