@@ -30,6 +30,10 @@ FEW_ROUNDED = 0.01
 they are compared exactly."""
 
 
+ORDERS = 3
+"""Number of other orders of an input for which it is checked that places follow. One of them may agree by chance."""
+
+
 class Rounded(NamedTuple):
     """The least and the largest integer that are right at each place of an output."""
 
@@ -127,7 +131,7 @@ class PlaceFinder:
         """Whether the reference chose between equal numbers by their order in the last sample. A softmax of large
         numbers has many zeros, for example: ``topk`` of it takes any of them."""
 
-        self._follow: set[int] = set()  # outputs of places that are reversed with the input, on the task's own inputs
+        self._follow: set[int] = set()  # outputs of places that follow the order of the task's own inputs
         self._own_are_whole: list[bool] | None = None
         """For each input, whether the task's own numbers are whole. Those of other families may be whole by chance."""
 
@@ -172,21 +176,30 @@ class PlaceFinder:
         return found
 
     def _look_at_order(self, family: str, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> None:
-        """Set :attr:`is_by_order`: reverse the input that an output has places in, and see if the places follow."""
+        """Set :attr:`is_by_order`: bring the input that an output has places in into another order, and see if the
+        places follow."""
         given = [one for one in tensors_of(inputs) if floating(one)]
         for index, like in enumerate(exact):
             place = None if floating(like) else gathered_of(like, given)
             if place is None or (family != "own" and index not in self._follow):
                 continue
-
-            def reversed_source(one: Tensor, place: Gathered = place) -> Tensor:
-                return one.flip(place.dim) if one is place.source else one.clone()
-
-            made = self.reference.own_outputs(map_tensors(inputs, reversed_source), cotangents)[index]
-            if place.same(place.source.shape[place.dim] - 1 - made, like):
+            follows = all(self._follows(index, place, inputs, cotangents, like) for _ in range(ORDERS))
+            if family == "own" and follows:
                 self._follow.add(index)
-            elif index in self._follow:
-                self.is_by_order = True
+            self.is_by_order |= not follows and index in self._follow
+
+    def _follows(self, index: int, place: Gathered, inputs: list[Any], cotangents: list[Tensor], like: Tensor) -> bool:
+        """Return whether the places of an output follow a random order of the input that they are in."""
+        rng, size = self.reference.draws.rng, place.source.shape[place.dim]
+        order = torch.randperm(size, generator=rng, device=place.source.device)
+
+        def ordered(one: Tensor) -> Tensor:
+            return one.index_select(place.dim, order) if one is place.source else one.clone()
+
+        made = self.reference.own_outputs(map_tensors(inputs, ordered), cotangents)[index].to(torch.int64)
+        if bool(((made < 0) | (made >= size)).any()):
+            return False
+        return place.same(order[made], like)
 
 
 def _moved(

@@ -15,7 +15,7 @@ def norm_kernel(x_ptr, residual_ptr, gain_ptr, out_ptr, width, eps, BLOCK: tl.co
     tl.store(residual_ptr + row + at, total, mask=mask)
     wide = total.to(tl.float32)
     y = wide / tl.sqrt(tl.sum(wide * wide, axis=0) / width + eps)
-    tl.store(out_ptr + row + at, y.to(tl.float16) * tl.load(gain_ptr + at, mask=mask), mask=mask)
+    tl.store(out_ptr + row + at, y.to(out_ptr.dtype.element_ty) * tl.load(gain_ptr + at, mask=mask), mask=mask)
 
 
 class ModelNew(nn.Module):
