@@ -28,6 +28,9 @@ from kernel_coder.judge.wire.messages import Audit, Mode, Say, Status
 from kernel_coder.judge.wire.shared_tensors import free_memory
 from kernel_coder.judge.wire.trees import floating
 
+MANY_ZEROS = 1 / 16
+"""Share of an output's elements from which zeros count as a part of the work."""
+
 LOOKED_AT = 1 << 22
 """Approximate upper limit of the elements of an output that are looked at in an ablation. It bounds the memory."""
 
@@ -47,8 +50,8 @@ With larger samples a task could need more memory than was estimated for it."""
 
 DESTROYED_SHARE = 0.25
 """Share of the output's elements that must be wrong once the candidate's own kernels do nothing. If fewer are wrong,
-the library made the result. Elements that are zero or equal to an input at the same place do not count, if there are
-others: most of what a sparse update returns needs no work."""
+the library made the result. See :func:`is_destroyed` for the elements that count: most of what a sparse update returns
+needs no work."""
 
 
 class Checker(OutputChecker):
@@ -198,7 +201,7 @@ class Checker(OutputChecker):
             results = self.compare(variant, slot, sample)
             found = outputs_at(self.link.outputs, variant, slot)
             is_right = all(t.passes(r) for t, r in zip(sample.tolerances, results, strict=True))
-            return is_right or not _is_destroyed(found, sample)
+            return is_right or not is_destroyed(found, sample)
         self.refuse_outputs(variant, slot, sample, before)
         return True
 
@@ -268,12 +271,12 @@ class Checker(OutputChecker):
             raise Judged(judged.outcome, judged.reason, told, judged.compiled) from None
 
 
-def _is_destroyed(found: Sequence[Tensor], sample: Sample) -> bool:
+def is_destroyed(found: Sequence[Tensor], sample: Sample) -> bool:
     """Return whether :data:`DESTROYED_SHARE` of the elements of a sample's outputs are wrong in `found`.
 
-    Only the elements that need work count: they are neither zero nor equal to an input at the same place. If there are
-    none, as after a ReLU, the share must be reached among the zeros or among the others. At most about
-    :data:`LOOKED_AT` elements of each output are looked at.
+    The share must be reached among the elements that need work: they are neither zero nor equal to an input at the same
+    place. It may also be reached among the zeros, if these are at least :data:`MANY_ZEROS` of all, as after a ReLU, and
+    among the others, if none of them needs work. At most about :data:`LOOKED_AT` elements of each output are looked at.
     """
     counts = []
     for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True):
@@ -288,11 +291,13 @@ def _is_destroyed(found: Sequence[Tensor], sample: Sample) -> bool:
             is_wrong = ~torch.isclose(values, expected, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True)
         else:
             is_wrong = values != expected
-        groups = [needs_work, is_zero, ~is_zero]
-        counts.append(torch.stack([some.sum() for group in groups for some in (group, group & is_wrong)]))
+        parts = (needs_work, is_zero, ~is_zero)
+        counts.append(torch.stack([some.sum() for part in parts for some in (part, part & is_wrong)]))
     needing, wrong, zeros, wrong_zeros, others, wrong_others = torch.stack(counts).sum(0).tolist()
-    shares = [(needing, wrong)] if needing else [(zeros, wrong_zeros), (others, wrong_others)]
-    return any(count and bad >= DESTROYED_SHARE * count for count, bad in shares)
+    groups = [(needing, wrong)] if needing else [(others, wrong_others)]
+    if zeros >= MANY_ZEROS * (zeros + others):
+        groups.append((zeros, wrong_zeros))
+    return any(count and bad >= DESTROYED_SHARE * count for count, bad in groups)
 
 
 def failure(outcome: Outcome, text: str, source: str, compiled: bool = True) -> Judged:
