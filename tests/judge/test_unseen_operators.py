@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge.runner.unseen_operators import OperatorWatch
+from kernel_coder.judge.runner.unseen_operators import PASSED, Event, OperatorWatch, unseen_among
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 X = torch.ones(8, 8)
@@ -61,6 +61,11 @@ def test_an_operator_behind_a_guard_is_found(guard: Callable[[], Any]) -> None:
 
 def test_an_operator_of_another_thread_is_found() -> None:
     assert unseen_in(lambda: in_thread(lambda: X @ X)) == ["aten::mm"]
+
+
+def test_a_step_of_autograd_is_no_operator() -> None:
+    seen = Event("aten::mm", [Event(PASSED, [Event("aten::mm")])])
+    assert list(unseen_among([Event("autograd::engine::evaluate_function: MmBackward0", [seen])])) == []
 
 
 def test_a_thread_that_only_moves_data_hides_nothing() -> None:

@@ -174,7 +174,7 @@ def _of_node(node: ast.AST, looked_into: set[int], modules: set[str]) -> Iterato
 
 
 def _is_own(node: ast.AST) -> bool:
-    """Return whether this is an object of the candidate's own, or a part of it, whose attributes it may set."""
+    """Return whether an expression is ``self``, ``ctx`` or an attribute of one: a candidate may set those."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in {"self", "ctx"}

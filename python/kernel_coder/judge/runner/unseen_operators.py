@@ -94,16 +94,19 @@ def unseen_among(events: Iterable[Event]) -> Iterator[str]:
             yield from unseen_among(event.children)  # a mark of the profiler or of the candidate
         elif any(child.name == PASSED for child in event.children):
             continue
-        elif _is_composite(space, name):
-            yield from unseen_among(event.children)  # it only calls other operators
+        elif _only_calls_others(space, name):
+            yield from unseen_among(event.children)
         elif space != "aten" or computes(name):
             yield event.name
 
 
 @cache
-def _is_composite(space: str, name: str) -> bool:
+def _only_calls_others(space: str, name: str) -> bool:
+    """Return whether this is no operator (autograd's steps have such names, too) or one that only calls others."""
     packet = getattr(getattr(torch.ops, space), name, None)
-    for overload in packet.overloads() if packet else ():
+    if packet is None:
+        return True
+    for overload in packet.overloads():
         with contextlib.suppress(RuntimeError):  # some overloads are TorchScript's, and the dispatcher has none of them
             full = f"{space}::{name}.{overload}".removesuffix(".default")
             if torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd"):
