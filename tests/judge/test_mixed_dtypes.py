@@ -123,3 +123,44 @@ def test_a_kernel_for_16_bits_may_round_an_intermediate_value_to_16_bits(
     task = Task(id="attention", source="test", reference=reference, precision=precision, backend="torch")
     verdict = judge.evaluate(task, candidate.replace("class Model", "class ModelNew"), "torch")
     assert verdict.outcome is outcome, verdict.feedback
+
+
+PRODUCT = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randn(256, 4096).to(torch.float8_e4m3fn))
+
+    def forward(self, x):
+        return x.to(torch.bfloat16) @ self.weight.to(torch.bfloat16).T
+
+
+def get_inputs():
+    return [(torch.rand(256, 4096) * 8 - 4).to(torch.float8_e4m3fn)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+IN_PIECES = """
+        x, weight, total = x.float(), self.weight.float(), torch.zeros(len(x), 256, device=x.device)
+        for at in range(0, 4096, 32):
+            total += x[:, at : at + 32] @ weight[:, at : at + 32].T
+            total = (total.view(torch.int32) & ~((1 << BITS) - 1)).view(torch.float32)
+        return total.to(torch.bfloat16)
+"""
+
+
+@pytest.mark.parametrize(("bits_lost", "outcome"), [(10, Outcome.CORRECT), (14, Outcome.WRONG_OUTPUT)])
+def test_a_product_of_8_bits_may_add_up_like_the_tensor_cores(judge: Judge, bits_lost: int, outcome: Outcome) -> None:
+    """Hopper's tensor cores keep 13 bits after the point of a sum of 8-bit products. That matters for small results."""
+    candidate = PRODUCT.replace("class Model(", "class ModelNew(")
+    code = IN_PIECES.replace("BITS", str(bits_lost))
+    candidate = candidate.replace("\n        return x.to(torch.bfloat16) @ self.weight.to(torch.bfloat16).T\n", code)
+    assert "total" in candidate
+    verdict = judge.evaluate(Task(id="product", source="test", reference=PRODUCT), candidate, "torch")
+    assert verdict.outcome is outcome, verdict.reason

@@ -274,12 +274,15 @@ class SampleMaker:
         """
         zeros = [exact[0].new_zeros(0 if at is None else len(at), dtype=torch.float64) for at in places]
         epses = [torch.finfo(one.dtype).eps / 2 for one in plain if is_real(one) and one.dtype.itemsize == 2]
-        is_narrow = any(is_real(one) and one.dtype.itemsize <= 2 for one in tensors_of(inputs))
+        is_narrow = any(one.is_floating_point() and one.dtype.itemsize <= 2 for one in tensors_of(inputs))
         if not epses or not is_narrow or all(at is None for at in places):
             return zeros
 
         def rounded(tensor: Tensor) -> Tensor:
-            return self._shaken(tensor, max(epses)) if tensor.dtype.itemsize <= 2 else _doubled(tensor)
+            if not tensor.is_floating_point() or tensor.dtype.itemsize > 2:
+                return _doubled(tensor)
+            wide = tensor.bfloat16() if tensor.dtype.itemsize == 1 else tensor  # torch multiplies no 8-bit numbers
+            return self._shaken(wide, max(epses))
 
         try:
             found = self._oracle_outputs(inputs, rounded, cotangents, [])
