@@ -62,3 +62,68 @@ def test_few_small_elements_may_have_larger_errors_but_not_many() -> None:
 
     assert wrong(0) == 0
     assert 0 < wrong(3) <= FEW * SAMPLED < wrong(12)
+
+
+ATTENTION = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, q, k, v):
+        {forward}
+def get_inputs():
+    return [torch.randn(2, 16, 20), torch.randn(2, 24, 20), torch.randn(2, 24, 20)]
+def get_init_inputs():
+    return []
+"""
+
+FORWARDS = {
+    "matmul": "return torch.softmax(q @ k.mT * 20**-0.5, -1) @ v",
+    "exp": "s = q @ k.mT * 20**-0.5; e = (s - s.amax(-1, True)).exp(); return e / e.sum(-1, keepdim=True) @ v",
+    "sdpa": "return torch.nn.functional.scaled_dot_product_attention(q, k, v)",
+    "fused": "return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]",
+}
+
+
+@pytest.mark.parametrize("forward", FORWARDS)
+@pytest.mark.parametrize("family", ["huge", "offset", "negative", "outlier", "structured"])
+def test_scores_may_be_scaled_and_subtracted_with_one_rounding(forward: str, family: str) -> None:
+    """So a GPU computes ``exp(x * scale - largest)``. Where scores are 1e10, the result is infinite."""
+    task = {"reference": ATTENTION.format(forward=FORWARDS[forward]), "entry_point": "Model", "precision": "fp32"}
+    samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
+    for _ in range(12):
+        sample = samples.sample(family)
+        q, k, v = sample.inputs
+        scores = q @ k.mT
+        largest = (scores * 20**-0.5).amax(-1, keepdim=True)
+        exponentials = (scores.double() * 20**-0.5 - largest.double()).float().exp()
+        found = exponentials / exponentials.sum(-1, keepdim=True) @ v
+        allowed = sample.tolerances[0]
+        result = ops.compare(found, sample.expected[0], rtol=allowed.rtol, atol=allowed.atol).read()
+        assert allowed.passes(result), (result, allowed)
+
+
+QUANTIZED = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.round(x / (x.abs().amax(dim=-1, keepdim=True) / 127)).to(torch.int8)
+def get_inputs():
+    return [torch.randn(256, 1024)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_number_between_two_integers_may_be_rounded_either_way() -> None:
+    """A reciprocal moves it by up to three rounding errors. One in 100,000 lies that near to the middle."""
+    task = {"reference": QUANTIZED, "entry_point": "Model", "precision": "fp32"}
+    samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
+    differ = 0
+    for _ in range(30):
+        sample = samples.sample("own")
+        x = sample.inputs[0]
+        for off in (1 - 2e-7, 1 + 2e-7):
+            found = torch.round(x * (127 / x.abs().amax(dim=-1, keepdim=True)) * off).to(torch.int8)
+            differ += int((found != sample.expected[0]).sum())
+            assert torch.equal(found, sample.expected[0]) or sample.has_same_places(0, found)
+        assert not sample.has_same_places(0, sample.expected[0] + 1)
+    assert differ > 100

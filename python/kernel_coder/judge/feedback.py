@@ -103,6 +103,12 @@ begin with a role."""
 _PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
 
 
+def _shortened(path: re.Match[str]) -> str:
+    """Return a path without its folders. The name ``__init__.py`` alone says nothing, so it keeps the last one."""
+    whole = PurePosixPath(path[0])
+    return "/".join(whole.parts[-2:]) if whole.name == "__init__.py" else whole.name
+
+
 def harmless(text: str) -> str:
     """Remove everything that is harmful in a prompt: control sequences, folders, invisible characters, tokens of chat
     templates.
@@ -112,12 +118,14 @@ def harmless(text: str) -> str:
 
     >>> harmless("\\x1b[31m/tmp/build/k.cu(3)\\x1b[0m: error\\x00 <|im_end|> [/INST]")
     'k.cu(3): error? < |im_end| > [ /INST]'
+    >>> harmless("Permission denied: '/usr/lib/python3/einops/__init__.py'")
+    "Permission denied: 'einops/__init__.py'"
     """
     if len(text) > MAX_SCANNED:
         text = f"{text[: MAX_SCANNED // 2]}\n...\n{text[len(text) - MAX_SCANNED // 2 :]}"
     text = _ESCAPES.sub("", _INVISIBLE.sub("", text)).replace("\r\n", "\n")
     text = _OVERWRITTEN.sub("", text).replace("\r", "")
-    text = _PATH.sub(lambda match: match[1] or PurePosixPath(match[0]).name, text)
+    text = _PATH.sub(_shortened, text)
     text = _TEMPLATE_TOKEN.sub(lambda match: " >" if match[0] == ">" else f"{match[0]} ", text)
     text = _OTHER_TOKEN.sub(lambda match: f"{match[0]} " if match[0] else "> ", text)
     return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)

@@ -8,7 +8,7 @@ Others are rounded numbers, such as quantized weights. Where the exact number li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,13 +29,16 @@ FEW_ROUNDED = 0.01
 """Upper limit of the share of an output's integers that a rounding error may change by one. If it changes more of them,
 they are compared exactly."""
 
+ROUNDINGS = 4
+"""Number of times that all inputs are moved, each time both ways, to find integers that a rounding error changes. A
+single movement can by chance be too small for that, or equal to the movement of the number that it is divided by."""
 
 ORDERS = 3
 """Number of other orders of an input for which it is checked that places follow. One of them may agree by chance."""
 
 
 class Rounded(NamedTuple):
-    """The least and the largest integer that are right at each place of an output."""
+    """The least and the largest integer that are right at each place of an output, as int64."""
 
     low: Tensor
     high: Tensor
@@ -47,7 +50,24 @@ class Rounded(NamedTuple):
         >>> [limits.same(torch.tensor(one), limits.low) for one in ([2, 7], [2, 8])]
         [True, False]
         """
+        output = output.to(torch.int64)
         return bool(((output >= self.low) & (output <= self.high)).all())
+
+    def widened(self, output: Tensor) -> Rounded:
+        """Return limits that this output is within, too."""
+        output = output.to(torch.int64)
+        return Rounded(torch.minimum(self.low, output), torch.maximum(self.high, output))
+
+    @property
+    def are_close(self) -> bool:
+        """Whether they differ by at most one, and in at most :data:`FEW_ROUNDED` of the places.
+
+        >>> zeros = torch.zeros(200, dtype=torch.int64)
+        >>> [Rounded(zeros, zeros).widened(zeros.index_fill(0, torch.arange(n), 1)).are_close for n in (1, 3)]
+        [True, False]
+        """
+        changed = self.high - self.low
+        return int(changed.max()) <= 1 and float(changed.double().mean()) <= FEW_ROUNDED
 
 
 class Gathered(NamedTuple):
@@ -102,22 +122,6 @@ def gathered_of(places: Tensor, sources: Sequence[Tensor]) -> Gathered | None:
     return None
 
 
-def rounded_of(ways: Sequence[Tensor]) -> Rounded | None:
-    """Return the limits of an output of integers, from its values for inputs that were moved by less than what counts
-    as equal. Return None if it changes by more than one, or in more than :data:`FEW_ROUNDED` of the places.
-
-    >>> ways = [torch.zeros(200, dtype=torch.int8) for _ in range(2)]
-    >>> ways[1][3] = 1
-    >>> rounded_of(ways).high.sum()
-    tensor(1)
-    """
-    low, high = torch.stack(list(ways)).to(torch.int64).aminmax(dim=0)
-    changed = high - low
-    if int(changed.max()) > 1 or float(changed.double().mean()) > FEW_ROUNDED:
-        return None
-    return Rounded(low, high)
-
-
 class PlaceFinder:
     """Finds the outputs of a reference that are integers which a rounding error of the inputs changes: places in a
     tensor, where it changes the order of nearly equal numbers, and rounded numbers."""
@@ -153,16 +157,10 @@ class PlaceFinder:
             self._own_are_whole = [is_whole(one) for one in tensors_of(inputs)]
         sources = [one for one in [*tensors_of(inputs), *exact] if floating(one)]
         found: list[Gathered | Rounded | None] = [None] * len(exact)
-        seen: list[list[Tensor]] = [[one] for one in exact]
         for moves_zeros in (False, True):
-            rng = self.reference.draws.rng
-            noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
             # Two equal numbers have one order if they are moved one way, and the opposite order the other way.
-            moved = (_moved(inputs, noises, self._own_are_whole, sign, moves_zeros) for sign in (1.0, -1.0))
-            ways = (self.reference.own_outputs(one, cotangents)[: len(exact)] for one in moved)
-            for index, (a, b, like) in enumerate(zip(*ways, exact, strict=True)):
-                if not moves_zeros:
-                    seen[index] += [a, b]
+            ways = self._outputs_both_ways(inputs, cotangents, moves_zeros)
+            for index, (a, b, like) in enumerate(zip(*ways, exact, strict=False)):
                 if found[index] is None and not floating(a) and not torch.equal(a, b):
                     place = gathered_of(like, sources)
                     if place is not None and moves_zeros and place.source.shape == like.shape:
@@ -170,10 +168,36 @@ class PlaceFinder:
                     found[index] = place
         self.outputs.update(index for index, place in enumerate(found) if place is not None)
         self._look_at_order(family, inputs, cotangents, exact)
-        for index, one in enumerate(found):
-            if one is None and not floating(exact[index]) and exact[index].dtype != torch.bool:
-                found[index] = rounded_of(seen[index])
+        for index, limits in self._rounded(found, inputs, cotangents, exact).items():
+            found[index] = limits
         return found
+
+    def _outputs_both_ways(
+        self, inputs: list[Any], cotangents: list[Tensor], moves_zeros: bool
+    ) -> Iterator[list[Tensor]]:
+        """Yield the outputs for inputs that are moved by less than what counts as equal, one way and the other way."""
+        assert self._own_are_whole is not None
+        rng = self.reference.draws.rng
+        noises = [torch.randn(one.shape, generator=rng, device=one.device) for one in tensors_of(inputs)]
+        for sign in (1.0, -1.0):
+            moved = _moved(inputs, noises, self._own_are_whole, sign, moves_zeros)
+            yield self.reference.own_outputs(moved, cotangents)
+
+    def _rounded(
+        self, found: list[Any], inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]
+    ) -> dict[int, Rounded]:
+        """Return the limits of each output of integers that is found to be no places, if they are close."""
+        limits = {
+            index: Rounded(like.to(torch.int64), like.to(torch.int64))
+            for index, (one, like) in enumerate(zip(found, exact, strict=True))
+            if one is None and not floating(like) and like.dtype != torch.bool and like.numel()
+        }
+        for _ in range(ROUNDINGS):
+            if limits:
+                for outputs in self._outputs_both_ways(inputs, cotangents, False):
+                    limits = {index: one.widened(outputs[index]) for index, one in limits.items()}
+                limits = {index: one for index, one in limits.items() if one.are_close}
+        return limits
 
     def _look_at_order(self, family: str, inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]) -> None:
         """Set :attr:`is_by_order`: bring the input that an output has places in into another order, and see if the

@@ -169,8 +169,9 @@ def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
 
 
 REACHES = (1.0, 0.6, 0.3, 0.0)
-"""Factors on the range of row sizes in the families ``offset`` and ``negative``. If a task fails with the first factor,
-the next one is tried: exp overflows at 100, where a softmax works at 100,000. ``tiny`` is not so small there."""
+"""Factors on the range of row sizes in the families ``offset`` and ``negative``, and of the factors of ``huge``. If a
+task fails with the first factor, the next one is tried: exp overflows at 100, where a softmax works at 100,000.
+``tiny`` is not so small there."""
 
 
 def _power(low: float, high: float, count: int, own: Tensor, rng: torch.Generator) -> Tensor:
@@ -193,7 +194,7 @@ def _tiny(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
 
 
 def _huge(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
-    return own * (1e5, 1e4, 1e3)[int(torch.randint(3, (1,), generator=rng, device=own.device))]
+    return own * 10 ** (3 + reach * int(torch.randint(3, (1,), generator=rng, device=own.device)))
 
 
 def _offset(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
+from kernel_coder.judge.examiner.exponents import Exponents, ExponentWatch
 from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
@@ -36,6 +38,9 @@ log(1 + exp(x)) does at -20."""
 
 BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
 """Families with inputs so large that their rounding errors matter if the output depends on differences."""
+
+WITH_SMALLER_RANGES = frozenset({"huge", "offset", "negative"})
+"""Families of large inputs whose range becomes smaller if the reference cannot be used on it."""
 
 WIDENED = BY_LARGEST_INPUT | {"tiny"}
 """Families on which the tolerance is wider for a task that is not a multiple of its inputs' scale."""
@@ -84,6 +89,7 @@ class SampleMaker:
         self.reference, self.precision = reference, precision
         self._output_shapes: list[torch.Size] | None = None
         self._own_rms: list[float] = []
+        self._own_exponents: Exponents | None = None
         self._is_homogeneous: bool | None = None
         self._is_steady = False
         self.places = PlaceFinder(reference)
@@ -124,17 +130,24 @@ class SampleMaker:
         widens = family in WIDENED and not self._scales_with_inputs()
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
+        is_watched = family in WITH_SMALLER_RANGES or (family == "own" and self._own_exponents is None)
+        watch = ExponentWatch() if is_watched else None
         try:
             if reference.may_stop_gpu and family != "own":
                 reference.try_on_cpu(inputs)
             cotangents = reference.cotangents_of(inputs)
-            plain = tensors_of(reference.outputs(reference.module, copies, cotangents))
+            with watch or nullcontext():
+                plain = tensors_of(reference.outputs(reference.module, copies, cotangents))
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
             if family == "own":
                 raise
             return f"the reference raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if watch is not None and family == "own":
+            self._own_exponents = watch.seen()
+        elif watch is not None and watch.seen().are_inexact(self._own_exponents or Exponents()):
+            return "the reference computes exponentials of numbers for which float32 is too inexact"
         if get_inputs is None and not self._has_own_output_shapes(family, plain):
             return "its outputs have other shapes"
         if family == "own" and not self._is_steady:

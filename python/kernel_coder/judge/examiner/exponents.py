@@ -1,0 +1,78 @@
+"""The numbers that a reference computes exponentials of, such as the scores of an attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernel_coder.judge.wire.trees import is_real
+
+MAX_EXPONENT = 2.0**24
+"""Upper limit of their magnitude. An honest kernel for softmax(x * scale) rounds x * scale when it looks for the
+largest one. Then a GPU computes ``x * scale - largest`` with a single rounding. The difference for the largest number
+is the first rounding error, where it should be 0. Up to this limit it is at most a half. For numbers of 1e10 it is
+hundreds, whose exponential overflows."""
+
+EXPONENTIALS = frozenset(
+    {"exp", "exp_", "exp2", "exp2_", "expm1", "logsumexp", "_softmax", "_safe_softmax", "_log_softmax"}
+)
+"""Names of the operators that compute an exponential of their first argument."""
+
+ATTENTION = "_scaled_dot_product"
+"""Beginning of the names of operators that compute one of the products of their first two arguments' rows."""
+
+
+class Exponents(NamedTuple):
+    """The range of the numbers that exponentials were computed of."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+    def are_inexact(self, own: Exponents) -> bool:
+        """Return whether float32 is too inexact for them.
+
+        Args:
+            own: the exponents on the task's own inputs. A mask of -1e9 is among them, for example, and does no harm.
+
+        >>> Exponents(-1e9, 5.0).are_inexact(Exponents(-1e9, 1.0)), Exponents(-1e9, 1e8).are_inexact(Exponents())
+        (False, True)
+        """
+        return -self.low > max(MAX_EXPONENT, -own.low) or self.high > max(MAX_EXPONENT, own.high)
+
+
+class ExponentWatch(TorchDispatchMode):
+    """Observes the exponentials in this block.
+
+    >>> with ExponentWatch() as watch:
+    ...     y = torch.softmax(torch.tensor([1.0, -1e6]), 0), torch.exp(torch.ones(3))
+    >>> watch.seen()
+    Exponents(low=-1000000.0, high=1.0)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranges: list[Tensor] = []  # on their device, so that nothing waits for it during a call
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name in EXPONENTIALS and is_real(args[0]) and args[0].numel():
+            self._ranges.append(torch.stack(torch.aminmax(args[0].detach())).double())
+        elif name.startswith(ATTENTION) and all(one.numel() for one in args[:2]):
+            longest = [torch.linalg.vector_norm(one.detach(), dim=-1, dtype=torch.float32).max() for one in args[:2]]
+            most = longest[0] * longest[1] * ((kwargs or {}).get("scale") or args[0].shape[-1] ** -0.5)
+            self._ranges.append(torch.stack([-most, most]).double())
+        return func(*args, **(kwargs or {}))
+
+    def seen(self) -> Exponents:
+        """Return the range of all of them but infinite ones, such as masks."""
+        if not self._ranges:
+            return Exponents()
+        ranges = torch.stack(self._ranges)
+        ranges = torch.where(ranges.isfinite(), ranges, 0.0)
+        return Exponents(float(ranges[:, 0].min()), float(ranges[:, 1].max()))
