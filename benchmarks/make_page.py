@@ -208,6 +208,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "67a5f45": ", an H100, while a model was trained on the same host",
     "81b6a7f": "",
     "df8f0c1": "",
+    "c2eeb7d": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 
@@ -268,7 +269,7 @@ def judge_corpus() -> str:
         ["corpus", "hostile candidates accepted", "honest candidates correct", "commit"],
         one("without a GPU, 683 candidates in 1,000 s", "judge_corpus_part_cpu"),
         one("without a GPU, an older corpus", "judge_corpus_cpu"),
-        one("H200, 677 candidates in 350 s", "judge_corpus_part_cuda"),
+        one("H200, all but one of 748 candidates", "judge_corpus_part_cuda"),
         one("H200, an older corpus", "judge_corpus_cuda"),
     )
 
