@@ -101,6 +101,27 @@ def test_scores_may_be_scaled_and_subtracted_with_one_rounding(forward: str, fam
         assert allowed.passes(result), (result, allowed)
 
 
+COMPILES_ITSELF = """
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+class Model(torch.nn.Module):
+    def forward(self, q):
+        return flex_attention(q, q, q)
+def get_inputs():
+    return [torch.randn(1, 2, 16, 16)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_reference_that_compiles_itself_keeps_all_families() -> None:
+    """torch compiles nothing while operators are observed, and flex_attention then raises an error."""
+    task = {"reference": COMPILES_ITSELF, "entry_point": "Model", "precision": "fp32"}
+    made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns())
+    assert {"huge", "offset", "negative"} <= set(made.families)
+
+
 QUANTIZED = """
 import torch
 class Model(torch.nn.Module):

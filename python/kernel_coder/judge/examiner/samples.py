@@ -89,7 +89,7 @@ class SampleMaker:
         self.reference, self.precision = reference, precision
         self._output_shapes: list[torch.Size] | None = None
         self._own_rms: list[float] = []
-        self._own_exponents: Exponents | None = None
+        self._own_exponents = Exponents()
         self._is_homogeneous: bool | None = None
         self._is_steady = False
         self.places = PlaceFinder(reference)
@@ -130,8 +130,7 @@ class SampleMaker:
         widens = family in WIDENED and not self._scales_with_inputs()
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
-        is_watched = family in WITH_SMALLER_RANGES or (family == "own" and self._own_exponents is None)
-        watch = ExponentWatch() if is_watched else None
+        watch = ExponentWatch() if family in WITH_SMALLER_RANGES and any(self._own_exponents) else None
         try:
             if reference.may_stop_gpu and family != "own":
                 reference.try_on_cpu(inputs)
@@ -144,9 +143,7 @@ class SampleMaker:
             if family == "own":
                 raise
             return f"the reference raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        if watch is not None and family == "own":
-            self._own_exponents = watch.seen()
-        elif watch is not None and watch.seen().are_inexact(self._own_exponents or Exponents()):
+        if watch is not None and watch.seen().are_inexact(self._own_exponents):
             return "the reference computes exponentials of numbers for which float32 is too inexact"
         if get_inputs is None and not self._has_own_output_shapes(family, plain):
             return "its outputs have other shapes"
@@ -261,7 +258,16 @@ class SampleMaker:
     def _refuse_unsteady(self, inputs: list[Any], cotangents: list[Tensor], outputs: list[Tensor]) -> None:
         """Raise Unsteady if a second call on the same inputs returns something else: no candidate can compute what
         depends on chance or on earlier calls. Differences as small as from another order of summation are allowed."""
-        again = self.reference.own_outputs(inputs, cotangents)
+        watch = ExponentWatch()
+        try:
+            with watch:
+                again = self.reference.own_outputs(inputs, cotangents)
+            self._own_exponents = watch.seen()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it compiles itself, as flex_attention does, and torch has noted that this cannot be done
+            torch._dynamo.reset()
+            again = self.reference.own_outputs(inputs, cotangents)
         self._is_steady = [one.shape for one in again] == [one.shape for one in outputs]
         if self._is_steady:
             results = read_comparisons([ops.compare(a, b) for a, b in zip(again, outputs, strict=True)])
