@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -76,3 +76,18 @@ class ExponentWatch(TorchDispatchMode):
         ranges = torch.stack(self._ranges)
         ranges = torch.where(ranges.isfinite(), ranges, 0.0)
         return Exponents(float(ranges[:, 0].min()), float(ranges[:, 1].max()))
+
+
+def observed(call: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Exponents]:
+    """Return the result of a call of a reference, and its exponentials. A reference that compiles itself, as
+    flex_attention does, cannot be observed and is called again without that."""
+    watch = ExponentWatch()
+    try:
+        with watch:
+            result = call()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        torch._dynamo.reset()  # otherwise torch remembers that it could not compile the function
+        return call(), Exponents()
+    return result, watch.seen()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
-from kernel_coder.judge.examiner.exponents import Exponents, ExponentWatch
+from kernel_coder.judge.examiner.exponents import Exponents, ExponentWatch, observed
 from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
@@ -258,16 +258,7 @@ class SampleMaker:
     def _refuse_unsteady(self, inputs: list[Any], cotangents: list[Tensor], outputs: list[Tensor]) -> None:
         """Raise Unsteady if a second call on the same inputs returns something else: no candidate can compute what
         depends on chance or on earlier calls. Differences as small as from another order of summation are allowed."""
-        watch = ExponentWatch()
-        try:
-            with watch:
-                again = self.reference.own_outputs(inputs, cotangents)
-            self._own_exponents = watch.seen()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # it compiles itself, as flex_attention does, and torch has noted that this cannot be done
-            torch._dynamo.reset()
-            again = self.reference.own_outputs(inputs, cotangents)
+        again, self._own_exponents = observed(lambda: self.reference.own_outputs(inputs, cotangents))
         self._is_steady = [one.shape for one in again] == [one.shape for one in outputs]
         if self._is_steady:
             results = read_comparisons([ops.compare(a, b) for a, b in zip(again, outputs, strict=True)])
@@ -321,8 +312,7 @@ class SampleMaker:
             return _doubled(tensor)
         moves = ~whole(tensor) if is_small else True
         noise = torch.rand(tensor.shape, generator=self.reference.draws.rng, device=tensor.device, dtype=torch.float64)
-        if eps is None:
-            eps = torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
+        eps = eps or torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
         noise.mul_(2).sub_(1).mul_(eps).mul_(moves)  # in place, since it may be large
         return noise.add_(1).mul_(tensor)
 
