@@ -86,7 +86,7 @@ FORWARDS = {
 @pytest.mark.parametrize("forward", FORWARDS)
 @pytest.mark.parametrize("family", ["huge", "offset", "negative", "outlier", "structured"])
 def test_scores_may_be_scaled_and_subtracted_with_one_rounding(forward: str, family: str) -> None:
-    """So a GPU computes ``exp(x * scale - largest)``. Where scores are 1e10, the result is infinite."""
+    """A GPU computes ``exp(x * scale - largest)`` like this. With scores of 1e10 the candidate would return NaN."""
     task = {"reference": ATTENTION.format(forward=FORWARDS[forward]), "entry_point": "Model", "precision": "fp32"}
     samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
     for _ in range(12):

@@ -100,11 +100,11 @@ _OTHER_TOKEN = re.compile(
 """The same for templates without special brackets: words in angle brackets that name a role or an end, and lines that
 begin with a role."""
 
-_PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+([^\s:;,'\"<>()\[\]{}/|]*)")
+_PATH = re.compile(r"(?<![\w./:~-])(?:~|\.{1,2})?/(?:[^\s:;,'\"<>()\[\]{}/|]+/)+[^\s:;,'\"<>()\[\]{}/|]*")
 
 
 def _shortened(path: re.Match[str]) -> str:
-    """Return a path without its folders. The name ``__init__.py`` alone says nothing, so it keeps the last one."""
+    """Return a path without its folders. A file ``__init__.py`` keeps the last folder, which names the package."""
     whole = PurePosixPath(path[0])
     return "/".join(whole.parts[-2:]) if whole.name == "__init__.py" else whole.name
 

@@ -12,10 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernel_coder.judge.wire.trees import is_real
 
 MAX_EXPONENT = 2.0**24
-"""Upper limit of their magnitude. An honest kernel for softmax(x * scale) rounds x * scale when it looks for the
-largest one. Then a GPU computes ``x * scale - largest`` with a single rounding. The difference for the largest number
-is the first rounding error, where it should be 0. Up to this limit it is at most a half. For numbers of 1e10 it is
-hundreds, whose exponential overflows."""
+"""Upper limit of the magnitude of a number that the reference computes an exponential of, on large inputs.
+
+A candidate may compute ``exp(x * scale - largest)``. It has rounded ``x * scale`` to find the largest number, and in
+this expression a GPU does not round the product. For the largest number the difference should be 0, and it is a
+rounding error of float32. Up to this limit the error is at most 0.5. At 1e10 it is above 88, where exp overflows."""
 
 EXPONENTIALS = frozenset(
     {"exp", "exp_", "exp2", "exp2_", "expm1", "logsumexp", "_softmax", "_safe_softmax", "_log_softmax"}
@@ -23,7 +24,7 @@ EXPONENTIALS = frozenset(
 """Names of the operators that compute an exponential of their first argument."""
 
 ATTENTION = "_scaled_dot_product"
-"""Beginning of the names of operators that compute one of the products of their first two arguments' rows."""
+"""Beginning of the names of torch's fused attention operators. Their first two arguments are queries and keys."""
 
 
 class Exponents(NamedTuple):
@@ -33,7 +34,7 @@ class Exponents(NamedTuple):
     high: float = 0.0
 
     def are_inexact(self, own: Exponents) -> bool:
-        """Return whether float32 is too inexact for them.
+        """Return whether some of these numbers are so large that float32 is too inexact for their exponentials.
 
         Args:
             own: the exponents on the task's own inputs. A mask of -1e9 is among them, for example, and does no harm.
@@ -70,7 +71,7 @@ class ExponentWatch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def seen(self) -> Exponents:
-        """Return the range of all of them but infinite ones, such as masks."""
+        """Return the range of the finite numbers that were observed. Masks are often infinite."""
         if not self._ranges:
             return Exponents()
         ranges = torch.stack(self._ranges)

@@ -40,7 +40,7 @@ BY_LARGEST_INPUT = frozenset({"huge", "offset", "negative", "outlier"})
 """Families with inputs so large that their rounding errors matter if the output depends on differences."""
 
 WITH_SMALLER_RANGES = frozenset({"huge", "offset", "negative"})
-"""Families of large inputs whose range becomes smaller if the reference cannot be used on it."""
+"""Families of large inputs that are drawn again with smaller numbers if the reference is too inexact on them."""
 
 WIDENED = BY_LARGEST_INPUT | {"tiny"}
 """Families on which the tolerance is wider for a task that is not a multiple of its inputs' scale."""
