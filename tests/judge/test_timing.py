@@ -15,7 +15,7 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
-from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
+from kernel_coder.judge.examiner.timing.clock import Answer, Asked, RequestClock, Sent
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker
 from kernel_coder.judge.examiner.timing.rounds import Requester
 from kernel_coder.judge.examiner.timing.speedup import Speedup, speedup_interval
@@ -47,8 +47,9 @@ from kernel_coder.judge.gpu.contention import LOADED
 from kernel_coder.judge.gpu.stream_gate import gate_of, wait_for, write_later
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.runner import candidate as runner_module
+from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.channel import Channel
-from kernel_coder.judge.wire.messages import Mode, Say, Status, TensorSpec
+from kernel_coder.judge.wire.messages import Say, Status, TensorSpec
 from kernel_coder.tasks import Task
 
 NOISE = (1.0, 0.99, 1.01, 1.0, 1.02, 0.98)
@@ -570,7 +571,7 @@ class Fakes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: str = "", is_late: bool = False) -> None:
         self.events: list[str] = []
-        self.fails_at, self.is_late, self.number, self.queued_at = fails_at, is_late, 0, None
+        self.fails_at, self.is_late, self.queued_at = fails_at, is_late, None
         module = "kernel_coder.judge.examiner.timing.clock"
         monkeypatch.setattr(f"{module}.gate_of", lambda device: self)
         monkeypatch.setattr(f"{module}.write_later", self.write_later)
@@ -612,12 +613,8 @@ class Fakes:
         self.note("reached")
 
     def write_later(self, address: int, number: int, device: object) -> None:
+        assert number == 7
         self.note(f"write {address}")
-        self.number = number
-
-    def ask(self, say: Say, *values: int) -> None:
-        assert values[5] == self.number != 0
-        self.note("ask")
 
     def await_queued(self, most_s: float) -> bool:
         self.note(f"queued {most_s / QUEUE_S:g}")
@@ -630,10 +627,11 @@ class Fakes:
     def measure(self) -> tuple[float, float, Any]:
         link: Any = self
         region: Any = self.region
-        return self.clock._on_gpu(link, 3, region, torch.empty(0), Mode.PLAIN)
+        sent = Sent(Asked(link, 3, None), number=7, asked_at=time.perf_counter())
+        return self.clock._on_gpu(sent, region, torch.empty(0))
 
 
-IN_LINE = ["look", "shut", "stamp", "inputs", "flush", "write 512", "wait 768", "look", "stamp", "ask", "queued 3"]
+IN_LINE = ["look", "shut", "stamp", "inputs", "flush", "write 512", "wait 768", "look", "stamp", "queued 3"]
 RELEASE = ["aside", "write 768"]
 
 
@@ -652,13 +650,97 @@ def test_how_long_launching_takes_is_known_where_the_clock_did_not_wait_for_it(m
     assert 0.0 < launching_s < 1.0
 
 
-@pytest.mark.parametrize("fails_at", ["inputs", "ask", "reached", "answer"])
+@pytest.mark.parametrize("fails_at", ["inputs", "reached", "answer"])
 def test_the_gate_opens_and_the_stream_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
     fakes = Fakes(monkeypatch, fails_at)
     with pytest.raises(ValueError, match=fails_at):
         fakes.measure()
     assert "open" in fakes.events
     assert fakes.events[-2:] == RELEASE
+
+
+class FakeLink:
+    """A link that writes down its requests and answers."""
+
+    def __init__(self, name: str, events: list[str], was_in_line: bool = True) -> None:
+        self.name, self.events, self.was_in_line, self.max_request_s = name, events, was_in_line, 1.0
+        self.outputs = SimpleNamespace(bytes=torch.zeros(1024, dtype=torch.uint8))
+
+    def ask(self, say: Say, *values: int) -> None:
+        assert say is Say.CALL
+        assert values[5] != 0
+        self.events.append(f"ask {self.name}")
+
+    def answer(self, *_: object) -> None:
+        self.events.append(f"answer {self.name}")
+
+
+def in_turn(
+    monkeypatch: pytest.MonkeyPatch, order: str, *, in_line: str = "RC", fails_at: int = -1, device: str = "cuda"
+) -> list[str]:
+    """What happens if a clock measures requests to the reference (R) and the candidate (C) in this order."""
+    events: list[str] = []
+    links: dict[str, Any] = {name: FakeLink(name, events, name in in_line) for name in "RC"}
+    clock, measured = RequestClock.__new__(RequestClock), 0
+
+    def measure(sent: Sent, region: object, staged: object) -> tuple[float, float, Any]:
+        nonlocal measured
+        events.append(f"measure {sent.asked.link.name}")  # type: ignore[attr-defined]
+        measured += 1
+        if measured == fails_at:
+            raise Judged(Outcome.TIMEOUT, "late")
+        return float(measured), 0.0, SimpleNamespace(status=Status.OK)
+
+    clock._on_gpu = clock._on_host = measure  # type: ignore[method-assign]
+    clock.device, clock.flushed = torch.device(device), torch.empty(0) if device == "cuda" else None
+    memory = SimpleNamespace(gate_at=512, region=lambda variant, calls: torch.zeros(8))
+    clock.task = SimpleNamespace(memory=memory, draws=SimpleNamespace(poison=None))  # type: ignore[assignment]
+    clock.variant = SimpleNamespace(output_stride=16)  # type: ignore[assignment]
+    clock.checker = SimpleNamespace(link=links["C"])  # type: ignore[assignment]
+    module = "kernel_coder.judge.examiner.timing.clock"
+    monkeypatch.setattr(f"{module}.fill_random", lambda *_: events.append("fill"))
+    monkeypatch.setattr(f"{module}.write_later", lambda *_: events.append("go"))
+    asked = [Asked(links[name], 2, None) for name in order]
+    if fails_at < 0:
+        assert [one.taken_s for one in clock.measure_all(asked)] == [*range(1, len(order) + 1)]
+    else:
+        with pytest.raises(Judged):
+            clock.measure_all(asked)
+    return [one for one in events if one != "fill"]
+
+
+def test_on_a_gpu_each_runner_has_its_next_request_while_the_other_one_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = in_turn(monkeypatch, "RRCRCC")
+    measured = [place for place, event in enumerate(events) if event.startswith("measure")]
+    assert [events[place][-1] for place in measured] == list("RRCRCC")
+    for count, place in enumerate(measured):
+        before = events[: place + 1]
+        for name in "RC":  # a Runner gets each request once, and never two at a time
+            done, left = before.count(f"measure {name}"), "RRCRCC"[count + 1 :].count(name)
+            is_measured = events[place][-1] == name
+            assert before.count(f"ask {name}") == done + (0 if is_measured else min(left, 1))
+
+
+def test_a_runner_whose_launches_were_late_has_no_request_while_the_other_one_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = ["ask R", "measure R", "ask C", "measure C"]
+    assert in_turn(monkeypatch, "RCRC", in_line="") == 2 * both
+    assert in_turn(monkeypatch, "RCRC", in_line="R") == [*both[:3], "ask R", *both[3:], "measure R", *both[2:]]
+
+
+def test_on_a_cpu_the_other_runner_has_nothing_to_do_while_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_turn(monkeypatch, "RCRC", device="cpu") == ["measure R", "measure C"] * 2
+
+
+@pytest.mark.parametrize(("order", "left"), [("CR", ["go", "answer R"]), ("RC", [])])
+def test_after_a_failure_the_reference_s_runner_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch, order: str, left: list[str]
+) -> None:
+    events = in_turn(monkeypatch, order, fails_at=1)
+    assert events == [f"ask {order[0]}", f"ask {order[1]}", f"measure {order[0]}", *left]
 
 
 def test_of_a_few_timed_requests_one_has_inputs_of_another_kind_at_a_secret_place() -> None:

@@ -42,6 +42,9 @@ class Link:
         """``time.perf_counter()`` at the Runner's message that all launches of the last request are in line behind the
         gate."""
 
+        self.was_in_line = False
+        """Whether all launches of the last timed request were in line before the gate opened."""
+
         self._report, self._turns = report, turns
         self._is_queueing = False
         self._answered: Frame | None = None

@@ -3,20 +3,24 @@
 On a GPU two time stamps in the Examiner's stream measure a request. Everything between them is enqueued before the
 clock starts, so the time does not depend on either process's Python or on how busy the machine's cores are:
 
-1. The Examiner's stream waits at a gate (:mod:`kernel_coder.judge.gpu.stream_gate`). Then it takes the first time
-   stamp, copies the inputs to shared memory, flushes the cache, and writes a number that the Runner's stream waits for.
-2. The Runner's stream waits for that number. Then it runs the calls, and writes the same number at another place.
+1. The Runner's stream waits for a number. Then it runs the calls, and writes the same number at another place.
+2. The Examiner's stream waits at a gate (:mod:`kernel_coder.judge.gpu.stream_gate`). Then it takes the first time
+   stamp, copies the inputs to shared memory, flushes the cache, and writes the Runner's number.
 3. The Examiner's stream waits for the second number. Then it reads random bytes of the outputs, and takes the second
    time stamp. If the Runner postponed some work, these bytes are not there yet.
 
-When all this is enqueued, the gate opens. Without a GPU, the host's clock runs from the request until these bytes are
-read.
+When all this is enqueued, the gate opens. Making the launches takes a Runner longer than the GPU takes to run them. So
+while one Runner is measured, the other one makes the launches of its next request.
+
+Without a GPU, the host's clock runs from the request until these bytes are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,6 +56,28 @@ class Answer(NamedTuple):
 
     hashes: Tensor | None = None
     """Hashes of the inputs after the request."""
+
+
+class Asked(NamedTuple):
+    """A request and the link to its Runner."""
+
+    link: Link
+    calls: int
+    request: Request | None
+    """Inputs and expected outputs; None: an empty request."""
+
+    mode: Mode = Mode.PLAIN
+
+
+class Sent(NamedTuple):
+    """A request that was sent."""
+
+    asked: Asked
+    number: int
+    """On a GPU: the number that the Runner's stream waits for; without one, 0."""
+
+    asked_at: float
+    """``time.perf_counter()`` when it was sent."""
 
 
 class RequestClock:
@@ -95,42 +121,90 @@ class RequestClock:
             Judged: the candidate failed.
             ReferenceFailed: the reference failed.
         """
+        return self.measure_all([Asked(link, calls, request, mode)])[0]
+
+    def measure_all(self, asked: Sequence[Asked]) -> list[Answer]:
+        """Send requests and measure them one after another. Raise what :meth:`measure` raises.
+
+        On a GPU, each Runner gets its next request before it is measured. So the launches of one Runner get in line
+        while the other Runner is measured, and the device is reserved for a shorter time.
+        """
+        answers: list[Answer] = []
+        sent: dict[int, Sent] = {}
+        links = dict.fromkeys(one.link for one in asked)
+        try:
+            for place, one in enumerate(asked):
+                if place not in sent:
+                    sent[place] = self._send(one)
+                for link in links:
+                    following = next((at for at in range(place, len(asked)) if asked[at].link is link), place)
+                    if following not in sent and link.was_in_line and self.flushed is not None:
+                        sent[following] = self._send(asked[following])
+                answers.append(self._receive(sent.pop(place)))
+        finally:
+            for left in sent.values():
+                self._let_go(left)
+        return answers
+
+    def _send(self, asked: Asked) -> Sent:
+        """Send a request. On a GPU, the Runner puts its launches in line behind the number of the request."""
+        outputs = asked.link.outputs.bytes[: asked.calls * self.variant.output_stride]
+        fill_random(outputs, self.task.draws.poison)
+        sent = Sent(asked, 0 if self.flushed is None else 1 + secrets.randbelow(0xFFFF_FFFF), time.perf_counter())
+        if self.flushed is not None:
+            self._ask(sent)
+        return sent
+
+    def _ask(self, sent: Sent) -> None:
+        mode = Mode.EMPTY if sent.asked.request is None else sent.asked.mode
+        sent.asked.link.ask(Say.CALL, 0, sent.asked.calls, 0, int(mode), 1, sent.number)
+
+    def _receive(self, sent: Sent) -> Answer:
+        """Measure a request that was sent, and check its status."""
+        link, calls, request, _ = sent.asked
         region = self.task.memory.region(self.variant, calls)
         staged = torch.empty_like(region) if request is None else request.staged
-        outputs = link.outputs.bytes[: calls * self.variant.output_stride]
-        fill_random(outputs, self.task.draws.poison)
         measured = self._on_host if self.flushed is None else self._on_gpu
-        taken_s, launching_s, frame = measured(link, calls, region, staged, Mode.EMPTY if request is None else mode)
+        taken_s, launching_s, frame = measured(sent, region, staged)
         if request is None or not request.is_candidate:
             if frame.status != Status.OK:
                 raise ReferenceFailed(f"the reference failed in its own Runner: {link.text()}")
             return Answer(taken_s, launching_s)
         self.checker.refuse_status(frame)
+        outputs = link.outputs.bytes[: calls * self.variant.output_stride]
         found = outputs.clone() if request.is_kept or self.flushed is None else outputs
         hashes = self.task.fingerprint.of([region])
         return Answer(taken_s, launching_s, request, found, self._looked_at.clone(), hashes)
 
-    def _on_host(
-        self, link: Link, calls: int, region: Tensor, staged: Tensor, mode: Mode
-    ) -> tuple[float, float, Frame]:
+    def _let_go(self, sent: Sent) -> None:
+        """Have the reference's Runner end a request that will not be measured. The candidate's Runner is ended."""
+        link = sent.asked.link
+        if self.flushed is not None and link is not self.checker.link:
+            write_later(link.outputs.bytes.data_ptr() + self.task.memory.gate_at, sent.number, self.device)
+            with contextlib.suppress(ReferenceFailed):
+                link.answer(Say.CALL, AWAKE_S, link.max_request_s)
+
+    def _on_host(self, sent: Sent, region: Tensor, staged: Tensor) -> tuple[float, float, Frame]:
         """Return the seconds of a request on the host's clock, 0.0, and the Runner's answer."""
+        link = sent.asked.link
         region.copy_(staged)
         started = time.perf_counter()
-        link.ask(Say.CALL, 0, calls, 0, int(mode), 1)
+        self._ask(sent)
         frame = link.answer(Say.CALL, AWAKE_S, link.max_request_s)
         self._looked_at = link.outputs.bytes[self.places]
         return time.perf_counter() - started, 0.0, frame
 
-    def _on_gpu(self, link: Link, calls: int, region: Tensor, staged: Tensor, mode: Mode) -> tuple[float, float, Frame]:
+    def _on_gpu(self, sent: Sent, region: Tensor, staged: Tensor) -> tuple[float, float, Frame]:
         """Return the seconds of a request on the GPU's clock, of launching if the clock included it, and the answer."""
         assert self.flushed is not None
         gate = gate_of(self.device)
         assert gate is not None
-        number, memory = 1 + secrets.randbelow(0xFFFF_FFFF), link.outputs.bytes
+        link, number = sent.asked.link, sent.number
+        memory = link.outputs.bytes
         go_at, done_at = memory.data_ptr() + self.task.memory.gate_at, memory.data_ptr() + self.task.memory.done_at
         # Launch this kernel once before the gate is shut: the first launch of a kernel may wait for the GPU.
         torch.index_select(memory, 0, self.places, out=self._looked_at)
-        is_in_line, asked_at = False, time.perf_counter()
+        is_in_line = False
         try:
             gate.shut()
             try:
@@ -141,9 +215,7 @@ class RequestClock:
                 wait_for(done_at, number, self.device)
                 torch.index_select(memory, 0, self.places, out=self._looked_at)
                 self._stamps[1].record()
-                asked_at = time.perf_counter()
-                link.ask(Say.CALL, 0, calls, 0, int(mode), 1, number)
-                is_in_line = link.await_queued(calls * QUEUE_S)
+                is_in_line = link.await_queued(sent.asked.calls * QUEUE_S)
                 gate.await_reached()
             finally:
                 gate.open()
@@ -154,7 +226,8 @@ class RequestClock:
         queued_at = time.perf_counter() if link.queued_at is None else link.queued_at
         self._stamps[1].synchronize()
         taken_s = self._stamps[0].elapsed_time(self._stamps[1]) / 1e3
-        return taken_s, 0.0 if is_in_line else queued_at - asked_at, frame
+        link.was_in_line = is_in_line
+        return taken_s, 0.0 if is_in_line else queued_at - sent.asked_at, frame
 
     def load(self) -> float:
         """Return how many times as long as on a free GPU a piece of work takes now; 1 on a CPU."""

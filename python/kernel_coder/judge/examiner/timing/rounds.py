@@ -16,7 +16,7 @@ from kernel_coder import ops
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
-from kernel_coder.judge.examiner.timing.clock import Answer, RequestClock
+from kernel_coder.judge.examiner.timing.clock import Answer, Asked, RequestClock
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker, each_call
 from kernel_coder.judge.examiner.timing_constants import TIMING
 from kernel_coder.judge.examiner.timing_records import Party
@@ -111,18 +111,23 @@ class Requester:
     def _answered(self, parties: Sequence[Party], calls: int, requests: list[Request | None] | None) -> list[Answer]:
         """Send the requests and return the answers. Requests that were not made beforehand are made one at a time, and
         the answer to each is checked before the next one is made."""
+        if requests is not None:
+            return self.clock.measure_all([self._asked(*one, calls) for one in zip(parties, requests, strict=True)])
         answers: list[Answer] = []
-        for place, party in enumerate(parties):
-            request = requests[place] if requests is not None else None
-            if requests is None and party in ("reference", "candidate"):
+        for party in parties:
+            request: Request | None = None
+            if party in ("reference", "candidate"):
                 request = self.maker.make(calls, party == "candidate", False)
-            link = self.checker.link if party == "candidate" else self.reference
-            answers.append(self.clock.measure(link, 1 if party == "single" else calls, request))
-            if requests is None:
-                self._check(answers[-1:])
-                answers[-1] = Answer(*answers[-1][:2])
-            del request  # frees its memory before the next one is made
+            (answer,) = self.clock.measure_all([self._asked(party, request, calls)])
+            self._check([answer])
+            answers.append(Answer(*answer[:2]))
+            del request, answer  # frees their memory before the next one is made
         return answers
+
+    def _asked(self, party: Party, request: Request | None, calls: int) -> Asked:
+        """Return a party's request."""
+        link = self.checker.link if party == "candidate" else self.reference
+        return Asked(link, 1 if party == "single" else calls, request)
 
     def _check(self, answers: list[Answer]) -> None:
         """Compare all outputs of the candidate, as they were when the clock stopped. Raise Judged if one is wrong."""
