@@ -40,7 +40,7 @@ WORK_BYTES = 1 << 30
 BUILD_WORK_BYTES = 4 << 30
 """Upper limits of the files in a candidate's work directory, in bytes. The second one is for backends that compile."""
 
-MAX_CONTEXTS = 8
+MAX_CONTEXTS = 4
 """Upper limit of the Runners that create a CUDA context at the same time. The driver creates one context after another,
 and every other call to the driver waits for all that were requested."""
 
