@@ -209,6 +209,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "81b6a7f": "",
     "df8f0c1": "",
     "c2eeb7d": "",
+    "a8594fc": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 

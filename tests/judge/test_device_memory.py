@@ -188,7 +188,7 @@ def test_a_hundred_buffers_leave_no_memory_and_no_descriptor(script: Script) -> 
         if "FAKE_CUDA" in os.environ:
             assert counts()[:3] == [0, 0, 0] and counts()[4] == 0
         else:
-            assert abs(torch.cuda.mem_get_info()[0] - free) < 64 << 20
+            assert torch.cuda.mem_get_info()[0] > free - (64 << 20)  # other processes may end meanwhile
     """)
 
 
