@@ -10,6 +10,7 @@ from kernel_coder import ops
 from kernel_coder.judge import JudgeConfig
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
+from kernel_coder.judge.examiner.scaling import scales_with_inputs
 from kernel_coder.judge.examiner.tolerance import FEW, SAMPLED, Tolerance, magnitudes_of, places_of
 from kernel_coder.judge.gpu.turns import GpuTurns
 
@@ -99,6 +100,53 @@ def test_scores_may_be_scaled_and_subtracted_with_one_rounding(forward: str, fam
         allowed = sample.tolerances[0]
         result = ops.compare(found, sample.expected[0], rtol=allowed.rtol, atol=allowed.atol).read()
         assert allowed.passes(result), (result, allowed)
+
+
+LOSS = """
+import torch
+import torch.nn.functional as F
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return {forward}
+def get_inputs():
+    return [torch.randn(2, 40), torch.{targets}]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("family", ["huge", "offset", "negative", "outlier"])
+def test_a_loss_may_be_the_difference_of_a_logarithm_and_a_large_number(family: str) -> None:
+    """The output is a single number. The kernel subtracts the chosen logit last; torch subtracts the largest first."""
+    reference = LOSS.format(forward="F.cross_entropy(x, y)", targets="randint(0, 40, (2,))")
+    task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
+    samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
+    for _ in range(200):
+        sample = samples.sample(family)
+        x, y = sample.inputs
+        found = (torch.logsumexp(x, 1) - x.gather(1, y[:, None])[:, 0]).mean()
+        allowed = sample.tolerances[0]
+        result = ops.compare(found, sample.expected[0], rtol=allowed.rtol, atol=allowed.atol).read()
+        assert allowed.passes(result), (result, allowed)
+
+
+@pytest.mark.parametrize(
+    ("forward", "scales"),
+    [
+        ("x @ y.T", True),
+        ("F.mse_loss(x, y)", True),
+        ("(x - y).norm()", True),
+        ("F.kl_div(x, y, reduction='batchmean')", False),
+        ("x.tanh()", False),
+        ("x.tanh().mean()", False),
+        ("x.logsumexp((0, 1))", False),
+    ],
+)
+def test_outputs_are_proportional_to_a_power_of_the_inputs_scale_or_not(forward: str, scales: bool) -> None:
+    reference = LOSS.format(forward=forward, targets="rand(2, 40)")
+    task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
+    made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns())
+    assert scales_with_inputs(made.reference) is scales
 
 
 COMPILES_ITSELF = """

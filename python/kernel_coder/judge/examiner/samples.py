@@ -18,6 +18,8 @@ from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
 from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
+from kernel_coder.judge.examiner.scaling import scales_with_inputs
+from kernel_coder.judge.examiner.widened import doubled
 from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 from kernel_coder.ops.compare import Comparison, ComparisonResult, read_comparisons
 
@@ -156,7 +158,7 @@ class SampleMaker:
         del copies, pairs
         finite = [] if family == "own" else [_with_zeros(one) for one in plain if floating(one)]
         exact = self._exact_outputs(inputs, cotangents, plain, changed)
-        exact = [_doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
+        exact = [doubled(mine) if floating(like) else like for mine, like in zip(exact, plain, strict=True)]
         compared = [ops.compare(a, b) for a, b in zip(plain, exact, strict=True)]
         some = [tolerance.places_of(one) if family in BY_MAGNITUDE and floating(one) else None for one in exact]
         errors_there = _errors_at(some, plain, exact)
@@ -220,27 +222,9 @@ class SampleMaker:
         return [own or tolerance.rms_of(one) for own, one in zip_longest(self._own_rms, errors)][: len(errors)]
 
     def _scales_with_inputs(self) -> bool:
-        """Return whether multiplying the inputs by 1e-4 multiplies the outputs by some number. A matrix product has
-        this property, tanh has not."""
         if self._is_homogeneous is None:
-            try:
-                self._is_homogeneous = self._is_multiple_for_shrunk_inputs()
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # a reference that works only in its own dtype
-                self._is_homogeneous = False
+            self._is_homogeneous = scales_with_inputs(self.reference)
         return self._is_homogeneous
-
-    def _is_multiple_for_shrunk_inputs(self) -> bool:
-        own, places = self.reference.own_inputs(), list[Tensor]()
-        found = []
-        for change in (_doubled, _shrunk):
-            outputs = tensors_of(self.reference.outputs(self.reference.exact, map_tensors(own, change), []))
-            outputs = [one for one in outputs if floating(one)]
-            places = places or [tolerance.places_of(one) for one in outputs]
-            found.append([one.reshape(-1)[at] for one, at in zip(outputs, places, strict=True)])
-            del outputs
-        return all(_is_multiple(a, b) for a, b in zip(*found, strict=True))
 
     def _has_own_output_shapes(self, family: str, outputs: list[Tensor]) -> bool:
         """Return whether the outputs have the same shapes as those for the task's own inputs.
@@ -290,7 +274,7 @@ class SampleMaker:
 
         def rounded(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point() or tensor.dtype.itemsize > 2:
-                return _doubled(tensor)
+                return doubled(tensor)
             wide = tensor.bfloat16() if tensor.dtype.itemsize == 1 else tensor  # torch multiplies no 8-bit numbers
             return self._shaken(wide, max(epses))
 
@@ -309,7 +293,7 @@ class SampleMaker:
         Whole numbers stay."""
         is_small = tensor.numel() <= SMALL_ELEMENTS
         if not is_real(tensor) or (not is_small and is_whole(tensor)):
-            return _doubled(tensor)
+            return doubled(tensor)
         moves = ~whole(tensor) if is_small else True
         noise = torch.rand(tensor.shape, generator=self.reference.draws.rng, device=tensor.device, dtype=torch.float64)
         eps = eps or torch.finfo(torch.float64 if tensor.dtype == torch.float64 else torch.float32).eps
@@ -346,7 +330,7 @@ class SampleMaker:
         """Return the oracle's outputs. The oracle may keep references to them. The arguments are those of
         :meth:`_shaken_outputs`; `plain` has the reference's outputs. They replace the oracle's where these are integers
         or bools, and all of them if the oracle fails."""
-        exact = self._oracle_outputs(inputs, _doubled, cotangents, written)
+        exact = self._oracle_outputs(inputs, doubled, cotangents, written)
         return plain if exact is None else _floating_of(exact, plain)
 
     def _oracle_outputs(
@@ -361,7 +345,7 @@ class SampleMaker:
         doubled = map_tensors(inputs, change)
         reference = self.reference
         try:
-            exact = tensors_of(reference.outputs(reference.exact, doubled, [_doubled(one) for one in cotangents]))
+            exact = tensors_of(reference.outputs(reference.exact, doubled, [doubled(one) for one in cotangents]))
         except torch.OutOfMemoryError:
             raise
         except Exception:
@@ -394,23 +378,6 @@ def _errors_at(places: Sequence[Tensor | None], found: Sequence[Tensor], exact: 
         (a.reshape(-1)[at].to(b.dtype) - b.reshape(-1)[at]).abs() if at is not None else b.new_empty(0)
         for at, a, b in zip(places, found, exact, strict=True)
     ]
-
-
-def _shrunk(tensor: Tensor) -> Tensor:
-    return _doubled(tensor) * 1e-4 if floating(tensor) else tensor.clone()
-
-
-def _is_multiple(one: Tensor, other: Tensor) -> bool:
-    """Return whether the second vector is a multiple of the first one."""
-    factor = (one.conj() * other).sum() / (one.conj() * one).sum()
-    return bool((other - factor * one).norm() <= 1e-3 * other.norm())
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    """Return a copy, in double precision unless it holds integers or bools."""
-    if not floating(tensor):
-        return tensor.clone()
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
 
 
 def _with_zeros(tensor: Tensor) -> Comparison:

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernel_coder.judge.wire.trees import floating
 
 NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Dtypes that are replaced by float64. Numbers of 8 bits are not among them: a conversion to these is part of what a
@@ -36,3 +39,14 @@ class Widened(TorchDispatchMode):
         if given.get("dtype") in NARROW:
             given["dtype"] = torch.float64
         return func(*args, **given)
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    """Return a copy, in double precision unless it holds integers or bools.
+
+    >>> doubled(torch.ones(1)).dtype, doubled(torch.ones(1, dtype=torch.int32)).dtype
+    (torch.float64, torch.int32)
+    """
+    if not floating(tensor):
+        return tensor.clone()
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
