@@ -20,8 +20,9 @@ SHRUNK = 1e-4
 def scales_with_inputs(reference: Reference) -> bool:
     """Return whether multiplying the inputs by :data:`SHRUNK` multiplies each output by some number.
 
-    A matrix product and a mean squared error have this property, tanh and cross entropy have not. False if the
-    reference cannot compute in float64.
+    An output that is a single number must be multiplied by the same number when the inputs shrink again. A matrix
+    product and a mean squared error have this property, tanh and cross entropy have not. False if the reference cannot
+    compute in float64.
 
     Raises:
         torch.OutOfMemoryError: the outputs do not fit into memory.
