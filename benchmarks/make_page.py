@@ -210,6 +210,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "df8f0c1": "",
     "c2eeb7d": "",
     "a8594fc": "",
+    "833c4f1": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 
@@ -257,6 +258,10 @@ def judge_spread() -> str:
     return table(["one kernel, thirty verdicts", "correct", "speedups", "lower bounds"], one("0"), one("11"))
 
 
+def commits(found: list[dict[str, str]]) -> str:
+    return " and ".join(sorted({row["commit"] for row in found}))
+
+
 def judge_corpus() -> str:
     def one(device: str, file: str) -> list[str]:
         line = [device]
@@ -264,7 +269,7 @@ def judge_corpus() -> str:
             found = rows(file, kind=kind)
             good = sum(row["good"] == "True" for row in found)
             line.append(f"{len(found) - good} of {len(found)}" if kind == "hostile" else f"{good} of {len(found)}")
-        return [*line, rows(file)[0]["commit"]]
+        return [*line, commits(rows(file))]
 
     return table(
         ["corpus", "hostile candidates accepted", "honest candidates correct", "commit"],
@@ -288,7 +293,7 @@ def admission() -> str:
                 f"{len(admitted)} of {len(found)}",
                 f"{holds} of {len(admitted)}",
                 f"{close} of {len(admitted)}",
-                " and ".join(sorted({row["commit"] for row in found})),
+                commits(found),
             ]
         )
     return table(

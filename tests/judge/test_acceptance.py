@@ -21,7 +21,6 @@ import pytest
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
-from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.wire.channel import Channel
 from kernel_coder.judge.wire.messages import Say
 from kernel_coder.tasks import Task
@@ -149,7 +148,7 @@ def test_a_death_is_seen_at_once() -> None:
 def test_no_frame_makes_the_examiner_do_more_than_refuse() -> None:
     """100,000 frames of any size and content; an answer is one of the right kind and status, or the candidate's end."""
     ours, theirs = Channel.pair()
-    link = Link(ours, -1, None, bytearray(8), 300.0, GpuTurns())  # type: ignore[arg-type]
+    link = Link(ours, -1, None, bytearray(8), 300.0)  # type: ignore[arg-type]
     sender, rng = socket.socket(fileno=os.dup(theirs.fd)), random.Random(7)
     noise = secrets.token_bytes(4096)
     refused = taken = 0

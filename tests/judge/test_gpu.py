@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,14 +151,21 @@ def test_without_the_library_processes_see_the_gpu_that_cuda_shows_here(
 
 
 def test_importing_it_starts_no_cuda() -> None:
-    code = (
-        "import sys, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launch_hooks\n"
-        "import torch; print(torch.cuda.is_initialized(), 'libcuda.so' in open('/proc/self/maps').read())"
-    )
+    """A process that has started the driver cannot be forked into others that use it."""
+    code = """
+        import ctypes, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launch_hooks, torch
+        not_initialized = 3
+        try:
+            answer = ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(ctypes.c_void_p()))
+        except OSError:
+            answer = not_initialized  # there is no driver
+        print(torch.cuda.is_initialized(), answer == not_initialized)
+    """
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
 
 
 # ---- a GPU that is there -----------------------------------------------------------------------------------------

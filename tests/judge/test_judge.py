@@ -412,6 +412,14 @@ def test_who_hangs_times_out_and_the_next_one_is_judged() -> None:
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
+def test_slow_reference_does_not_use_up_the_time_of_a_fast_candidate() -> None:
+    slow = reference("(__import__('time').sleep(0.1), torch.softmax(x, dim=-1))[1]")
+    with Judge("cpu", "torch", config=JudgeConfig(timeout_s=2, workers=1, timing=False)) as judge:
+        verdict = judge.evaluate(slow, rewritten(SOFTMAX))
+    assert verdict.correct, verdict.reason
+    assert verdict.stage_s["check"] > 2
+
+
 def test_weights_that_do_nothing_at_first_have_to_be_used(judge: Judge) -> None:
     source = reference("self.n(x)", "torch.randn(6, 40)", "self.n = nn.LayerNorm(40)")
     assert judge.evaluate(source, rewritten(source)).correct

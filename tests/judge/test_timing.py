@@ -757,7 +757,7 @@ def test_of_a_few_timed_requests_one_has_inputs_of_another_kind_at_a_secret_plac
 
 def link_to_runner() -> tuple[Link, Channel]:
     ours, theirs = Channel.pair()
-    return Link(ours, -1, None, bytearray(8), 300.0, GpuTurns()), theirs  # type: ignore[arg-type]
+    return Link(ours, -1, None, bytearray(8), 300.0), theirs  # type: ignore[arg-type]
 
 
 def asked(link: Link, runner: Channel) -> None:

@@ -105,7 +105,8 @@ class JudgeConfig(BaseModel):
     timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="a candidate's time limit in seconds, not counting waits for a GPU; None: 60, or 300 for cuda, cpp",
+        description="time limit in seconds of a candidate's build and calls, without the judge's own work and waits "
+        "for a GPU; None: 60, or 300 for cuda, cpp",
     )
     memory_bytes: int | None = Field(
         default=8 << 30, gt=0, description="upper limit of a candidate's host memory in bytes; None: no limit"

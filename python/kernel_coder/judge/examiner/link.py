@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from kernel_coder.judge.examiner.judged import Judged
-from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame, ProtocolBreach
 from kernel_coder.judge.wire.messages import REPORT_BYTES, Say, Status
@@ -25,17 +24,14 @@ MIN_LIMIT_S = 10.0
 class Link:
     """Sends requests to a Runner and receives its answers. A Runner that breaks the protocol ends the examination."""
 
-    def __init__(
-        self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float, turns: GpuTurns
-    ) -> None:
+    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float) -> None:
         """
         Args:
             channel: the channel to the Runner.
             pidfd: descriptor of the Runner's process; -1 if its end need not be noticed at once.
             outputs: memory that the Runner writes outputs to.
             report: memory that the Runner writes error messages to.
-            life_s: the Runner's time limit in seconds. Waiting for the device does not count.
-            turns: turns on the device.
+            life_s: the Runner's time limit in seconds. Only the time that the Examiner waits for it counts.
         """
         self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
         self.queued_at: float | None = None
@@ -45,15 +41,18 @@ class Link:
         self.was_in_line = False
         """Whether all launches of the last timed request were in line before the gate opened."""
 
-        self._report, self._turns = report, turns
+        self.used_s = 0.0
+        """Seconds that the Examiner has waited for this Runner. They count towards its time limit. The Examiner's own
+        work and its waits for the GPU do not: a slow reference would use up the time of a fast candidate."""
+
+        self._report = report
         self._is_queueing = False
         self._answered: Frame | None = None
-        self._began, self._waited_s = time.monotonic(), turns.waited_s
 
     @property
     def left_s(self) -> float:
         """Seconds left of the Runner's time limit."""
-        return self.life_s + (self._turns.waited_s - self._waited_s) - (time.monotonic() - self._began)
+        return self.life_s - self.used_s
 
     @property
     def max_request_s(self) -> float:
@@ -117,16 +116,23 @@ class Link:
         return True
 
     def _receive(self, most_s: float, awake_s: float) -> Frame:
+        began = time.monotonic()
         try:
             return self.channel.receive_at_once(timeout_s=most_s, pidfd=self.pidfd, awake_s=awake_s)
         except ChannelClosed:
             raise self.failed(Outcome.CRASHED, "its process ended") from None
         except ProtocolBreach:
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel") from None
+        finally:
+            self.used_s += time.monotonic() - began
 
     def wait(self, most_s: float) -> bool:
         """Wait at most `most_s` seconds until an answer can be received or the Runner has ended; False if neither."""
-        return self.channel.wait(timeout_s=min(self.left_s, most_s), pidfd=self.pidfd)
+        began = time.monotonic()
+        try:
+            return self.channel.wait(timeout_s=min(max(self.left_s, 0.0), most_s), pidfd=self.pidfd)
+        finally:
+            self.used_s += time.monotonic() - began
 
     def text(self) -> str:
         """Return the Runner's error message."""

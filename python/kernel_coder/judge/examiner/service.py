@@ -191,7 +191,7 @@ class _Service:
         channel = Channel(os.dup(request.reference_channel))
         outputs, report = task.memory.reference_outputs(), self.reference_report.view
         try:
-            link = ReferenceLink(channel, request.reference_process, outputs, report, BASELINE_S, self.turns)
+            link = ReferenceLink(channel, request.reference_process, outputs, report, BASELINE_S)
             if request.is_new and link.answer(Say.BUILT).status != Status.OK:
                 raise RuntimeError(f"the reference could not be built in its own Runner: {link.text()}")
             with self.turns.using(request.lock):
@@ -208,12 +208,12 @@ class _Service:
         task = self.task
         assert task is not None
         life_s, outputs = request.life_s, task.memory.candidate_outputs
-        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s, self.turns)
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
         reference = None
         if request.reference_channel is not None and request.reference_process is not None:
             outputs, report = task.memory.reference_outputs(), self.reference_report.view
             channel, limit_s = Channel(os.dup(request.reference_channel)), life_s + REFERENCE_GRACE_S
-            reference = ReferenceLink(channel, request.reference_process, outputs, report, limit_s, self.turns)
+            reference = ReferenceLink(channel, request.reference_process, outputs, report, limit_s)
         examination = Examination(
             task,
             link,
@@ -242,7 +242,7 @@ class _Service:
         task = self.task
         assert task is not None
         outputs, life_s = task.memory.candidate_outputs, request.life_s
-        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s, self.turns)
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
         link.forget_text()
         examination = Examination(task, link, None, request.backend, request.source, self.end_candidate, self.turns)
         try:

@@ -216,7 +216,7 @@ class Processes:
         if self.lock_path:  # waiting for the GPU does not count, so the Supervisor cannot set a limit in advance
             life_s = None
         return Limits(
-            wall_s=None if life_s is None else life_s + wire_limits.GRACE_S,
+            wall_s=None if life_s is None else life_s + wire_limits.EXAMINER_S + wire_limits.GRACE_S,
             memory_bytes=memory if has_cgroup else None,
             data_bytes=memory if not has_cgroup and self.device == "cpu" else None,
             processes=MAX_PROCESSES if backend in BUILDS or self.device == "cpu" else MAX_PROCESSES // 2,

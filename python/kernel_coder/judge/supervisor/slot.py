@@ -138,7 +138,7 @@ class Slot:
                 reference_process=None if reference_runner is None else reference_runner.process.pidfd,
                 next_runner=None if next_runner is None else _pipe_until(next_runner, stack),
             )
-            timeout_s = life_s + limits.GRACE_S + (0.0 if lock is None else TURNS_S)
+            timeout_s = life_s + limits.EXAMINER_S + limits.GRACE_S + (0.0 if lock is None else TURNS_S)
             timeout_s += limits.COMPILE_ANSWER_S if self._config.compile_baseline else 0.0
             try:
                 found = examiner.ask(request, Found, timeout_s, runner.process)

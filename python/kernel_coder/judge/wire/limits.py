@@ -29,9 +29,14 @@ COMPILE_S = 120.0
 COMPILE_ANSWER_S = COMPILE_S + 30.0
 """Additional time, in seconds, that the Supervisor waits for findings if the reference is compiled too."""
 
+EXAMINER_S = 600.0
+"""Upper limit, in seconds, of the Examiner's own work on one candidate: it draws inputs, computes the reference in
+float64 and compares outputs. This does not count towards the candidate's time limit. Of KernelBench's references,
+level1/68 takes longest: over 100 s on an H200."""
+
 GRACE_S = 20.0
-"""Time, in seconds, that the Supervisor waits for the Examiner beyond a candidate's time limit. After it the Examiner
-counts as hung."""
+"""Time, in seconds, that the Supervisor waits for the Examiner beyond its time limits. After it the Examiner counts as
+hung."""
 
 REFERENCE_GRACE_S = 10.0
 """Time, in seconds, that the reference's Runner may answer beyond the candidate's time limit. It is above 0, so that

@@ -86,7 +86,7 @@ class JudgeCandidate(Message):
     Attributes:
         backend: the language that the candidate is written in.
         source: the candidate's source.
-        life_s: the candidate's time limit in seconds. Waiting for the GPU does not count.
+        life_s: the candidate's time limit in seconds. Only the time that the Examiner waits for it counts.
         channel: the channel of the candidate's Runner.
         process: the pidfd of that Runner.
         lock: the GPU's lock file; None without a GPU.
